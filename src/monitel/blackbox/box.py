@@ -140,6 +140,7 @@ class Box:
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
+        self._page: Path | None = None
         self._retry_at_s = 0.0
         self._try_to_open()
         _live[self.name] = self
@@ -186,7 +187,8 @@ class Box:
         self.names.copy(folder)
         self._slots = {name: SlotFile(folder, name, mapped=True) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
-        context_page.open_page(folder.path / PAGE)
+        self._page = folder.path / PAGE
+        context_page.open_page(self._page)
 
     def _lose(self, reason: str) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
@@ -332,12 +334,21 @@ class Box:
         while True:
             self._wake_disk.wait(self._interval_s)
             closes, spills = self._closes, [*self._spills]
-            self.tend_disk(0.0 if closes else self._disk_after_s)
+            if closes:
+                self._end_disk()
+            else:
+                self.tend_disk(self._disk_after_s)
             for each in spills:
                 self._spills.remove(each)
                 each.set()
             if closes:
                 return
+
+    def _end_disk(self) -> None:
+        self.tend_disk(0.0)
+        if self.disk is not None and all(each.settled >= each.next - 1 for each in self.journals.values()):
+            with suppress(OSError):
+                self.disk.remove()
 
     def tend_disk(self, after_s: float) -> None:
         """Move, load and remove what is in the spool folder. The disk may delay it for any time.
@@ -425,14 +436,103 @@ class Box:
         self._closes = True
         self._wake_disk.set()
         if self._mover is None:
-            self.tend_disk(0.0)
+            self._end_disk()
         else:
             self._mover.join(max(0.0, deadline - time.monotonic()))
         _live.pop(self.name, None)
         moves = self._mover is not None and self._mover.is_alive()
-        if moves or any(journal.is_in_memory(journal.next) for journal in self.journals.values()):
-            if not moves and self._lock is not None:
-                self._lock.close()  # a collector need not wait for the end of the process
-            return False
-        ...
-        return True
+        left = any(journal.is_in_memory(journal.next) for journal in self.journals.values())
+        if self.folder is not None and self._page is not None:
+            context_page.close_page(self._page)
+        if self.folder is not None and not left and not moves:
+            with suppress(OSError):
+                self.folder.remove()
+        for lock in (self._lock, self._disk_lock) if not moves else ():
+            if lock is not None:
+                lock.close()
+        return not left and not moves
+
+    def abandon(self) -> None:
+        """Leave everything to the parent. Called in a forked child."""
+        self._is_over = self._stopping = True
+        for lock in (self._lock, self._disk_lock):
+            if lock is not None:
+                lock.close()
+        for folder in (self.folder, self.disk):
+            if folder is not None:
+                folder.close()
+        self.folder = self.disk = self.room.box = self._writer = self._mover = None
+        self._slots, self._disk_slots, self._spills = {}, {}, []
+        self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them
+        self.names.renew()
+        for journal in self.journals.values():
+            journal.abandon()
+
+
+def is_mine(name: str) -> bool:
+    """Return True if this process has a box of this name."""
+    return name in _live
+
+
+def process_facts() -> dict[str, Any]:
+    """Return what tells this process from all others, now and later."""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
+    facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
+    return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
+
+
+def process_start(pid: int) -> str:
+    """Return the start time of a process in ticks since the boot; empty if it has ended, or is unknown."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return "" if fields[0] in {"Z", "X"} else fields[19]
+    return ""
+
+
+def main_stack() -> list[str]:
+    """Return the stack of the main thread, innermost first, as ``file:line function``."""
+    found, frame = list[str](), sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and len(found) < _FRAMES:
+        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return found
+
+
+def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
+    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made.
+
+    Raises:
+        OSError, FolderError: It cannot be made, and nothing is left.
+    """
+    hidden = path.with_name(f".{path.name}")
+    make_folder(hidden)
+    folder, lock = Folder.open(hidden), None
+    try:
+        folder.restrict()
+        lock = Lock.take(folder)
+        if lock is None:
+            raise FolderError(f"another process has locked {str(hidden)!r}")
+        fill(folder)
+        hidden.rename(path)
+        folder.path = path
+    except BaseException:
+        with suppress(OSError):
+            folder.remove()
+        if lock is not None:
+            lock.close()
+        folder.close()
+        raise
+    return folder, lock
+
+
+def _abandon_all() -> None:
+    boxes = [*_live.values()]
+    _live.clear()
+    for box in boxes:
+        box.abandon()
+
+
+register_at_fork(after_in_child=_abandon_all)

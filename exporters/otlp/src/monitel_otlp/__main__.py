@@ -25,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         from monitel_otlp.run.command import run  # late: the other commands load OpenTelemetry's SDK
 
         return run(arguments[1:])
+    from monitel.blackbox.folder import FolderError
     from monitel_otlp.commands.parser import make_parser
-    from monitel_otlp.spool.spool import SpoolError
 
     started_as_module = sys.argv[0].endswith("__main__.py")
     parser = make_parser("python -m monitel_otlp" if started_as_module else "monitel", __doc__ or "")
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `cat DIR | head`
         _discard_output()
         return 0
-    except (OutputError, SpoolError, ValueError, OSError) as error:
+    except (OutputError, FolderError, ValueError, OSError) as error:
         warn(error)
         if isinstance(error, OutputError):
             _discard_output()

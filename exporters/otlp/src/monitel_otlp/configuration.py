@@ -12,6 +12,7 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
+from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.launcher import is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
@@ -29,7 +30,6 @@ from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
-from monitel_otlp.spool.folder import AVAILABLE, UNAVAILABLE
 from monitel_otlp.traces.ids import StepTraces
 from monitel_otlp.traces.span_queue import warn_if_too_large
 

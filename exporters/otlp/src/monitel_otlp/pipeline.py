@@ -9,13 +9,15 @@ import sys
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
+from monitel import window_sinks
 from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
@@ -25,17 +27,18 @@ from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
-from monitel_otlp._compat import NoOpLoggerProvider
-from monitel_otlp.accounting import Account, Accounting, print_exit_summary
+from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.launcher import RankCheck
-from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
+from monitel_otlp.export.account import Account, print_exit_summary
+from monitel_otlp.export.engine import Engine
 from monitel_otlp.ledger.last_line import print_last_line
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.summary.process_report import report_end
 from monitel_otlp.threads.worker import low_latency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
@@ -51,13 +54,9 @@ _log = logging.getLogger("monitel.otlp")
 
 EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
-_LEAST_SHARE = 0.4  # share of the shutdown that is reserved for delivery, however long the flush of Stats takes
-_LEAST_FLUSH = 0.2  # seconds for the flush of Stats, even if there is no time to shut down
 _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
-_FORK_PATIENCE = 1.0  # seconds that a fork waits for the SDK
 _WORKER = "worker"
-_PROVIDERS = {"metrics": "meter_provider", "logs": "logger_provider", "traces": "tracer_provider"}
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
@@ -75,17 +74,11 @@ class Pipeline:
     ``workers=True``.
 
     Attributes:
-        meter_provider: Exports instruments of the application, together with the windows. Not in a forked child.
-        logger_provider: Exports log records of the application. Not in a forked child.
-        tracer_provider: Exports spans of the application. Not in a forked child.
+        application: The OpenTelemetry providers for the application, which are not part of the accounts.
         at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
         each_round: Functions that are called in each round of the encoder.
         ended: The result of the shutdown; None before it has ended.
     """
-
-    meter_provider: MeterProvider = metrics.NoOpMeterProvider()
-    logger_provider: APILoggerProvider = NoOpLoggerProvider()
-    tracer_provider: TracerProvider = trace.NoOpTracerProvider()
 
     def __init__(
         self,
@@ -95,8 +88,8 @@ class Pipeline:
         point_attributes: Mapping[str, str | int],
         spans: SpanSettings | None = None,
         workers: bool = False,
-        attached: bool = False,
         silent: bool = False,
+        application: Collection[str] = SIGNALS,
         series_limit: int = SERIES_LIMIT,
         run_ledger: RunLedger | None = None,
     ) -> None:
@@ -106,7 +99,8 @@ class Pipeline:
         self._workers = workers
         self._spans = spans
         self._series_limit = series_limit
-        self._accounting = Accounting()
+        self._lost: Counter[str] = Counter()  # items of each signal in a worker of torch's DataLoader
+        self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
         self._engine: Engine | None = None
         self._is_worker = False
@@ -114,20 +108,18 @@ class Pipeline:
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
         self._over = Event()
-        self._held = False
         self._quiet = False
         self.at_end: list[Callable[[], object]] = []
         self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
         self._run_ledger = run_ledger
+        self.application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
             return
         self._ranges = self._queue_ranges()
-        self._engine = self._make_engine(attached=attached, leftovers=not attached)
-        for signal, name in _PROVIDERS.items() if self._engine.providers is not None else ():
-            if signal not in settings.off:
-                setattr(self, name, getattr(self._engine.providers, name))
+        self._engine = self._make_engine(leftovers=True)
         self._handle = monitel.register_event_handler(self.take)
+        window_sinks.add(self._take_window)
         if self._ranges is not None:
             self._ranges.listen()
         self._register_end()
@@ -140,6 +132,21 @@ class Pipeline:
         return self._engine
 
     @property
+    def meter_provider(self) -> MeterProvider:
+        """The provider for the application's instruments."""
+        return self.application.meter_provider
+
+    @property
+    def logger_provider(self) -> APILoggerProvider:
+        """The provider for the application's log records."""
+        return self.application.logger_provider
+
+    @property
+    def tracer_provider(self) -> TracerProvider:
+        """The provider for the application's spans."""
+        return self.application.tracer_provider
+
+    @property
     def endpoints(self) -> dict[str, str]:
         """The address of each signal, without secrets. A signal without an address goes to the spool."""
         endpoints, off = self._settings.endpoints.items(), self._settings.off
@@ -148,7 +155,7 @@ class Pipeline:
     @property
     def spool_dir(self) -> os.PathLike[str]:
         """The spool folder of this process. It is made when it is needed."""
-        return self._settings.spool_dir
+        return self._settings.spool_root if self._engine is None else self._engine.spool_dir
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -172,10 +179,17 @@ class Pipeline:
             >>> account.recorded, account.on_disk, account.waiting
             (1, 1, 0)
         """
-        return self._accounting.account()
+        if self._final is not None:
+            return dict(self._final)
+        accounts = dict.fromkeys(SIGNALS, Account()) if self._engine is None else self._engine.account()
+        for signal, items in self._lost.copy().items():
+            now = accounts[signal]
+            dropped = MappingProxyType({**now.dropped, _WORKER: items})
+            accounts[signal] = replace(now, recorded=now.recorded + items, dropped=dropped)
+        return accounts
 
     def force_flush(self, timeout: float = 10.0) -> bool:
-        """Close expired windows, and deliver all queued items. Never raises.
+        """Close expired windows, and deliver all queued items and what the application's providers hold. Never raises.
 
         Open windows stay open; ``monitel.flush()`` closes them. A pause that the backend has requested by Retry-After
         is kept.
@@ -185,12 +199,15 @@ class Pipeline:
 
         Returns:
             True if all queued items were acknowledged, or are on disk because no endpoint is set, and if the pipeline
-            has lost no item so far.
+            has lost no item so far; and if the flush of the application's providers has ended.
         """
         if self.ended is not None:
             return self.ended
+        deadline = time.monotonic() + _bounded(timeout)
         try:
-            return not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
+            flushing = self.application.begin("force_flush")
+            done = not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
+            return self.application.wait(flushing, deadline) and done
         except Exception:
             _log.exception("the flush of telemetry failed")
             return False
@@ -243,12 +260,18 @@ class Pipeline:
         return discarded
 
     def take(self, event: monitel.Event) -> None:
-        """Take one event, in the thread that logs it; a handler of monitel. The event may have been logged earlier."""
-        engine = self.engine_for("metrics" if event.window is not None else "logs")
+        """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
+        if event.window is not None:
+            return
+        engine = self.engine_for("logs")
         if engine is not None:
             engine.take(event)
         elif isinstance(event, monitel.LoggedNumbers):
             self._lose_in_worker("metrics", len(event.data))
+
+    def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
+        if (engine := self.engine_for("metrics")) is not None:
+            engine.recorder.window(definition, window, content)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -266,39 +289,30 @@ class Pipeline:
             return bool(self.ended)
         self._ending_thread = get_ident()
         complete = False
-        begin = time.monotonic()
         try:
             with low_latency():
                 if not in_signal_handler:
                     leave(self, sys.exc_info()[1])
-                    self._flush_stats(max((1 - _LEAST_SHARE) * timeout, _LEAST_FLUSH))
-                left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
-                complete = self._end(left, in_signal_handler=in_signal_handler)
+                complete = self._end(timeout)
         except Exception:
             _log.exception("the shutdown of telemetry failed")
         finally:
-            self._accounting.close(encoded=False)
+            self._final = self.account()
             self.ended = complete
             self._over.set()
         return complete
 
-    def _flush_stats(self, timeout: float) -> None:
-        if self._engine is not None:
-            self._engine.flush_stats(timeout)
-            return
-        try:
-            monitel.flush()  # this may record the first item of a forked child
-        except Exception:
-            _log.exception("an event handler failed while Stats were flushed; telemetry continues")
-
-    def _end(self, timeout: float, *, in_signal_handler: bool) -> bool:
+    def _end(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
         if self._ranges is not None:
             self._ranges.close()
-        if not in_signal_handler:  # else another thread flushes the Stats
-            monitel.unregister_event_handler(self._handle)
+        if self._engine is None:
+            self._flush_child()
+        ending = self.application.begin("shutdown")
         engine = self._engine
-        complete = engine is None or engine.shutdown(timeout, in_signal_handler=in_signal_handler)
-        monitel.unregister_event_handler(self._handle)
+        complete = engine is None or engine.shutdown(timeout, before=self._stop_taking)
+        self._stop_taking()
+        self.application.wait(ending, deadline)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None and not self._quiet:
@@ -307,11 +321,23 @@ class Pipeline:
             action()
         return complete and not self.dropped
 
+    def _stop_taking(self) -> None:
+        monitel.unregister_event_handler(self._handle)
+        window_sinks.remove(self._take_window)
+
+    def _flush_child(self) -> None:
+        """Flush the Stats of a forked child, which may record its first item in here."""
+        try:
+            monitel.flush()
+        except Exception:
+            _log.exception("an event handler failed while Stats were flushed; telemetry continues")
+
     def _end_discarded(self) -> None:
         try:
             if self._ranges is not None:
                 self._ranges.close()
-            monitel.unregister_event_handler(self._handle)
+            self._stop_taking()
+            self.application.begin("shutdown")
             if self._run_ledger is not None:
                 self._run_ledger.finish(_LEAST_LEDGER)
             for action in self.at_end:
@@ -319,16 +345,14 @@ class Pipeline:
         except Exception:
             _log.exception("the shutdown of telemetry failed")
         finally:
-            self._accounting.close(encoded=False)
+            self._final = dict.fromkeys(SIGNALS, Account())
             self.ended = True
             self._over.set()
 
     def _print_summary(self, engine: Engine) -> None:
         accounts = self.account()
-        if engine.providers is None and not any(each.recorded for each in accounts.values()):
-            return  # attached, in a launcher or another program with the same environment variables
-        spool_dir, run_time = self._settings.spool_dir, self._run_time
-        offline, stored = not self._settings.endpoints, engine.delivery.stored
+        spool_dir, run_time = engine.spool_dir, self._run_time
+        offline, stored = not self._settings.endpoints, engine.stored
         reported = report_end(
             self._resource.attributes,
             engine.series,
@@ -359,12 +383,13 @@ class Pipeline:
 
     def _lose_in_worker(self, signal: str, items: int) -> None:
         if self._is_worker and signal not in self._settings.off:
-            self._accounting.lose(signal, _WORKER, items)
+            with self._starting:
+                self._lost[signal] += items
 
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
         if self._engine is None and self._start_in_child() is None and self._ranges is not None:
-            self._accounting.lose("traces", _WORKER, self._ranges.discard())
+            self._lose_in_worker("traces", self._ranges.discard())
         return self._engine is not None
 
     def _start_in_child(self) -> Engine | None:
@@ -379,7 +404,7 @@ class Pipeline:
             stop_before_flush(self._start_to_count)
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
-            self._engine = self._make_engine(attached=False)
+            self._engine = self._make_engine()
             finalize(self.shutdown, _BEFORE_QUEUES)
             return self._engine
 
@@ -388,23 +413,20 @@ class Pipeline:
         if any(each.total for each in monitel.counters()) or any(each.count for _, each in own_waits()):
             self._start_in_child()
 
-    def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
+    def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
         self._rank_check = check = RankCheck(rank)
 
         def each_round() -> None:
             for action in self.each_round:
                 action()
-            if not attached:  # else the resource is the application's
-                check.check()
+            check.check()
 
         return Engine(
             self._settings,
-            self._accounting,
             self._point_attributes,
             self._resource,
             self._ranges,
-            attached=attached,
             series_limit=self._series_limit,
             leftovers=leftovers,
             each_round=each_round,
@@ -413,8 +435,8 @@ class Pipeline:
     def _queue_ranges(self) -> QueuedSpans | None:
         if self._spans is None:
             return None
-        sampler = {} if self._ranges is None else {"sampler": self._ranges.sampler}
-        return self._spans.queue(LIMIT, LIMIT_BYTES, first=self._first_range, wake=self._wake, **sampler)
+        sampler = self.application.sampler
+        return self._spans.queue(first=self._first_range, wake=self._wake, sampler=sampler)
 
     def _wake(self) -> None:
         if (engine := self._engine) is not None:
@@ -428,15 +450,10 @@ class Pipeline:
         )
 
     def _before_fork(self) -> None:
-        """Wait until the SDK does not collect, so that the child inherits no held lock."""
-        self._held = self._engine is not None and self._engine.collecting.acquire(timeout=_FORK_PATIENCE)
         if self._run_ledger is not None:
             self._run_ledger.before_fork()
 
     def _after_fork(self) -> None:
-        """Let the SDK collect again, in the parent."""
-        if self._held and self._engine is not None:
-            self._engine.collecting.release()
         if self._run_ledger is not None:
             self._run_ledger.after_fork()
 
@@ -448,7 +465,7 @@ class Pipeline:
         if self._run_ledger is not None:
             self._run_ledger.abandon()
             self._run_ledger = None
-        self._accounting = Accounting()
+        self._lost, self._final = Counter(), None
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
             call_before_flush(self._start_to_count)

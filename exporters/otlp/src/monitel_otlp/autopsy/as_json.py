@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monitel_otlp.autopsy.comparison import Comparison
     from monitel_otlp.autopsy.findings import Findings
     from monitel_otlp.autopsy.kernel_state import KernelState
-    from monitel_otlp.black_box.activity import Stage
+    from monitel_otlp.export.activity import Stage
 
 _VERSION = 1
 _SEVERITIES = {int(each): each.name for each in Severity}

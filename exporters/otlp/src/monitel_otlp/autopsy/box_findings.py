@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-from monitel.context_page import read_page
+from monitel.blackbox.folder import Folder
 from monitel.os_threads import Event, Thread
 from monitel_otlp.autopsy.findings import (
     CounterValue,
@@ -24,19 +22,19 @@ from monitel_otlp.autopsy.findings import (
     Undelivered,
     Wait,
 )
-from monitel_otlp.autopsy.records import attributes_of, event_of, event_of_plain, identity_of, records_of, whole
-from monitel_otlp.black_box.activity import Stage, since_cut_ns
-from monitel_otlp.boxes.box_lock import has_called_exec
+from monitel_otlp.autopsy.records import attributes_of, event_of_plain, identity_of, whole
 from monitel_otlp.collection.death import Deaths, death_of
-from monitel_otlp.spool.spool import Spool
+from monitel_otlp.discovery import SILENT_NS, has_called_exec
+from monitel_otlp.export.activity import Stage, since_snapshot_ns
+from monitel_otlp.record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from monitel.context_page import Context
-    from monitel_otlp.black_box.contents import Contents, Window
+    from monitel_otlp.record import Record, Window
 
-SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
 _RANK = "training.rank"
 _STEP_TIME = "training.step.duration"
 _EVENTS = 1000  # the newest ones
@@ -45,28 +43,27 @@ _PATIENCE_S = 2.0
 _ENOUGH_STEPS = 5
 
 
-def findings_of(box: Path, contents: Contents, *, alive: bool, earlier: Context | None = None) -> Findings:
+def findings_of(record: Record, *, alive: bool, earlier: Context | None = None) -> Findings:
     """Return the findings about a process.
 
     Args:
-        box: The box.
-        contents: The content of the box.
+        record: The content of its box.
         alive: The process runs.
         earlier: The context page of the process some time ago; None if it was not read.
     """
-    page = read_page(contents.context)
-    spool, spooled = _spool_of(contents)
+    page = record.page
+    spool, spooled = _spool_of(record)
     found = Findings(
-        source=box,
+        source=record.path,
         state=State.ALIVE if alive else State.DEAD,
-        identity=_identity(contents),
-        started_ns=int(contents.header.created_ns),
-        windows=sorted(_windows(contents), key=lambda each: (each.name, str(each.attributes))),
-        counters=sorted(_counters(contents), key=lambda counter: (counter.name, str(counter.attributes))),
-        events=_events(contents, spooled),
-        undelivered=_undelivered(contents),
+        identity=identity_of_record(record),
+        started_ns=record.created_ns,
+        windows=sorted(_windows(record), key=lambda each: (each.name, str(each.attributes))),
+        counters=sorted(_counters(record), key=lambda counter: (counter.name, str(counter.attributes))),
+        events=_events(record, spooled),
+        undelivered=_undelivered(record),
         spool=spool,
-        problems=contents.problems,
+        problems=record.problems,
     )
     now_ns = time.time_ns()
     if alive:
@@ -74,28 +71,26 @@ def findings_of(box: Path, contents: Contents, *, alive: bool, earlier: Context 
             found.seen_ns = now_ns - max(time.monotonic_ns() - page.heartbeat_ns, 0)
             found.state = State.SILENT if now_ns - found.seen_ns > SILENT_NS else State.ALIVE
     else:
-        death = death_of(contents, Deaths())
+        death = death_of(record, Deaths())
         found.seen_ns = death.time_ns
         found.death = "" if death.end is None else death.how
-        found.replaced = has_called_exec(contents.header.owner)
-        found.stacks = contents.stacks
-    _add_activity(found, contents, page, now_ns if alive else found.seen_ns)
+        found.replaced = has_called_exec(record.owner)
+        found.stacks = record.stacks or record.stack
+    _add_activity(found, record, now_ns if alive else found.seen_ns)
     found.steps_per_second = _rate(found, page, earlier)
     return found
 
 
-def _add_activity(found: Findings, contents: Contents, page: Context, at_ns: int) -> None:
+def _add_activity(found: Findings, record: Record, at_ns: int) -> None:
     """Add what the process was doing at a time, Unix ns."""
+    page, doing, snapshot_ns = record.page, record.doing, record.snapshot_ns
 
     def age_ns(monotonic_ns: int | None) -> int | None:
         began_ns = None if monotonic_ns is None else page.unix_ns(monotonic_ns)
         return None if began_ns is None else max(at_ns - began_ns, 0)
 
-    doing = {} if contents.cut is None else contents.cut.context
-    cut_ns = None if contents.cut is None else contents.cut.time_ns
-
     def grown_ns(seconds: float) -> int:
-        return round(seconds * 1e9) + since_cut_ns(at_ns, cut_ns, None)
+        return round(seconds * 1e9) + since_snapshot_ns(at_ns, snapshot_ns, None)
 
     if page.heartbeat_ns is None:  # there is no page
         found.step = whole(doing.get("step"))
@@ -105,7 +100,7 @@ def _add_activity(found: Findings, contents: Contents, page: Context, at_ns: int
         waits = [Wait(each.key, age_ns(each.start_ns) or 0, each.thread) for each in page.waits]
     found.waits, found.waits_left_out = sorted(waits, key=lambda wait: -wait.age_ns), page.waits_left_out
     found.ranges = [OpenRange(str(name), grown_ns(seconds)) for name, seconds in doing.get("ranges", ())]
-    since_ns = since_cut_ns(at_ns, cut_ns, found.step_age_ns)
+    since_ns = since_snapshot_ns(at_ns, snapshot_ns, found.step_age_ns)
     found.stage = Stage.of(doing, since_ns)
     if doing.get("activity"):
         activity, seconds = doing["activity"]
@@ -132,45 +127,42 @@ def _rate(found: Findings, page: Context, earlier: Context | None) -> float | No
     return max(rates, default=None)  # a window may begin long before its first sample
 
 
-def _identity(contents: Contents) -> Identity:
-    owner = contents.header.owner
-    resource = ResourceMetrics.FromString(contents.header.resource).resource
-    names = identity_of(attributes_of(resource.attributes))
-    return names._replace(pid=whole(owner.pid), host=names.host or owner.host)
+def identity_of_record(record: Record) -> Identity:
+    """Return the names of the process of a record."""
+    names = identity_of(record.attributes)
+    return names._replace(pid=whole(record.owner.pid), host=names.host or record.owner.host)
 
 
-def _undelivered(contents: Contents) -> Undelivered:
-    requests = (*contents.requests, *contents.parts)
+def _undelivered(record: Record) -> Undelivered:
+    waiting, opened = record.waiting, record.open_windows
     return Undelivered(
-        requests=len(requests),
-        items=sum(request.items for request in requests),
-        events=len(contents.events),
-        windows=len(contents.windows),
-        samples=sum(window.snapshot.count for window in contents.windows),
+        items=waiting.get("metrics", 0) + waiting.get("traces", 0),
+        events=waiting.get("logs", 0),
+        windows=len(opened),
+        samples=sum(each.window.snapshot.count for each in opened),
     )
 
 
-def _windows(contents: Contents) -> Iterator[Numbers]:
+def _windows(record: Record) -> Iterator[Numbers]:
     """Yield the newest window of each Stat."""
     newest: dict[int, Window] = {}
-    for window in contents.windows:
-        known = newest.get(window.stat.serial)
-        if known is None or known.snapshot.end_ns <= window.snapshot.end_ns:
-            newest[window.stat.serial] = window
-    for window in newest.values():
-        _, name, unit, _, _, attributes, *_ = contents.series[window.stat.series].plain
-        numbers = window.snapshot
+    for each in record.windows:
+        known = newest.get(each.window.serial)
+        if known is None or known.window.snapshot.end_ns <= each.window.snapshot.end_ns:
+            newest[each.window.serial] = each
+    for each in newest.values():
+        numbers = each.window.snapshot
         yield Numbers(
-            str(name),
-            _of_messages(attributes),
-            str(unit),
+            each.series.name,
+            {key: value for key, value in each.series.attributes.items() if key != _RANK},
+            each.series.unit,
             *(numbers.count, numbers.sum, numbers.last, numbers.min, numbers.max),
             *(numbers.start_ns, numbers.first_step, numbers.last_step),
         )
 
 
-def _counters(contents: Contents) -> Iterator[CounterValue]:
-    for name, _, _, attributes, total, *_ in contents.cut.counters if contents.cut is not None else ():
+def _counters(record: Record) -> Iterator[CounterValue]:
+    for name, _, _, attributes, total, *_ in record.counters:
         yield CounterValue(str(name), _of_messages(attributes), total if isinstance(total, int) else float(total))
 
 
@@ -181,36 +173,34 @@ def _of_messages(attributes: Iterable[bytes]) -> dict[str, Any]:
     return found
 
 
-def _events(contents: Contents, spooled: Iterable[PastEvent]) -> list[PastEvent]:
+def _events(record: Record, spooled: Iterable[PastEvent]) -> list[PastEvent]:
     """Return the last events, the oldest first: those that no backend has acknowledged."""
     found = deque(spooled, _EVENTS)
-    for request in (*contents.requests, *contents.parts):
-        if request.signal == "logs":
-            found.extend(event_of(record) for _, record in records_of(request))
-    found.extend(map(event_of_plain, contents.events))
+    found.extend(map(event_of_plain, record.events))
     return sorted(found, key=lambda event: event.time_ns)
 
 
-def _spool_of(contents: Contents) -> tuple[Path | None, list[PastEvent]]:
+def _spool_of(record: Record) -> tuple[Path | None, list[PastEvent]]:
     """Return the spool of the process, if it exists, and the events in it.
 
     The spool may be on a file system that hangs, which may be why the process hangs. So it is read in a thread, and
     left out if that takes too long. It is also left out if it is large.
     """
-    folder = Path(contents.header.spool_dir)
-    if not (contents.header.spool_dir and folder.is_absolute()):
+    path = record.spool
+    if path is None or not path.is_absolute():
         return None, []
     found: list[PastEvent] = []
     seen = Event()
 
     def read() -> None:
         with suppress(Exception):  # the spool may be damaged in any way
-            size = sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith("logs-"))
+            size = sum(file.stat().st_size for file in path.iterdir() if file.name.startswith("logs-"))
             seen.set()
-            for request in Spool(folder).peek(["logs"]) if size <= _LARGEST_SPOOL else ():
-                found.extend(event_of(record) for _, record in records_of(request))
+            if size <= _LARGEST_SPOOL:
+                with closing(Folder.open(path, probe=False)) as folder:
+                    found.extend(map(event_of_plain, read_record(folder, journals=["logs"]).events))
 
     thread = Thread(target=read, name="monitel-autopsy-spool", daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
-    return folder if seen.is_set() else None, found.copy()
+    return path if seen.is_set() else None, found.copy()

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.folder import Folder, FolderError
 from monitel_otlp.autopsy.findings import Findings, OpenRange, PastEvent, State, Undelivered, Wait
-from monitel_otlp.autopsy.records import attributes_of, identity_of, records_of, whole
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.autopsy.records import identity_of, whole
 from monitel_otlp.collection.death import NAME
-from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.folder import SpoolError
-from monitel_otlp.spool.spool import Spool
+from monitel_otlp.discovery import find_spools
+from monitel_otlp.export.activity import Stage
+from monitel_otlp.record import RecordError, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
-    from monitel_otlp.black_box.contents import Header
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel.blackbox.forms import LogRecord
+    from monitel_otlp.record import Record
 
 _ENDED = "run.ended"
 _STATUSES = {"completed", "failed", "interrupted", "preempted"}
@@ -34,47 +35,42 @@ def deaths_below(root: Path, problems: list[str]) -> list[Findings]:
     """
     try:
         found = find_spools(root)
-    except SpoolError:
+    except FolderError:
         return []
     except OSError as error:
         problems.append(f"{str(root)!r} cannot be searched: {error.strerror}")
         return []
     problems += found.problems
     deaths = []
-    for folder in found.folders:
-        counted: dict[str, int] = {}
-        of_folder: list[Findings] = []
+    for path in found.folders:
         try:
-            for request in Spool(folder).peek():
-                counted["requests"] = counted.get("requests", 0) + 1
-                counted["items"] = counted.get("items", 0) + request.items
-                if request.signal == "logs" and NAME.encode() in request.body:
-                    of_folder += _deaths_in(request, folder)
+            with closing(Folder.open(path)) as folder:
+                record = read_record(folder)
+            of_folder = [_findings(record, event) for event in record.events if event.name == NAME]
+            for death in of_folder:
+                death.undelivered = Undelivered(items=sum(record.waiting.values()))
+            deaths += of_folder
         except Exception as error:  # the spool may be damaged in any way
-            known = isinstance(error, SpoolError | OSError)
-            problems.append(str(error) if known else f"{str(folder)!r} cannot be read: {error!r}")
-        for death in of_folder:
-            death.undelivered = Undelivered(**counted)
-        deaths += of_folder
+            known = isinstance(error, FolderError)
+            problems.append(str(error) if known else f"{str(path)!r} cannot be read: {_reason(error)}")
     return deaths
 
 
-def _deaths_in(request: FrozenRequest, folder: Path) -> Iterator[Findings]:
-    for resource, record in records_of(request):
-        if record.event_name == NAME:
-            yield _findings(resource, attributes_of(record.attributes), record, folder)
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) if isinstance(error, RecordError) else repr(error)
 
 
-def _findings(resource: Mapping[str, Any], death: Mapping[str, Any], record: Any, folder: Path) -> Findings:
-    identity = identity_of(resource)
+def _findings(record: Record, event: LogRecord) -> Findings:
+    identity, death = identity_of(record.attributes), event.attributes
     pid = whole(death.get("process.pid"))
-    stacks = str(death.get("code.stacktrace", ""))
     shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
     return Findings(
-        source=folder,
+        source=record.path,
         state=State.DEAD,
         identity=identity if pid is None else identity._replace(pid=pid),
-        seen_ns=record.time_unix_nano,
+        seen_ns=event.time_ns,
         death=cause_of(death),
         step=whole(death.get("training.step")),
         step_age_ns=_ns(death.get("training.step.age")),
@@ -83,9 +79,9 @@ def _findings(resource: Mapping[str, Any], death: Mapping[str, Any], record: Any
         stage=_stage(death),
         waits=[Wait(key, age_ns) for key, age_ns in _pairs(death, "wait.keys", "wait.durations")],
         ranges=[OpenRange(name, age_ns) for name, age_ns in _pairs(death, "range.names", "range.durations")],
-        events=[PastEvent(record.time_unix_nano, record.severity_number, NAME, shown)],
-        stacks=stacks,
-        collected_in=folder,
+        events=[PastEvent(event.time_ns, event.severity, NAME, shown)],
+        stacks=str(death.get("code.stacktrace", "")),
+        collected_in=record.path,
     )
 
 
@@ -129,33 +125,24 @@ class StoredEnd(NamedTuple):
     time_ns: int
 
 
-def stored_end(header: Header, pid: int | None) -> StoredEnd | None:
+def stored_end(path: Path) -> StoredEnd | None:
     """Return the end of a process; None if its spool does not have it, because a backend does, or is too large.
 
     Args:
-        header: The header of the box that the process had.
-        pid: The process id in the attributes of its resource.
+        path: The spool folder of the process, or its box.
 
     Raises:
-        SpoolError: The spool is unsafe.
-        OSError: The spool cannot be read.
+        FolderError: The folder is unsafe.
+        RecordError: It is damaged.
+        OSError: It cannot be read.
     """
-    folder = Path(header.spool_dir)
-    if not folder.is_absolute() or not folder.is_dir() or _size(folder) > _LARGEST_BYTES:
+    if not path.is_absolute() or not path.is_dir() or _size(path) > _LARGEST_BYTES:
         return None
-    found = None
-    for request in Spool(folder).peek(["logs"]):
-        if _ENDED.encode() not in request.body:
-            continue
-        for resource, record in records_of(request):
-            names = identity_of(resource)
-            if record.event_name != _ENDED or names.pid != pid or record.time_unix_nano < header.created_ns:
-                continue
-            status = str(attributes_of(record.attributes).get("run.status", ""))
-            if status in _STATUSES:
-                found = StoredEnd(status, record.time_unix_nano)
-    return found
+    with closing(Folder.open(path, probe=False)) as folder:
+        events = read_record(folder, journals=["logs"]).events
+    ends = [(str(each.attributes.get("run.status", "")), each.time_ns) for each in events if each.name == _ENDED]
+    return next((StoredEnd(*each) for each in reversed(ends) if each[0] in _STATUSES), None)
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

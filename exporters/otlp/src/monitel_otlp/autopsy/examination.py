@@ -6,21 +6,20 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.context_page import PAGE_BYTES, Context, read_page
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.process import Owner, this_process
 from monitel.os_threads import Event
-from monitel_otlp.autopsy.box_findings import SILENT_NS, findings_of
+from monitel_otlp.autopsy.box_findings import findings_of
 from monitel_otlp.autopsy.findings import State
 from monitel_otlp.autopsy.kernel_state import KernelState, explain_silence, kernel_state
-from monitel_otlp.black_box.contents import read_box, read_header
-from monitel_otlp.boxes.box_lock import is_alive
-from monitel_otlp.boxes.layout import CONTEXT, STACKS_NOW, STACKS_WANTED, BoxError
-from monitel_otlp.spool.folder import Folder, SpoolError
-from monitel_otlp.spool.lock import Owner, this_process
+from monitel_otlp.discovery import SILENT_NS, is_running
+from monitel_otlp.record import STACKS_NOW, STACKS_WANTED, RecordError, page_of, read_head, read_record, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from monitel.context_page import Context
     from monitel_otlp.autopsy.findings import Findings
 
 _LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
@@ -69,9 +68,9 @@ def examine(paths: Iterable[Path], problems: list[str], *, stacks: bool = True) 
 
 
 def _look(folder: Folder) -> _FirstLook:
-    owner = read_header(folder).owner
-    alive = is_alive(folder)
-    return _FirstLook(folder, owner, alive, _page(folder), _kernel(owner) if alive else None, time.monotonic_ns())
+    owner, page = read_head(folder).owner, page_of(folder)
+    alive = is_running(folder, owner, page)
+    return _FirstLook(folder, owner, alive, page, _kernel(owner) if alive else None, time.monotonic_ns())
 
 
 def _patience_s(look: _FirstLook) -> float:
@@ -82,8 +81,9 @@ def _patience_s(look: _FirstLook) -> float:
 
 def _findings(look: _FirstLook, stacks: str) -> Findings:
     folder = look.folder
-    contents = read_box(folder)
-    found = findings_of(folder.path, contents, alive=is_alive(folder), earlier=look.page if look.alive else None)
+    record = read_record(folder)
+    alive = is_running(folder, look.owner, record.page)
+    found = findings_of(record, alive=alive, earlier=look.page if look.alive else None)
     if found.state is not State.DEAD:
         found.kernel = _kernel(look.owner)
         found.stacks = stacks
@@ -96,17 +96,9 @@ def _findings(look: _FirstLook, stacks: str) -> Findings:
     return found
 
 
-def _page(folder: Folder) -> Context:
-    try:
-        return read_page(folder.read(CONTEXT, PAGE_BYTES))
-    except OSError:
-        return Context()
-
-
 def _kernel(owner: Owner) -> KernelState | None:
     """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
-    viewer = this_process()
-    if (owner.boot, owner.namespace) != (viewer.boot, viewer.namespace):
+    if not owner.is_near(this_process()):
         return None
     return kernel_state(owner.pid, owner.start)
 
@@ -122,7 +114,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         words = error.strerror
     else:
-        words = str(error) if isinstance(error, BoxError | SpoolError) else repr(error)
+        words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
     return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
 
 
@@ -131,7 +123,6 @@ def _order(found: Findings) -> tuple[object, ...]:
     return _ORDER[found.state], names.service, names.run, names.rank or 0, names.pid or 0, str(found.source)
 
 
-_LARGEST_STACKS = 256 << 10  # bytes
 _STACKS_PAUSE_S = 0.02
 
 
@@ -155,7 +146,7 @@ def request_stacks(boxes: Mapping[Folder, float]) -> dict[Folder, str]:
                 with suppress(OSError):  # the process has ended meanwhile, and its box is removed
                     if _identity(box) == before[box]:  # another reader has withdrawn the request
                         raise FileNotFoundError
-                    answers[box] = box.read(STACKS_NOW, _LARGEST_STACKS).decode("utf-8", "replace")
+                    answers[box] = text_of(box, STACKS_NOW)
             elif elapsed_s >= boxes[box]:
                 box.unlink(STACKS_WANTED)
             else:

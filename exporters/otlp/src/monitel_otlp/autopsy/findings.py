@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.autopsy.kernel_state import KernelState
-    from monitel_otlp.black_box.activity import Stage
+    from monitel_otlp.export.activity import Stage
 
 
 class State(str, Enum):
@@ -149,14 +149,12 @@ class Undelivered(NamedTuple):
     """Telemetry that no backend has acknowledged.
 
     Attributes:
-        requests: Number of requests, complete or under construction.
-        items: Number of items in them.
-        events: Number of events in no request.
+        items: Number of closed windows, logged numbers and spans; of a spool events, too.
+        events: Number of events.
         windows: Number of open windows.
         samples: Number of samples in the open windows.
     """
 
-    requests: int = 0
     items: int = 0
     events: int = 0
     windows: int = 0
@@ -189,7 +187,8 @@ class Findings:
         counters: Values of counters, in the order of their names.
         events: Events, the oldest first.
         undelivered: Telemetry that no backend has acknowledged.
-        stacks: Stacks of the Python threads; empty if unknown.
+        stacks: Stacks of the Python threads, of a dead process without a crash that of its main thread in the last second;
+            empty if unknown.
         kernel: State of a live process in the kernel; None if unknown.
         spool: The spool of the process, with telemetry that is on disk; None if there is none.
         collected_in: The spool that holds its telemetry now; None for a box.

@@ -1,4 +1,4 @@
-"""The names of processes, and their events, from messages of the protocol."""
+"""The names of processes, and their events, from journals and from messages of the protocol."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from monitel_otlp.autopsy.findings import Identity, PastEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-    from monitel_otlp.logs.mapping import PlainEvent
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel.blackbox.forms import LogRecord
 
 _MOST = 1000  # values of an event
 
@@ -35,30 +34,30 @@ def value_of(message: AnyValue) -> Any:
     return getattr(message, kind)
 
 
-def records_of(request: FrozenRequest) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the attributes of the resource, and the message, of each log record in a request."""
-    for resource_logs in request.message().resource_logs:  # type: ignore[attr-defined]
-        resource = attributes_of(resource_logs.resource.attributes)
-        for scope_logs in resource_logs.scope_logs:
-            for record in scope_logs.log_records:
-                yield resource, record
-
-
 def event_of(record: Any) -> PastEvent:
-    """Return a log record as an event. A body that is a mapping becomes part of the data."""
+    """Return a log record of a request as an event. A body that is a mapping becomes part of the data."""
     body = value_of(record.body)
-    data = _few({**(body if isinstance(body, dict) else {}), **attributes_of(record.attributes)})
-    if isinstance(body, str) and body != record.event_name:
-        data = {"message": body, **data}
-    time_ns = record.time_unix_nano or record.observed_time_unix_nano
-    return PastEvent(time_ns, record.severity_number, record.event_name or "log", data)
+    return _event(
+        record.time_unix_nano or record.observed_time_unix_nano,
+        record.severity_number,
+        record.event_name,
+        None if body == record.event_name else body,
+        attributes_of(record.attributes),
+    )
 
 
-def event_of_plain(plain: PlainEvent) -> PastEvent:
-    """Return an event from its plain values. A body that is a mapping becomes part of the data."""
-    time_ns, observed_ns, severity, name, body, attributes, *_ = plain
+def event_of_plain(plain: LogRecord) -> PastEvent:
+    """Return a log record of a journal as an event. A body that is a mapping becomes part of the data."""
+    step = {} if plain.step is None else {"training.step": plain.step}
+    attributes = {**step, **plain.attributes}
+    return _event(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope, plain.body, attributes)
+
+
+def _event(time_ns: int, severity: int, name: str, body: Any, attributes: Mapping[str, Any]) -> PastEvent:
     data = _few({**(body if isinstance(body, dict) else {}), **attributes})
-    return PastEvent(time_ns or observed_ns, severity, name, data)
+    if isinstance(body, str):
+        data = {"message": body, **data}
+    return PastEvent(time_ns, severity, name or "log", data)
 
 
 def _few(data: dict[str, Any]) -> dict[str, Any]:

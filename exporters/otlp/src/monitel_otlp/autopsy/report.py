@@ -145,7 +145,7 @@ def _step(found: Findings) -> str:
 def _undelivered(found: Findings) -> str:
     left = found.undelivered
     parts = [
-        f"{_count(left.requests, 'request')} with {_count(left.items, 'item')}" if left.requests else "",
+        _count(left.items, "item") if left.items else "",
         _count(left.events, "event") if left.events else "",
         f"{_count(left.windows, 'open window')} with {_count(left.samples, 'sample')}" if left.windows else "",
     ]

@@ -6,16 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.box import ENDED
+from monitel.blackbox.folder import FolderError, automatic_roots
 from monitel.variables import read_variables
 from monitel_otlp.autopsy.death_events import deaths_below
 from monitel_otlp.autopsy.examination import examine
-from monitel_otlp.boxes.box_lock import NAME
-from monitel_otlp.boxes.discovery import find_boxes, process_of
-from monitel_otlp.boxes.layout import HEADER
-from monitel_otlp.boxes.place import automatic_roots
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.settings import default_roots
-from monitel_otlp.spool.folder import SpoolError
+from monitel_otlp.discovery import find_boxes, holds_boxes, is_box, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +32,7 @@ def find_processes(target: str | None, problems: list[str]) -> list[Findings]:
         problems: Receives the description of each box or spool that cannot be read.
 
     Raises:
-        SpoolError: There is no such process or folder, or nothing is in it.
+        FolderError: There is no such process or folder, or nothing is in it.
     """
     found = examine(boxes_of(target, problems), problems)
     if not found or (target is not None and _is_folder(target)):
@@ -52,17 +50,16 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
         problems: Receives the description of each box that cannot be read.
 
     Raises:
-        SpoolError: There is no such folder, or it cannot be read.
+        FolderError: There is no such folder, or it cannot be read.
     """
     if target is None:
         return _boxes(problems)
     if not _is_folder(target):
         return [path for path in _boxes([]) if process_of(path) == int(target)]
     path = Path(target)
-    names = _names(path)
-    if _is_box(path, names):
+    if _is_box(_names(path)):
         return [path]
-    return _boxes(problems, path) if any(map(NAME.fullmatch, names)) else []
+    return _boxes(problems, path) if holds_boxes(path) else []
 
 
 def folders_of(target: str | None) -> list[Path]:
@@ -81,24 +78,24 @@ def deaths_of(target: str | None, problems: list[str]) -> list[Findings]:
         problems: Receives the description of each spool that cannot be read.
 
     Raises:
-        SpoolError: There is no such folder, or it cannot be read.
+        FolderError: There is no such folder, or it cannot be read.
     """
     if target is None:
-        return _deaths(_spool_roots(), problems)
+        return _deaths(_record_roots(), problems)
     if not _is_folder(target):
-        return [death for death in _deaths(_spool_roots(), []) if death.identity.pid == int(target)]
+        return [death for death in _deaths(_record_roots(), []) if death.identity.pid == int(target)]
     path = Path(target)
-    return [] if _is_box(path, _names(path)) else deaths_below(path, problems)
+    return [] if _is_box(_names(path)) else deaths_below(path, problems)
 
 
-def nothing_known(target: str, problems: list[str]) -> SpoolError:
+def nothing_known(target: str, problems: list[str]) -> FolderError:
     """Return the error about a process or a folder of which nothing is known."""
     if _is_folder(target):
         reason = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
-        return SpoolError(f"nothing is known from {str(Path(target))!r}: {reason}")
+        return FolderError(f"nothing is known from {str(Path(target))!r}: {reason}")
     if problems:
-        return SpoolError("; ".join(problems))
-    return SpoolError(f"there is no black box of process {int(target)}: {_why_none(int(target), _boxes([]))}")
+        return FolderError("; ".join(problems))
+    return FolderError(f"there is no black box of process {int(target)}: {_why_none(int(target), _boxes([]))}")
 
 
 def _is_folder(target: str) -> bool:
@@ -114,9 +111,10 @@ def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
     return boxes.readable
 
 
-def _spool_roots() -> list[Path]:
+def _record_roots() -> list[Path]:
+    """Return the folders of spools, and those of boxes, in which a collector may have ended some."""
     given = read_variables(CHOICES, {"spool_dir": None}).get("spool_dir")
-    return [given] if given else default_roots()
+    return [*([given] if given else default_roots()), *folders_of(None)]
 
 
 def _deaths(roots: Iterable[Path], problems: list[str]) -> list[Findings]:
@@ -147,21 +145,22 @@ def _names(path: Path) -> list[str]:
     """Return the names in a folder.
 
     Raises:
-        SpoolError: There is no such folder, or it cannot be read.
+        FolderError: There is no such folder, or it cannot be read.
     """
     try:
         status = os.stat(path)  # noqa: PTH116
         return os.listdir(path)  # noqa: PTH208
     except FileNotFoundError:
-        raise SpoolError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
+        raise FolderError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
     except NotADirectoryError:
-        raise SpoolError(f"{str(path)!r} is not a folder: give the folder that holds it") from None
+        raise FolderError(f"{str(path)!r} is not a folder: give the folder that holds it") from None
     except PermissionError:
         owner = f"belongs to another user (id {status.st_uid})" if status.st_uid != os.geteuid() else "cannot be read"
-        raise SpoolError(f"{str(path)!r} {owner}: run this command as a user who can read it") from None
+        raise FolderError(f"{str(path)!r} {owner}: run this command as a user who can read it") from None
     except OSError as error:  # such as a name that is too long
-        raise SpoolError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
+        raise FolderError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
 
 
-def _is_box(path: Path, names: list[str]) -> bool:
-    return HEADER in names or NAME.fullmatch(path.absolute().name) is not None
+def _is_box(names: list[str]) -> bool:
+    """Return True for a box that nobody has ended: other ones are read like spools."""
+    return is_box(names) and ENDED not in names

@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.attributes import escape_surrogates
-from monitel.context_page import read_page
+from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.process import this_process
 from monitel.crash_stacks import read_crash
-from monitel_otlp.black_box.activity import Stage, since_cut_ns
-from monitel_otlp.spool.lock import this_process
+from monitel_otlp.export.activity import Stage, since_snapshot_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel.context_page import Context
-    from monitel_otlp.black_box.contents import Contents
-    from monitel_otlp.logs.mapping import PlainEvent
+    from monitel.blackbox.process import Owner
     from monitel_otlp.messages.attributes import Plain
-    from monitel_otlp.spool.lock import Owner
+    from monitel_otlp.record import Record
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -76,7 +74,7 @@ class Deaths:
         Args:
             pid: The process id.
             end: The end.
-            start: Start time of the process in ticks since the boot, as in :class:`monitel_otlp.spool.lock.Owner`;
+            start: Start time of the process in ticks since the boot, as in :class:`monitel.blackbox.process.Owner`;
                 empty if it is unknown.
         """
         self._ends[str(pid), start] = end
@@ -122,7 +120,7 @@ class Death:
         stage: Stage of a step that the training thread was in; None if it is unknown.
         waits: Waits in flight: key and seconds.
         ranges: Open ranges, outermost first: name and seconds.
-        stacks: Stacks of the threads at a crash; empty if there are none.
+        stacks: Stacks of the threads at a crash, else of the main thread in the last second; empty if there are none.
         missing: Facts that the box does not hold: a description and a number.
     """
 
@@ -163,8 +161,8 @@ class Death:
             at = f" at step {self.step:,}{age}"
         return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
 
-    def event(self) -> PlainEvent:
-        """Return the event as plain values; see :meth:`monitel_otlp.logs.mapping.EventMapping.write`."""
+    def event(self) -> LogRecord:
+        """Return the event."""
         attributes: dict[str, Plain] = {
             "message": escape_surrogates(str(self)),
             "process.pid": int(self.owner.pid),
@@ -191,7 +189,7 @@ class Death:
             attributes["code.stacktrace"] = escape_surrogates(_shortened(self.stacks))
         for what, number in self.missing.items():
             attributes[f"monitel.box.missing.{what}"] = number
-        return self.time_ns, time.time_ns(), _FATAL, NAME, None, attributes, 0, b"", b"", 0
+        return LogRecord(self.time_ns, time.time_ns(), _FATAL, NAME, None, attributes)
 
     def _exit(self) -> dict[str, Plain]:
         end = self.end or End()
@@ -213,44 +211,40 @@ class Death:
         return found
 
 
-def death_of(contents: Contents, deaths: Deaths) -> Death:
-    """Return the death of a process, from its box and from the ends that its parent has observed. Never raises."""
+def death_of(record: Record, deaths: Deaths) -> Death:
+    """Return the death of a process, from its record and from the ends that its parent has observed. Never raises."""
     try:
-        death = _described(contents, deaths)
+        death = _described(record, deaths)
         death.event()
     except Exception:  # the description is of another version of monitel, or damaged
         _log.debug("the description of a death cannot be read", exc_info=True)
-        owner = contents.header.owner
-        return Death(owner, deaths.of(owner), SignOfLife(0, ""), stacks=contents.stacks)
+        return Death(record.owner, deaths.of(record.owner), SignOfLife(0, ""), stacks=record.stacks)
     return death
 
 
-def _described(contents: Contents, deaths: Deaths) -> Death:
-    page = read_page(contents.context)
+def _described(record: Record, deaths: Deaths) -> Death:
+    page = record.page
     now_ns = time.time_ns()
-    last_seen = max(sign for sign in _signs(contents, page) if sign.time_ns <= now_ns or sign.source == _CREATION)
+    last_seen = max(sign for sign in _signs(record) if sign.time_ns <= now_ns or sign.source == _CREATION)
     last_seen = last_seen._replace(time_ns=min(last_seen.time_ns, now_ns))
-    end = deaths.of(contents.header.owner)
-    crash = read_crash(contents.stacks)
+    end = deaths.of(record.owner)
+    crash = read_crash(record.stacks)
     survived = crash is not None and last_seen.time_ns - crash.time_ns > _SURVIVED_NS
     if crash is not None and not survived and (end is None or end.signal is end.code is None):
         end = replace(end or End(), signal=crash.signal)
-    if (end is None or (end.code is None and end.signal in {None, signal.SIGKILL})) and killed_for_memory(
-        contents.header.owner
-    ):
+    if (end is None or (end.code is None and end.signal in {None, signal.SIGKILL})) and killed_for_memory(record.owner):
         end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
     time_ns = max(last_seen.time_ns, 0 if end is None else end.time_ns)
-    doing = {} if contents.cut is None else contents.cut.context
+    doing, snapshot_ns = record.doing, record.snapshot_ns
     step_age = None if page.step_ns is None else _age(page.unix_ns(page.step_ns), time_ns)
-    cut_ns = None if contents.cut is None else contents.cut.time_ns
-    since_cut = since_cut_ns(time_ns, cut_ns, None) / 1e9
-    since_ns = since_cut_ns(time_ns, cut_ns, None if step_age is None else round(step_age * 1e9))
-    waits = [(key, seconds + since_cut) for key, _, seconds in doing.get("waits", ())]
-    if page.heartbeat_ns is not None:  # the page is newer than the cut
+    since_snapshot = since_snapshot_ns(time_ns, snapshot_ns, None) / 1e9
+    since_ns = since_snapshot_ns(time_ns, snapshot_ns, None if step_age is None else round(step_age * 1e9))
+    waits = [(key, seconds + since_snapshot) for key, _, seconds in doing.get("waits", ())]
+    if page.heartbeat_ns is not None:  # the page is newer than the snapshot
         waits = [(wait.key, _age(page.unix_ns(wait.start_ns), time_ns) or 0.0) for wait in page.waits]
     activity, activity_seconds = doing.get("activity") or ("", None)
     return Death(
-        contents.header.owner,
+        record.owner,
         end,
         last_seen,
         doing.get("step") if page.step is None else page.step,
@@ -258,8 +252,8 @@ def _described(contents: Contents, deaths: Deaths) -> Death:
         activity,
         None if activity_seconds is None else activity_seconds + since_ns / 1e9,
         tuple(sorted(waits, key=lambda wait: -wait[1])),
-        tuple((name, seconds + since_cut) for name, seconds in doing.get("ranges", ())),
-        "" if survived else contents.stacks,
+        tuple((name, seconds + since_snapshot) for name, seconds in doing.get("ranges", ())),
+        record.stack if survived or not record.stacks else record.stacks,
         {"waits": page.waits_left_out} if page.waits_left_out else {},
         Stage.of(doing, since_ns),
     )
@@ -269,19 +263,20 @@ def _age(began_ns: int | None, time_ns: int) -> float | None:
     return None if began_ns is None else max(0, time_ns - began_ns) / 1e9
 
 
-def _signs(contents: Contents, page: Context) -> Iterator[SignOfLife]:
-    """Yield the signs of life in a box. There is always one."""
-    yield SignOfLife(contents.header.created_ns, _CREATION)
-    if contents.cut is not None:
-        yield SignOfLife(contents.cut.time_ns, "heartbeat")
+def _signs(record: Record) -> Iterator[SignOfLife]:
+    """Yield the signs of life in a record. There is always one."""
+    page = record.page
+    yield SignOfLife(record.created_ns, _CREATION)
+    if record.snapshot_ns is not None:
+        yield SignOfLife(record.snapshot_ns, "heartbeat")
     if page.heartbeat_unix_ns is not None:
         yield SignOfLife(page.heartbeat_unix_ns, "heartbeat")
-    if (crash := read_crash(contents.stacks)) is not None:
+    if (crash := read_crash(record.stacks)) is not None:
         yield SignOfLife(crash.time_ns, "crash")
     for moment_ns, source in ((page.step_ns, "step"), *((wait.start_ns, "wait") for wait in page.waits)):
         if moment_ns is not None and (unix_ns := page.unix_ns(moment_ns)) is not None:
             yield SignOfLife(unix_ns, source)
-    yield from (SignOfLife(observed_ns, "event") for _, observed_ns, *_ in contents.events)
+    yield from (SignOfLife(event.observed_ns, "event") for event in record.events)
 
 
 def signal_name(number: int) -> str:

@@ -14,9 +14,9 @@ from monitel_otlp.autopsy.report import process_lines
 from monitel_otlp.autopsy.sentences import compared
 from monitel_otlp.autopsy.targets import find_processes
 from monitel_otlp.commands.output import show, warn
+from monitel_otlp.discovery import check_platform
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.run.arguments import target
-from monitel_otlp.spool.folder import check_platform
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,7 @@ def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = 
         The exit status: 0.
 
     Raises:
-        SpoolError: There is no such process or folder, or nothing is in it.
+        FolderError: There is no such process or folder, or nothing is in it.
     """
     problems: list[str] = []
     processes = find_processes(target, problems)

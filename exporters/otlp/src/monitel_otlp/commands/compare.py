@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import FolderError
 from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.commands.output import show, warn
@@ -18,9 +19,9 @@ from monitel_otlp.compare.table import comparison_lines, full_width
 from monitel_otlp.compare.targets import Places, find_run
 from monitel_otlp.config.environment import parse_headers
 from monitel_otlp.config.settings import default_roots
+from monitel_otlp.discovery import check_platform
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.run.arguments import folder
-from monitel_otlp.spool.folder import SpoolError, check_platform
 
 if TYPE_CHECKING:
     import argparse
@@ -89,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         places = Places([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
         try:
             runs = [find_run(each, places, problems) for each in arguments.runs]
-        except SpoolError:
+        except FolderError:
             _print_problems(problems)  # which may be why a run is not found
             raise
     problems = list(dict.fromkeys(problems))

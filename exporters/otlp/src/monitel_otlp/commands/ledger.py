@@ -8,12 +8,12 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import FolderError
 from monitel.training_time import DOWN, LOST
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.ledger.reading import read_runs
 from monitel_otlp.ledger.screen import Screen, columns_of, pad
 from monitel_otlp.ledger.shares import duration, largest_loss, parts_of, sentence
-from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def show_ledger(name: str | None, roots: Sequence[Path]) -> int:
         The exit status: 0 if every ledger could be read.
 
     Raises:
-        SpoolError: There is no run, or no run of this name.
+        FolderError: There is no run, or no run of this name.
     """
     runs: list[RunTime] = []
     problems: list[str] = []
@@ -62,7 +62,7 @@ def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], no
     """Return the runs with a name, the latest first; those without an id that started in one second have one name."""
     below = " and ".join(repr(str(root)) for root in roots)
     if not runs:
-        raise SpoolError(
+        raise FolderError(
             f"there is no ledger of a run below {below}: rank zero of a job with monitel_otlp.configure() writes one; "
             "if it has another spool_dir, give --spool-dir"
         )
@@ -74,7 +74,7 @@ def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], no
     if not chosen:
         listed = [f"{label(run, screen)}  ({_summary(run, now_ns)})" for run in runs[:_LISTED]]
         more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
-        raise SpoolError("\n  ".join([f"there is no run '{shown}' below {below}; the runs are", *listed, *more]))
+        raise FolderError("\n  ".join([f"there is no run '{shown}' below {below}; the runs are", *listed, *more]))
     return chosen
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from monitel.blackbox.folder import FolderError
 from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES, DISTRIBUTIONS
 from monitel_otlp.commands.autopsy import add_autopsy
@@ -26,8 +27,8 @@ from monitel_otlp.commands.simulation import NAMED_STATS, Lateness, Report, Simu
 from monitel_otlp.commands.top import add_top
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import default_roots, resolve
+from monitel_otlp.discovery import check_platform
 from monitel_otlp.run.arguments import DESCRIPTION, HELP, Parser, add_run_options, folder
-from monitel_otlp.spool.folder import SpoolError, check_platform
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     headers = dict(map(_header, arguments.header))
     settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
     if not settings.endpoints:
-        raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
+        raise FolderError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     folders = read_variables(CHOICES, {"spool_dir": None, "black_box_dir": None})
     roots = [Path(folders["spool_dir"])] if folders.get("spool_dir") else default_roots()
     places = Places(arguments.dir, roots, folders.get("black_box_dir"))

@@ -6,10 +6,11 @@ import sys
 from threading import Event
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
+from monitel_otlp.discovery import check_platform
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.run.arguments import target
-from monitel_otlp.spool.folder import SpoolError, check_platform
 from monitel_otlp.table.columns import COLUMNS, by_name, matches, sorted_ranks
 from monitel_otlp.table.plain_text import table_lines, width_of
 from monitel_otlp.top.as_json import look_as_json
@@ -141,14 +142,14 @@ def _show(arguments: argparse.Namespace) -> int:
     """Show the screen, and return the exit status.
 
     Raises:
-        SpoolError: The library of the screen is not installed.
+        FolderError: The library of the screen is not installed.
     """
     try:
         from monitel_otlp.terminal.app import run_app  # late: it needs textual
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"textual", "rich"}:
             raise
-        raise SpoolError(_NOT_INSTALLED) from None
+        raise FolderError(_NOT_INSTALLED) from None
     ranks = Ranks(arguments.targets, show=arguments.show)
     status: int = run_app(  # which closes them, in the thread that reads
         ranks, interval=arguments.interval or _INTERVAL_S, sort=arguments.sort, filter_text=arguments.filter

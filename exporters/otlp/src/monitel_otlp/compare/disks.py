@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monitel_otlp.spool.folder import SpoolError
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.threads.deadline import each_within
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _PATIENCE = 10.0  # seconds; a disk that has to spin up takes less
 _Result = TypeVar("_Result")
 
 
-class HangingError(SpoolError):
+class HangingError(FolderError):
     """Raised for a folder whose file system does not answer in time."""
 
 

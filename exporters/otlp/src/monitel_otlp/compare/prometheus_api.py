@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import requests
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.config.endpoint import AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
-from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.threads.deadline import call_within
 from monitel_otlp.transport.connection import basic
 
@@ -87,7 +87,7 @@ class PrometheusApi:
         """Return the series that a query has now. Histograms are left out.
 
         Raises:
-            SpoolError: The server does not answer, refuses the query, or its answer cannot be used.
+            FolderError: The server does not answer, refuses the query, or its answer cannot be used.
         """
         problem = None
         try:
@@ -98,18 +98,18 @@ class PrometheusApi:
             untrusted = _UNTRUSTED if isinstance(error, requests.exceptions.SSLError) else ""
             problem = f"does not answer: {type(error).__name__}{untrusted}"
         if problem is not None:
-            raise SpoolError(f"{self.public_url} {problem}")
+            raise FolderError(f"{self.public_url} {problem}")
         if status in _REDIRECT:
-            raise SpoolError(f"{self.public_url} redirects to another address (status {status}): give that one")
+            raise FolderError(f"{self.public_url} redirects to another address (status {status}): give that one")
         if status in _REFUSED:
-            raise SpoolError(f"{self.public_url} {_REFUSED[status]} (status {status})")
+            raise FolderError(f"{self.public_url} {_REFUSED[status]} (status {status})")
         try:
             return samples(status, content)
         except QueryError as error:
             problem = f"has refused a query (status {status}): {self._mask(str(error))[:_LONGEST_REASON]!r}"
         except ValueError:
             problem = f"is not a Prometheus: unexpected answer (status {status})"
-        raise SpoolError(f"{self.public_url} {problem}")
+        raise FolderError(f"{self.public_url} {problem}")
 
     def _post(self, form: Mapping[str, str]) -> tuple[int, bytes]:
         url, headers = self._request.reveal()
@@ -121,7 +121,7 @@ class PrometheusApi:
             for chunk in answer.iter_content(_CHUNK):
                 content += chunk
                 if len(content) > _LARGEST:
-                    raise SpoolError(f"{self.public_url} answers with more than {_LARGEST:,} bytes")
+                    raise FolderError(f"{self.public_url} answers with more than {_LARGEST:,} bytes")
             return answer.status_code, bytes(content)
 
 

@@ -7,9 +7,9 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.compare.prometheus_api import PrometheusApi
 from monitel_otlp.compare.run import Number, Run, can_be_counted, internal_metrics
-from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def find_in_prometheus(url: str, names: Sequence[str], days: float, headers: Map
         headers: Sent with each query, by names in lower case.
 
     Raises:
-        SpoolError: The server cannot be asked, or it has no such run.
+        FolderError: The server cannot be asked, or it has no such run.
         ValueError: The URL is not one of HTTP.
     """
     prometheus = PrometheusApi(url, headers)
@@ -58,7 +58,7 @@ def _find(prometheus: PrometheusApi, name: str, period: str) -> Run:
     found = prometheus.query(f"last_over_time({{{of_run}, {_RANK_ZERO}}}[{period}])")
     targets = [each for each in found if each.labels.get("__name__") == _TARGET]
     if not found:
-        raise SpoolError(_unknown(prometheus, name, period))
+        raise FolderError(_unknown(prometheus, name, period))
     if len(targets) == len(found):  # the run id is a label of target_info only
         instances = "|".join(sorted({re.escape(each.labels.get("instance", "")) for each in targets}))
         found = prometheus.query(f"last_over_time({{instance=~{_quoted(instances)}}}[{period}])")

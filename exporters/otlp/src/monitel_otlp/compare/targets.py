@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.boxes.box_lock import NAME
 from monitel_otlp.boxes.discovery import find_boxes, process_of
 from monitel_otlp.boxes.layout import HEADER
@@ -20,7 +21,6 @@ from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.ledger.reading import read_stored
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ def find_run(target: str, places: Places, problems: list[str]) -> Run:
         problems: Receives the description of each file that cannot be read.
 
     Raises:
-        SpoolError: There is no such run, or the folder holds several.
+        FolderError: There is no such run, or the folder holds several.
     """
     stored = _stored(places.roots, places, problems)
     if named := [each for each in stored if each.time.run == target]:
@@ -73,7 +73,7 @@ def find_run(target: str, places: Places, problems: list[str]) -> Run:
     if not processes and target.isascii() and target.isdecimal():
         return _of_process(int(target), places, problems)
     if not processes:
-        raise SpoolError(_unknown(target, stored, places))
+        raise FolderError(_unknown(target, stored, places))
     return assemble(target, "telemetry that is not delivered", None, processes)
 
 
@@ -89,10 +89,10 @@ def _only_start(start: str, runs: Sequence[StoredRun]) -> StoredRun:
     """Return the only run without an id that has started at a time.
 
     Raises:
-        SpoolError: There are several.
+        FolderError: There are several.
     """
     if len(runs) > 1:
-        raise SpoolError(
+        raise FolderError(
             f"{len(runs):,} runs without an id have started at {start}: give the spool, the black box or the process "
             "id of one of them; set training.run.id to give runs a name"
         )
@@ -146,7 +146,7 @@ def _telemetry(wanted: Callable[[Process], bool], places: Places, problems: list
                 folders = places.disks.read(root, partial(find_spools, root)).folders
             except HangingError as error:
                 problems.append(str(error))
-            except SpoolError:
+            except FolderError:
                 continue  # there is none
             else:
                 for folder in folders:
@@ -160,7 +160,7 @@ def _telemetry(wanted: Callable[[Process], bool], places: Places, problems: list
 def _of_process(pid: int, places: Places, problems: list[str]) -> Run:
     own = [path for path in find_boxes(places.boxes).readable if process_of(path) == pid]
     if not own:
-        raise SpoolError(
+        raise FolderError(
             f"there is neither a run '{pid}' nor a black box of process {pid}: give a training.run.id, a folder, or "
             "the id of a process; monitel autopsy lists the processes with black boxes"
         )
@@ -179,7 +179,7 @@ def _of_boxes(boxes: Sequence[Path], places: Places, problems: list[str]) -> Run
 
 def _in_folder(path: Path, places: Places, problems: list[str]) -> Run:
     if not path.is_dir():
-        raise SpoolError(f"{str(path)!r} is not a folder: give the folder that holds it")
+        raise FolderError(f"{str(path)!r} is not a folder: give the folder that holds it")
     disks = places.disks
     names = disks.read(path, partial(os.listdir, path))
     if HEADER in names or NAME.fullmatch(path.absolute().name):
@@ -214,7 +214,7 @@ def _only_run(
         problems: Descriptions of the files that cannot be read.
 
     Raises:
-        SpoolError: There is none, or there are several.
+        FolderError: There is none, or there are several.
     """
     ledgers = [*beside, *stored]
     groups: dict[_Group, tuple[StoredRun | None, list[Process]]] = {_group_of(each): (each, []) for each in stored}
@@ -231,11 +231,11 @@ def _only_run(
         groups.setdefault(only, (None, []))[1].extend(others)
     if not groups:
         reason = "; ".join(problems) or "it holds no ledger, no spool and no black box"
-        raise SpoolError(f"nothing is known from {where}: {reason}")
+        raise FolderError(f"nothing is known from {where}: {reason}")
     if len(groups) > 1:
         listed = [_printable(label) for label, _ in [*groups][:_LISTED]]
         more = [f"and {len(groups) - _LISTED:,} more"] if len(groups) > _LISTED else []
-        raise SpoolError(
+        raise FolderError(
             "\n  ".join([f"{where} holds {len(groups):,} runs; give one of them by its name:", *listed, *more])
         )
     (((label, _), (run, of_run)),) = groups.items()

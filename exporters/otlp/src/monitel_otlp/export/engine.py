@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import monitel
-from monitel import before_flush, registry, window_sinks
+from monitel import before_flush, registry
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
+from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
+from monitel_otlp.export import rejected
 from monitel_otlp.export.account import Account
 from monitel_otlp.export.activity import describe
 from monitel_otlp.export.application import ApplicationThread, Job
-from monitel_otlp.export import rejected
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
-from monitel_otlp.export.sender import Outbox, Sender
 from monitel_otlp.export.rows import MILLISECOND_NS
+from monitel_otlp.export.sender import Outbox, Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
-from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
 from monitel_otlp.messages.attributes import encode_resource, plain_attributes
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.occasion import Occasion
@@ -44,7 +44,8 @@ from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.values.latest import flat, latest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping as MappingType
+    from collections.abc import Callable
+    from collections.abc import Mapping as MappingType
     from pathlib import Path
 
     from opentelemetry.sdk.resources import Resource
@@ -169,7 +170,6 @@ class Engine:
         self.application.start()
         for sender in self._senders.values():
             sender.start()
-        window_sinks.add(self.window)
         if self._leftovers is not None:
             self._leftovers.collect()
 
@@ -191,10 +191,6 @@ class Engine:
     def latest(self) -> Latest:
         """Return the last values of this process. It touches no file and takes no lock."""
         return latest(self.series, self.recorder.numbers.copy(), self._config)
-
-    def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        """Record a window that closes; a sink of windows."""
-        self.recorder.window(definition, window, content)
 
     def take(self, event: monitel.Event) -> None:
         """Record an event other than that of a window, in the thread that logs it."""
@@ -343,8 +339,12 @@ class Engine:
         """Take all open windows into the record, in one pass and without calling a handler."""
         self._late += registry.close_all()
 
-    def shutdown(self, timeout: float) -> bool:
+    def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
         """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
+
+        Args:
+            timeout: Seconds at most.
+            before: Called when everything is recorded: later items go nowhere.
 
         Returns:
             True if all items were delivered, or are on disk because the signal is offline.
@@ -355,7 +355,7 @@ class Engine:
         self.close_windows()
         handlers = self.application.submit(Job("an event handler, while Stats were flushed,", self._handle_last))
         self.application.wait(handlers, _HANDLED * timeout)
-        window_sinks.remove(self.window)
+        before()
         self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
         senders = list(self._senders.values())
         for sender in senders:
@@ -380,7 +380,6 @@ class Engine:
 
     def abandon(self) -> None:
         """Leave everything to the parent. In a forked child."""
-        window_sinks.remove(self.window)
         self.box.abandon()
 
     def _newest_ns(self) -> int:

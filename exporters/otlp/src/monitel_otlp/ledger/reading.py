@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
+from monitel.blackbox.folder import Folder, FolderError
 from monitel_otlp.ledger.history import run_time
 from monitel_otlp.ledger.run_folder import LEDGERS, read_history, read_values
 from monitel_otlp.ledger.stored import StoredError
-from monitel_otlp.spool.folder import Folder, SpoolError
 from monitel_otlp.values.stored import ValuesError
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def _read(root: Path, *, with_values: bool) -> tuple[list[StoredRun], list[str]]
                     runs.append(StoredRun(run_time(history), last.attempted, start_ns, values))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed
-                except (StoredError, SpoolError, OSError) as error:
+                except (StoredError, FolderError, OSError) as error:
                     problems.append(_describe(path / name, error))
-    except (SpoolError, OSError) as error:
+    except (FolderError, OSError) as error:
         problems.append(_describe(path, error))
     runs.sort(key=lambda run: run.time.last_ns)
     return runs, problems
@@ -95,7 +95,7 @@ def _describe(path: Path, error: Exception) -> str:
     """Return one line about an error; it does not contain what the file contains."""
     if isinstance(error, StoredError):
         return f"the ledger in {str(path)!r} {error}"
-    if isinstance(error, SpoolError):
+    if isinstance(error, FolderError):
         return str(error)
     reason = error.strerror if isinstance(error, OSError) else type(error).__name__
     return f"the ledger in {str(path)!r} cannot be read: {reason}"

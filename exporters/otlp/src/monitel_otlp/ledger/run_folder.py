@@ -10,11 +10,10 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
 from monitel_otlp.ledger.run_identity import FOLDERS
 from monitel_otlp.ledger.starts import read_starts, remove_starts
 from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
-from monitel_otlp.spool.folder import Folder, SpoolError, make_folder
-from monitel_otlp.spool.lock import acquire
 from monitel_otlp.values.file import VALUES
 from monitel_otlp.values.stored import LIMIT_BYTES as VALUES_LIMIT_BYTES
 from monitel_otlp.values.stored import decode as decode_values
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from monitel_otlp.ledger.history import Attempt, History
     from monitel_otlp.ledger.run_identity import RunIdentity
-    from monitel_otlp.spool.lock import FolderLock
     from monitel_otlp.values.run_values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
@@ -35,14 +33,14 @@ RUNS = 100  # runs that are kept
 
 
 class RunFolder:
-    """The locked folder of a run. A forked child must call :meth:`abandon`.
+    """The locked folder of a run. A forked child must call :meth:`close`.
 
     Args:
         ledgers: The folder of all runs, which this object closes.
         name: Name of the folder of the run.
 
     Raises:
-        SpoolError: Another process uses the folder, or it is unsafe.
+        FolderError: Another process uses the folder, or it is unsafe.
         OSError: The folder cannot be made, or the lock cannot be written.
     """
 
@@ -50,10 +48,13 @@ class RunFolder:
         self._ledgers = ledgers
         self._folder = folder = ledgers.subfolder(name, create=True)
         try:
-            self._lock: FolderLock = acquire(folder)
+            lock = Lock.take(folder)
+            if lock is None:
+                raise FolderError(f"{str(folder.path)!r} is in use by a running process")
         except BaseException:
             folder.close()
             raise
+        self._lock = lock
         self._has_starts = False
         self.name = name
         self.path = folder.path
@@ -133,19 +134,15 @@ class RunFolder:
         for name in (FILE, VALUES):
             self._folder.unlink(name)
             self._folder.unlink(f"{name}.new")
-        self._lock.release(remove=True)
+        self._folder.unlink("lock")
+        self._lock.close()
         self._folder.close()
         self._ledgers.remove_subfolder(self.name)
         self._ledgers.close()
 
     def close(self) -> None:
-        """Release the folder. Idempotent."""
-        self._lock.release(remove=False)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Close the files without unlocking. For a forked child, whose parent keeps the lock."""
-        self._lock.abandon()
+        """Release the folder, but not that of the parent in a forked child. Idempotent."""
+        self._lock.close()
         self._folder.close()
         self._ledgers.close()
 
@@ -158,7 +155,7 @@ def open_run(root: Path, identity: RunIdentity) -> RunFolder:
         identity: The run.
 
     Raises:
-        SpoolError: Another process uses the folder, or it is unsafe.
+        FolderError: Another process uses the folder, or it is unsafe.
         OSError: The folder cannot be made, or the lock cannot be written.
     """
     make_folder(root / LEDGERS)
@@ -180,7 +177,7 @@ def read_history(ledgers: Folder, name: str) -> History:
 
     Raises:
         StoredError: The file is damaged, or has another version.
-        SpoolError: The folder is unsafe.
+        FolderError: The folder is unsafe.
         OSError: The file cannot be read.
     """
     with closing(ledgers.subfolder(name, create=False)) as folder:
@@ -192,7 +189,7 @@ def read_values(ledgers: Folder, name: str) -> RunValues:
 
     Raises:
         ValuesError: The file is damaged, or has another version.
-        SpoolError: The folder is unsafe.
+        FolderError: The folder is unsafe.
         OSError: The file cannot be read.
     """
     with closing(ledgers.subfolder(name, create=False)) as folder:
@@ -205,10 +202,10 @@ def _prune(root: Path, existing: list[str]) -> None:
     surplus = len(made) + 1 - RUNS
     if surplus <= 0:
         return
-    with suppress(OSError, SpoolError), closing(Folder.open(root / LEDGERS)) as ledgers:
+    with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
         made.sort(key=lambda name: ledgers.status(name).st_mtime_ns)  # each heartbeat renames a file in it
         for name in made:
-            with suppress(OSError, SpoolError):
+            with suppress(OSError, FolderError):
                 RunFolder(Folder.open(root / LEDGERS), name).remove()
                 surplus -= 1
             if not surplus:

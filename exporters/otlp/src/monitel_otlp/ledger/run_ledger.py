@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.activities import ledger, since_boot_ns
+from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
@@ -21,7 +22,6 @@ from monitel_otlp.ledger.run_folder import LEDGERS, open_run
 from monitel_otlp.ledger.run_identity import boot_id, identify
 from monitel_otlp.ledger.starts import Start, fold_starts, gap_after
 from monitel_otlp.ledger.step_marks import StepMarks
-from monitel_otlp.spool.folder import AVAILABLE, SpoolError
 from monitel_otlp.threads.worker import Worker
 from monitel_otlp.values.file import ValuesFile
 
@@ -154,7 +154,7 @@ class RunLedger:
         """Leave the ledger to the parent, in a forked child."""
         folder, self._folder, self._given_up = self._folder, None, True
         if folder is not None:
-            folder.abandon()
+            folder.close()
 
     def _beat(self) -> float | None:
         """Store a heartbeat; return the pause until the next one."""
@@ -202,7 +202,7 @@ class RunLedger:
             if self._folder is not None:
                 self._folder.close()
                 self._folder = None
-        except (OSError, SpoolError) as error:
+        except (OSError, FolderError) as error:
             self._warn_once(error)
 
     def _store_start(self, *, ended: bool) -> None:
@@ -226,7 +226,7 @@ class RunLedger:
         with self._opening:
             try:
                 folder = open_run(self._root, self._identity)
-            except SpoolError as error:
+            except FolderError as error:
                 self._refuse(error)
                 return False
             try:
@@ -292,7 +292,7 @@ class RunLedger:
             return self._known_rank == 0
         return is_rank_zero({**launch_attributes(), **self._ranks})
 
-    def _refuse(self, error: SpoolError) -> None:
+    def _refuse(self, error: FolderError) -> None:
         """Try again for a while: an earlier attempt may be about to end."""
         self._warn_once(error)
         now = time.monotonic()

@@ -12,10 +12,10 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from monitel.blackbox.folder import Folder, FolderError, make_folder
+from monitel.blackbox.process import Owner, this_process
 from monitel_otlp.ledger.history import Attempt, Earlier, History, fold, gap
 from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
-from monitel_otlp.spool.folder import Folder, SpoolError, make_folder
-from monitel_otlp.spool.lock import Owner, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ class Start:
 
         Raises:
             OSError: The write failed.
-            SpoolError: The folder is unsafe.
+            FolderError: The folder is unsafe.
         """
         if not self._identity.joins or _is_child():
             return
@@ -69,7 +69,7 @@ class Start:
         if not self._stored:
             return
         self._stored = False
-        with suppress(OSError, SpoolError), closing(Folder.open(self._ledgers)) as ledgers:
+        with suppress(OSError, FolderError), closing(Folder.open(self._ledgers)) as ledgers:
             name = self._identity.folder(ledgers.names())
             with closing(ledgers.subfolder(name, create=False)) as folder:
                 folder.unlink(self._name)

@@ -21,10 +21,10 @@ from monitel_otlp.run.process_watch import ProcessEnd, ProcessWatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monitel.blackbox.process import Owner
     from monitel_otlp.run.arguments import RunArguments
     from monitel_otlp.run.ending import Ending
     from monitel_otlp.run.parent import Ended
-    from monitel_otlp.spool.lock import Owner
 
 _LONG = 5.0  # seconds after which the start of the command is logged before its end
 _ENDING = 5.0  # seconds for collection and delivery

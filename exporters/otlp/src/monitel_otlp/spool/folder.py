@@ -9,6 +9,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import FolderError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,8 +28,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-class SpoolError(Exception):
-    """Raised for a spool that cannot be used. The message contains advice."""
+SpoolError = FolderError
 
 
 class Folder:

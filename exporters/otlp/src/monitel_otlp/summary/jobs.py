@@ -15,7 +15,7 @@ from monitel_otlp.verdict.lateness import cycle, suspects
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from monitel_otlp.spool.lock import Owner
+    from monitel.blackbox.process import Owner
     from monitel_otlp.summary.report import JobName, Report
     from monitel_otlp.verdict.lateness import Times
 

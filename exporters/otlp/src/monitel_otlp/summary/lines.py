@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TextIO
 
-    from monitel_otlp.spool.lock import Owner
+    from monitel.blackbox.process import Owner
     from monitel_otlp.summary.report import Report
 
 _START = "monitel run: "

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import INT64_MAX
+from monitel.blackbox.process import this_process
 from monitel.launcher import distributed_rank
 from monitel.run_events import status
 from monitel.step import first_step
 from monitel_otlp.config.run_folder import VARIABLE, is_running
 from monitel_otlp.ledger.run_identity import parent
-from monitel_otlp.spool.lock import this_process
 from monitel_otlp.summary.report import (
     RECOMPILATIONS,
     RECOMPILING,

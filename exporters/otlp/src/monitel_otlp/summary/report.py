@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel_otlp.black_box.window_state import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
+from monitel_otlp.record import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
+    from monitel.blackbox.process import Owner
     from monitel_otlp.accounting import Account
     from monitel_otlp.ledger.shares import RunTime
-    from monitel_otlp.spool.lock import Owner
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
 RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"

@@ -11,11 +11,11 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.process import Owner
 from monitel_otlp.accounting import Account
 from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.messages.request import SIGNALS
-from monitel_otlp.spool.folder import Folder, SpoolError
-from monitel_otlp.spool.lock import Owner
 from monitel_otlp.stored_json import boolean, optional_whole, text, whole, wholes
 from monitel_otlp.summary.report import LONGEST, MOST, JobName, Report, StageTotal, Total
 
@@ -179,7 +179,7 @@ def write_report(path: Path, report: Report, token: str = "") -> None:
         token: Distinguishes reports of one process: a report of the same token is replaced. By default a new one.
 
     Raises:
-        SpoolError: The folder is missing, a link, or unsafe.
+        FolderError: The folder is missing, a link, or unsafe.
         OSError: The file cannot be written.
     """
     content = encode(report)
@@ -211,7 +211,7 @@ def read_reports(path: Path) -> tuple[list[Report], list[str]]:
                     problems.append(f"the report {name} {error}")
                 except OSError as error:
                     problems.append(f"the report {name} cannot be read: {error.strerror}")
-    except SpoolError as error:
+    except FolderError as error:
         problems.append(str(error))
     except OSError as error:
         problems.append(f"the reports in {str(path)!r} cannot be read: {error.strerror}")

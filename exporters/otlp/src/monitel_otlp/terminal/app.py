@@ -12,8 +12,8 @@ from textual.app import App
 from textual.events import Event, Key
 from textual.message import Message
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.ledger.screen import Screen
-from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.terminal.background import Background
 from monitel_otlp.terminal.detail_screen import DetailScreen
 from monitel_otlp.terminal.ending import Ending, is_terminal_gone
@@ -158,7 +158,7 @@ def run_app(ranks: Ranks, *, interval: float = 1.0, sort: str = "rank", filter_t
         The exit status: 0, or 128 and the number of the signal that has ended it.
 
     Raises:
-        SpoolError: There is no terminal.
+        FolderError: There is no terminal.
         ValueError: There is no such column.
     """
     ending = Ending()
@@ -182,9 +182,9 @@ def _app(ranks: Ranks, interval: float, sort: str, filter_text: str, ending: End
     terminal = Screen.of(sys.stdout)
     for name, stream in (("stdin", sys.__stdin__), ("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         if stream is None or not stream.isatty():
-            raise SpoolError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
+            raise FolderError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
     if not terminal.terminal:
-        raise SpoolError(f"monitel top needs a terminal that can move the cursor, and TERM is {_term()!r}: {_ONCE}")
+        raise FolderError(f"monitel top needs a terminal that can move the cursor, and TERM is {_term()!r}: {_ONCE}")
     return TopApp(ranks, Listing(terminal, sort, filter_text), interval, ending)
 
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
-
+from monitel.blackbox.box import ENDED, PAGE
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.forms import STAT, Definition
+from monitel.blackbox.process import this_process
+from monitel.blackbox.record import HEAD, Item, first_of, load, scan
+from monitel.blackbox.recovery import read_snapshot
 from monitel.context_page import PAGE_BYTES, Context, read_page, read_step_times
-from monitel_otlp.autopsy.records import attributes_of, event_of_plain, identity_of, whole
-from monitel_otlp.black_box.contents import Contents, events_of, read_box, read_header, windows_of
-from monitel_otlp.black_box.cut import newest_cut, unpack_state
-from monitel_otlp.black_box.window_state import REPORTED
-from monitel_otlp.boxes.box_lock import is_alive
-from monitel_otlp.boxes.layout import CONTEXT, CUTS, JOURNALS, BoxError, read_file
+from monitel_otlp.autopsy.box_findings import identity_of_record
+from monitel_otlp.autopsy.records import event_of_plain, whole
+from monitel_otlp.discovery import is_running
 from monitel_otlp.ledger.run_identity import parent_of, process_name
-from monitel_otlp.spool.folder import Folder, SpoolError
-from monitel_otlp.spool.lock import this_process
+from monitel_otlp.record import REPORTED, Record, RecordError, events_of, files_of, names_of, read_head, read_record
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import JobName, job_of
 from monitel_otlp.top.numbers import Numbers
@@ -30,14 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.autopsy.findings import Identity, PastEvent
-    from monitel_otlp.black_box.contents import Header
-    from monitel_otlp.black_box.cut import Cut, SeriesState, StatState
 
 LOGGED = "run.log"  # the event of a monitel.log() call
-_TICK_NS = 50_000_000  # within which two writes may leave a file with one time
-
-_Version = tuple[int, int]  # size and time of a file
-
 
 class BoxWatch:
     """One black box, which is read again and again.
@@ -48,14 +41,13 @@ class BoxWatch:
     Attributes:
         path: The box.
         show: The Stat or logged number that is looked at; None for the usual one.
-        header: The process that it belongs to.
+        record: What it says of the process, without journals: the definitions, and the newest snapshot.
         identity: The names of the process.
         job: The names of its job. Without ``monitel run``, the launcher is the parent of the process when the box was
             opened.
         process: Identity of the process, as ``launcher`` has that of its parent; empty if it is of another machine or
             container.
         page: The context page at the last reading.
-        cut: The newest cut; None before the first one.
         steps: The rate of the steps.
         distribution: The times of the steps.
         history: The totals of the process.
@@ -63,15 +55,14 @@ class BoxWatch:
         event: The last event that was seen, other than logged numbers.
 
     Raises:
-        BoxError: The box is damaged, or of a newer version.
-        SpoolError: The box is a link, or belongs to another user.
+        RecordError: The box is damaged, or of a newer version.
+        FolderError: The box is a link, or belongs to another user.
         OSError: The box cannot be read, or was removed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.page = Context()
-        self.cut: Cut | None = None
         self.steps = StepRate()
         self.distribution = StepDistribution()
         self.history = History()
@@ -80,21 +71,15 @@ class BoxWatch:
         self.show: str | None = None
         self._page_file = -1
         self._step_times = b""
-        self._state: tuple[bytes, list[StatState], list[SeriesState]] = (b"", [], [])
-        self._versions: dict[str, _Version] = {}
-        self._recent: set[str] = set()  # files that were written just before they were read
-        self._last_event = 0
+        self._tail = Tail("logs")
         self._folder = Folder.open(path, probe=False)
         try:
-            self.header: Header = read_header(self._folder)
-            attributes = attributes_of(ResourceMetrics.FromString(self.header.resource).resource.attributes)
-            owner = self.header.owner
-            names = identity_of(attributes)
-            self.identity: Identity = names._replace(pid=whole(owner.pid), host=names.host or owner.host)
-            viewer = this_process()
-            local = bool(owner.boot) and (owner.boot, owner.namespace) == (viewer.boot, viewer.namespace)
+            self.record: Record = read_head(self._folder)
+            owner, attributes = self.record.owner, self.record.attributes
+            self.identity: Identity = identity_of_record(self.record)
+            local = owner.is_near(this_process())
             self.process = process_name(owner.pid, owner.start) if local else ""
-            launcher = parent_of(int(owner.pid), owner.start) if local and not self.header.run else self.header.run
+            launcher = parent_of(int(owner.pid), owner.start) if local and not self.record.run else self.record.run
             self.job: JobName = job_of(attributes, launcher)
             self._open_page()
         except BaseException:
@@ -109,29 +94,25 @@ class BoxWatch:
             only_page: Read the step, the waits and the heartbeat only. Ignored in the first call.
 
         Raises:
-            BoxError: A part of the box is damaged. Its other parts are read.
+            RecordError: A part of the box is damaged. Its other parts are read.
             OSError: The box cannot be read, or was removed.
         """
         self._open_page()
         self._see_page()
         self.steps.look(time.monotonic_ns())
-        if only_page and self.cut is not None:
+        if only_page and self.record.snapshot is not None:
             return
         self.distribution.see(self._step_times, time.monotonic_ns())
-        if show != self.show:
-            self.show = show
-            if self.cut is not None:
-                self._shown_part(self.cut)
-        journals = [events_of(self._read(name)) for name in JOURNALS if self._has_changed(name)]
-        self._see_events(sorted(chain(*journals), key=lambda event: event[0]))
-        changed = [name for name in CUTS if self._has_changed(name)]
-        if changed:
-            self._see_cut(self._newest_cut(changed))
+        is_other, self.show = show != self.show, show
+        events = [each for each in events_of(self._tail.read(self._folder)) if each.name != LOGGED]
+        if events:
+            self.event = event_of_plain(events[-1])
+        self._see_snapshot(is_other=is_other)
 
     @property
     def thread(self) -> int:
         """Identity of the training thread; 0 if it is not known."""
-        return (whole(self.cut.context.get("thread")) or 0) if self.cut is not None else 0
+        return whole(self.record.doing.get("thread")) or 0
 
     @property
     def stepped(self) -> bool:
@@ -145,19 +126,25 @@ class BoxWatch:
         Raises:
             OSError: The lock of the box cannot be read.
         """
-        return is_alive(self._folder)
+        with suppress(OSError):
+            self._see_page()
+        return is_running(self._folder, self.record.owner, self.page)
+
+    def has_ended(self) -> bool:
+        """Return True if nothing is added to the box any more: it is read like a spool then."""
+        return self._folder.has(ENDED)
 
     def reopen(self) -> None:
         """Open the box again after :meth:`close`.
 
         Raises:
             FileNotFoundError: The box was removed.
-            SpoolError: The box is a link, or belongs to another user.
+            FolderError: The box is a link, or belongs to another user.
             OSError: The box cannot be read.
         """
         try:
             self._folder = Folder.open(self.path, probe=False)
-        except SpoolError:
+        except FolderError:
             self.path.lstat()
             raise
 
@@ -168,14 +155,14 @@ class BoxWatch:
             self.distribution.see(self._step_times, time.monotonic_ns())
         self.close()
 
-    def contents(self) -> Contents:
+    def read(self) -> Record:
         """Return everything that the box holds.
 
         Raises:
-            BoxError: The box is damaged.
+            RecordError: The box is damaged.
             OSError: The box was removed.
         """
-        return read_box(self._folder)
+        return read_record(self._folder)
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -196,79 +183,76 @@ class BoxWatch:
         """Open the page, unless it is open. A box that is being made has none yet."""
         if self._page_file < 0:
             with suppress(FileNotFoundError):
-                self._page_file = self._folder.open_file(CONTEXT, os.O_RDONLY)
+                self._page_file = self._folder.open_file(PAGE, os.O_RDONLY)
 
-    def _has_changed(self, name: str) -> bool:
-        try:
-            status = self._folder.status(name)
-        except FileNotFoundError:
-            return False
-        version = status.st_size, status.st_mtime_ns
-        if version == self._versions.get(name) and name not in self._recent:
-            return False
-        self._versions[name] = version
-        if time.time_ns() - status.st_mtime_ns < _TICK_NS:
-            self._recent.add(name)  # it may be written again without another time
-        else:
-            self._recent.discard(name)
-        return True
-
-    def _read(self, name: str) -> bytes:
-        try:
-            return read_file(self._folder, name)
-        except FileNotFoundError:
-            return b""
-
-    def _newest_cut(self, changed: list[str]) -> Cut | None:
-        """Return the newest cut, from the file that was written last; from both if that is being written.
+    def _see_snapshot(self, *, is_other: bool) -> None:
+        """Take over a new snapshot, or another value of the present one.
 
         Raises:
-            BoxError: Both files are damaged.
+            RecordError: The values of the snapshot are not those of a snapshot.
         """
-        last = max(changed, key=lambda name: self._versions[name][1])
-        found = newest_cut([self._read(name) if name == last else b"" for name in CUTS])
-        return newest_cut([self._read(name) for name in CUTS]) if found is None else found
-
-    def _see_cut(self, cut: Cut | None) -> None:
-        """Take over a cut, unless it is an earlier one because the newest is being written.
-
-        Raises:
-            BoxError: The values of the cut are not those of a cut.
-        """
-        if cut is None or (self.cut is not None and cut.number <= self.cut.number):
-            return
+        known = self.record.snapshot
         try:
-            contents = self._shown_part(cut)
-            report = box_report(contents, None, self.path)
-        except BoxError:
+            snapshot = read_snapshot(self._folder)
+            if snapshot is None or (known is not None and snapshot.monotonic_ns <= known.monotonic_ns and not is_other):
+                return
+            record = Record(self.path, self.record.names, snapshot)
+            if len(record.names) <= _largest(snapshot):
+                record.names = names_of(self._folder)
+                series = [Definition(*each) for each in record.names[1:]]
+                self.numbers.add_stats(each.name for each in series if each.kind == STAT)
+            self.numbers.log(record.numbers)
+            self.numbers.see(record.windows)
+            report = box_report(record, None, self.path)
+        except (RecordError, OSError):
             raise
         except Exception as error:  # its checksum is right, and its values are not
-            raise BoxError(f"its values are not those of a black box: {error!r}") from error
-        self.cut = cut
-        self.history.add(report)
+            raise RecordError(f"its values are not those of a black box: {error!r}") from error
+        self.record = record
+        if known is None or snapshot.monotonic_ns > known.monotonic_ns:
+            self.history.add(report)
 
-    def _shown_part(self, cut: Cut) -> Contents:
-        """Return the windows of a cut that a row is made from: those of a report, and the one of the shown value."""
-        state, stats, series = self._state
-        if cut.state != state:
-            stats, series = unpack_state(cut.state)
-            self._state = cut.state, stats, series
-            self.numbers.add_stats(series)
-        wanted = {*REPORTED, self.numbers.stat(self.show)}
-        windows = windows_of(cut, [stat for stat in stats if series[stat.series].plain[1] in wanted])
-        self.numbers.see(windows, series)
-        return Contents(self.header, cut, windows=windows, series=series)
 
-    def _see_events(self, events: list[tuple[int, Any]]) -> None:
-        last = None
-        for number, plain in events:
-            if number <= self._last_event:
-                continue
-            self._last_event = number
-            _, _, _, name, body, *_ = plain
-            if name == LOGGED:
-                self.numbers.log(body if isinstance(body, dict) else {})
-            else:
-                last = plain
-        if last is not None:
-            self.event = event_of_plain(last)
+def _largest(snapshot: Any) -> int:
+    """Return the largest number of a definition that a snapshot refers to."""
+    numbers = (each[0] for name in ("totals", "numbers") for each in snapshot.values.get(name) or ())
+    return max([0, *snapshot.window_names, *numbers])
+
+
+class Tail:
+    """Reads the items that are appended to a journal from look to look.
+
+    Args:
+        journal: The name of the journal.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self._journal = journal
+        self._ends: dict[str, tuple[int, int]] = {}  # offset after, and number after, the last record of each file
+        self._last = 0
+
+    def read(self, folder: Folder) -> list[Item]:
+        """Return the items since the previous call, oldest first.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        found = []
+        for name in files_of(folder, self._journal):
+            offset, number = self._ends.get(name, (0, 0))
+            if number and number <= self._last:
+                continue  # a later file has been begun
+            with suppress(FileNotFoundError):
+                descriptor = folder.open_file(name, os.O_RDONLY)
+                with os.fdopen(descriptor, "rb") as file:
+                    file.seek(offset)
+                    content = file.read()
+                begin, number = (0, number) if offset else (HEAD.size, first_of(content))
+                for part in scan(content, begin, len(content), number) if number else ():
+                    begin, number = part.end, part.number + part.items
+                    found.append(Item(part.number, part.items, part.kind, load(content[part.begin : part.end])))
+                if number:
+                    self._ends[name] = offset + begin, number
+        new = sorted((item for item in found if item.number > self._last), key=lambda item: item.number)
+        self._last = max([self._last, *(item.last for item in new)])
+        return new

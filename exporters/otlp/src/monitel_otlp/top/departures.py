@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.autopsy.death_events import deaths_below, stored_end
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.boxes.box_lock import has_called_exec
 from monitel_otlp.collection.death import Deaths, death_of
-from monitel_otlp.collection.target import target_of
 from monitel_otlp.config.run_folder import is_run_folder
+from monitel_otlp.discovery import has_called_exec
 from monitel_otlp.summary.stored import read_reports
 from monitel_otlp.top.rank import RankState
 from monitel_otlp.top.row import Doing, End, doing_of, last_step, longest_first, seen_ns_of
@@ -30,11 +29,11 @@ def death_in(watch: BoxWatch) -> End:
     """Return the end of the process of a dead box.
 
     Raises:
-        BoxError: The box is damaged.
+        RecordError: The box is damaged.
         OSError: The box was removed meanwhile.
     """
-    contents = watch.contents()
-    death = death_of(contents, Deaths())
+    record = watch.read()
+    death = death_of(record, Deaths())
     doing = Doing(
         death.step,
         _ns(death.step_age),
@@ -44,7 +43,7 @@ def death_in(watch: BoxWatch) -> End:
         death.stage,
     )
     how = "" if death.end is None else death.how
-    if has_called_exec(contents.header.owner):
+    if has_called_exec(record.owner):
         return End(RankState.ENDED, EXEC, seen_ns=death.time_ns, doing=doing)
     return End(RankState.DEAD, how, seen_ns=death.time_ns, doing=doing)
 
@@ -90,28 +89,32 @@ class Departures:
             return End(RankState.DEAD, collected.death, seen_ns=collected.seen_ns, doing=doing), True
         if known is not None:
             return known, False
-        end = stored_end(watch.header, watch.identity.pid)
-        if end is not None:
-            return End(RankState.ENDED, "", end.status, end.time_ns, Doing(last_step(watch))), True
+        for place in _places(watch):
+            if (end := stored_end(place)) is not None:
+                return End(RankState.ENDED, "", end.status, end.time_ns, Doing(last_step(watch))), True
         seen_ns = seen_ns_of(watch, time.time_ns(), time.monotonic_ns())
         return End(RankState.ENDED, seen_ns=seen_ns, doing=Doing(last_step(watch))), False
 
     def _report(self, watch: BoxWatch) -> Report | None:
-        folder = watch.header.run
+        folder = watch.record.run
         if not folder or not is_run_folder(folder):
             return None
         if folder not in self._reports:
             self._reports[folder] = read_reports(Path(folder))[0]
-        of_process = [each for each in self._reports[folder] if each.owner == watch.header.owner]
+        of_process = [each for each in self._reports[folder] if each.owner == watch.record.owner]
         return of_process[-1] if of_process else None
 
     @staticmethod
     def _collected(watch: BoxWatch) -> Findings | None:
-        """Return the event about the death in the spool that the box has become."""
-        if not Path(watch.header.spool_dir).is_absolute():
-            return None
-        deaths = deaths_below(target_of(watch.header, watch.path.name).final, [])
-        return next((each for each in deaths if each.identity.pid == watch.identity.pid), None)
+        """Return the event about the death, which a collector has put into the box, or into the spool from it."""
+        deaths = (death for place in _places(watch) for death in deaths_below(place, []))
+        return next(deaths, None)
+
+
+def _places(watch: BoxWatch) -> list[Path]:
+    """Return the folders that the record of a process may be in after its end."""
+    spool = watch.record.spool
+    return [watch.path] if spool is None or not spool.is_absolute() else [watch.path, spool]
 
 
 def _last(watch: BoxWatch, report: Report) -> Doing:

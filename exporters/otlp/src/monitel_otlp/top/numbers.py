@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
-    from monitel_otlp.black_box.contents import Window
-    from monitel_otlp.black_box.cut import SeriesState
+    from monitel.blackbox.forms import Definition
+    from monitel_otlp.record import Window
 
 USUAL = "loss"
 _MOST = 10_000  # names
@@ -30,28 +30,29 @@ class Numbers:
         self._series: dict[str, int] = {}  # the numbers of the series that the samples are from
         self._logged: dict[str, float] = {}
 
-    def add_stats(self, series: Iterable[SeriesState]) -> None:
+    def add_stats(self, names: Iterable[str]) -> None:
         """Add the names of Stats."""
         if len(self._stats) < _MOST:
-            self._stats.update((str(each.plain[1]), None) for each in series)
+            self._stats.update(dict.fromkeys(names))
 
     def stat(self, show: str | None) -> str | None:
         """Return the name of the Stat that has the value; None if no Stat has it."""
         return _find(self._stats, show)
 
-    def see(self, windows: Iterable[Window], series: Sequence[SeriesState]) -> None:
+    def see(self, windows: Iterable[Window]) -> None:
         """Take over windows, in the order of their ends. Of several series with one name, the first one counts."""
-        for window in windows:
-            number = window.stat.series
-            name = str(series[number].plain[1])
-            if number <= self._series.get(name, number) and (name in self._samples or len(self._samples) < _MOST):
-                self._samples[name], self._series[name] = window.snapshot.last, number
+        for each in windows:
+            name = each.series.name
+            if each.number <= self._series.get(name, each.number) and (
+                name in self._samples or len(self._samples) < _MOST
+            ):
+                self._samples[name], self._series[name] = each.window.snapshot.last, each.number
 
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Take over the numbers of a ``monitel.log()`` call."""
-        for name, value in values.items():
-            if isinstance(value, int | float) and (name in self._logged or len(self._logged) < _MOST):
-                self._logged[str(name)] = float(value)
+    def log(self, numbers: Iterable[tuple[Definition, int, float]]) -> None:
+        """Take over the last numbers of ``monitel.log()``, and their times. Of several with one name, the last counts."""
+        for series, _, value in sorted(numbers, key=lambda each: each[1]):
+            if series.name in self._logged or len(self._logged) < _MOST:
+                self._logged[series.name] = value
 
     def value(self, show: str | None) -> Value:
         """Return the last value with a name.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.autopsy.findings import PastEvent, Wait
-    from monitel_otlp.black_box.activity import Stage
+    from monitel_otlp.export.activity import Stage
     from monitel_otlp.top.period import History
     from monitel_otlp.verdict.rules import Verdict
 

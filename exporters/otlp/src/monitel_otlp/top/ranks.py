@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.recovery import is_alive
 from monitel_otlp.autopsy.examination import reason
 from monitel_otlp.autopsy.targets import boxes_of, deaths_of, folders_of, nothing_known
-from monitel_otlp.boxes.box_lock import State, state
-from monitel_otlp.boxes.discovery import process_of
-from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.discovery import process_of
 from monitel_otlp.summary.report import JobName
 from monitel_otlp.top.box_watch import BoxWatch
 from monitel_otlp.top.departures import Departures, death_in
@@ -45,7 +45,7 @@ class Ranks:
         show: As given. It may be changed between two looks.
 
     Raises:
-        SpoolError: There is no such process or folder, or nothing is in it.
+        FolderError: There is no such process or folder, or nothing is in it.
     """
 
     def __init__(self, targets: Sequence[str] = (), *, show: str | None = None) -> None:
@@ -116,7 +116,7 @@ class Ranks:
         for target in self._targets:
             try:
                 found += boxes_of(target, self._problems)
-            except SpoolError:
+            except FolderError:
                 pass  # the folder was removed since the start
             except OSError as error:
                 self._problems.append(f"boxes cannot be searched: {reason(error)}")
@@ -158,6 +158,8 @@ class _Watched:
         try:
             if self._examined:
                 self.watch.reopen()
+            if self.watch.has_ended():
+                return  # the next search does not find it
             if self.watch.is_alive():
                 self._end, self._examined = None, False
                 self.watch.refresh(show, only_page=only_page)
@@ -194,7 +196,7 @@ class _Watched:
         """Return the row of the process. If the box has values of unexpected types, the row shows why."""
         watch, end = self.watch, self._end
         try:
-            created_ns = int(watch.header.created_ns)
+            created_ns = watch.record.created_ns
             rank = row_of(watch, end, show, self._problem)
             status = "" if end is None else end.status
             facts = watch.history, usual_step(watch), status, watch.thread, watch.process, watch.stepped
@@ -212,7 +214,7 @@ def _collected(target: str) -> list[Row]:
     """Return the rows of a target's processes whose boxes were collected into spools, if it has no box.
 
     Raises:
-        SpoolError: There is no such process or folder, or nothing is in it.
+        FolderError: There is no such process or folder, or nothing is in it.
     """
     problems: list[str] = []
     if boxes_of(target, problems):
@@ -257,8 +259,8 @@ def _runs(path: Path) -> bool:
     try:
         folder = Folder.open(path, probe=False)
         try:
-            return state(folder) is State.ALIVE
+            return is_alive(folder)
         finally:
             folder.close()
-    except (SpoolError, OSError):
+    except (FolderError, OSError):
         return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.training_time import DOWN
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.black_box.activity import Stage, since_cut_ns
+from monitel_otlp.export.activity import Stage, since_snapshot_ns
 from monitel_otlp.top.period import seconds_in_stage, time_between
 from monitel_otlp.top.rank import Rank, RankState
 from monitel_otlp.top.step_rate import RATE_NS
@@ -107,34 +107,33 @@ def row_of(watch: BoxWatch, end: End | None, show: str | None, problem: str = ""
 
 def doing_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> Doing:
     """Return what a process is doing, at a time by both clocks."""
-    page, cut = watch.page, watch.cut
-    context = {} if cut is None else cut.context
+    page, doing = watch.page, watch.record.doing
     step_age_ns = _step_age_ns(watch, now_ns, monotonic_ns)
-    cut_ns = None if cut is None else cut.time_ns
-    since_ns = since_cut_ns(now_ns, cut_ns, step_age_ns)
+    snapshot_ns = watch.record.snapshot_ns
+    since_ns = since_snapshot_ns(now_ns, snapshot_ns, step_age_ns)
     if page.heartbeat_ns is not None:
         waits = [Wait(each.key, max(monotonic_ns - each.start_ns, 0), each.thread) for each in page.waits]
     else:
         waits = [
-            Wait(str(key), round(seconds * 1e9) + since_cut_ns(now_ns, cut_ns, None), int(thread))
-            for key, thread, seconds in context.get("waits", ())
+            Wait(str(key), round(seconds * 1e9) + since_snapshot_ns(now_ns, snapshot_ns, None), int(thread))
+            for key, thread, seconds in doing.get("waits", ())
         ]
-    activity, seconds = context.get("activity") or ("", None)
+    activity, seconds = doing.get("activity") or ("", None)
     return Doing(
         last_step(watch),
         step_age_ns,
         str(activity),
         None if seconds is None else round(seconds * 1e9) + since_ns,
         longest_first(waits),
-        Stage.of(context, since_ns),
+        Stage.of(doing, since_ns),
     )
 
 
 def last_step(watch: BoxWatch) -> int | None:
     """Return the last step of a process; None if none was set."""
-    if watch.page.step is not None or watch.cut is None:
+    if watch.page.step is not None:
         return watch.page.step
-    step = watch.cut.context.get("step")
+    step = watch.record.doing.get("step")
     return step if isinstance(step, int) else None
 
 
@@ -162,7 +161,7 @@ def _step_age_ns(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> int | None:
     page = watch.page
     if page.step_ns is not None:
         return max(monotonic_ns - page.step_ns, 0)
-    return None if page.step is None else max(now_ns - int(watch.header.created_ns), 0)
+    return None if page.step is None else max(now_ns - watch.record.created_ns, 0)
 
 
 def seen_ns_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> int:
@@ -203,7 +202,7 @@ def _waiting(times: Mapping[str, int], sync_seconds: float | None) -> float | No
 
 def _goodput(watch: BoxWatch, life: Report | None) -> float | None:
     """Return the goodput of the run over all attempts; that of the process, as long as it has not described itself."""
-    found: Any = None if watch.cut is None else watch.cut.context.get("goodput")
+    found: Any = watch.record.doing.get("goodput")
     if isinstance(found, float):
         return found
     return _share(life.activities, "step") if life is not None and "step" in life.activities else None

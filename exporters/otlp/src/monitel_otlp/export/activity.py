@@ -11,7 +11,6 @@ from monitel.readings import waits_in_flight
 from monitel.stage import stage_now
 from monitel.step import first_step
 from monitel.training_time import goodput
-from monitel_otlp.black_box.checked import MOST_IN_PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 
-_LONGEST_NAME = 1_000  # characters; readers refuse a description with a name that is ten times as long
+MOST_IN_PROGRESS = 100  # waits, and open ranges
+_LONGEST_NAME = 1_000  # characters
 
 
 class Stage(NamedTuple):
@@ -38,23 +38,23 @@ class Stage(NamedTuple):
     thread: int = 0
 
     @classmethod
-    def of(cls, doing: Mapping[str, Any], since_cut_ns: int) -> Stage | None:
-        """Return the stage in the description of a process in a cut, some time after the cut; None without one."""
+    def of(cls, doing: Mapping[str, Any], since_ns: int) -> Stage | None:
+        """Return the stage in the description of a process in a snapshot, some time after it; None without one."""
         if not doing.get("stage"):
             return None
         name, waits, seconds, thread = doing["stage"]
-        return cls(str(name), bool(waits), round(seconds * 1e9) + since_cut_ns, int(thread))
+        return cls(str(name), bool(waits), round(seconds * 1e9) + since_ns, int(thread))
 
 
-def since_cut_ns(at_ns: int, cut_ns: int | None, step_age_ns: int | None) -> int:
-    """Return how long the activity and the stage of a cut have lasted after it; 0 if they may be over.
+def since_snapshot_ns(at_ns: int, snapshot_ns: int | None, step_age_ns: int | None) -> int:
+    """Return how long the activity and the stage of a snapshot have lasted after it; 0 if they may be over.
 
     Args:
         at_ns: The time of the question, Unix ns.
-        cut_ns: The time of the cut, Unix ns; None without a cut.
-        step_age_ns: Time since the last step was set; None if unknown. If that was after the cut, they may be over.
+        snapshot_ns: The time of the snapshot, Unix ns; None without one.
+        step_age_ns: Time since the last step was set; None if unknown. If that was after it, they may be over.
     """
-    since_ns = 0 if cut_ns is None else max(at_ns - cut_ns, 0)
+    since_ns = 0 if snapshot_ns is None else max(at_ns - snapshot_ns, 0)
     return 0 if step_age_ns is not None and step_age_ns < since_ns else since_ns
 
 

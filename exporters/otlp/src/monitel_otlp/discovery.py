@@ -1,0 +1,216 @@
+"""The records on this machine: black boxes and spools, of processes that run and of ended ones.
+
+Nothing of other users is opened, no link is followed, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.box import ENDED, PAGE, STATE
+from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
+from monitel.blackbox.names import FILE as NAMES
+from monitel.blackbox.process import this_process
+from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.recovery import NAME, is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from monitel.blackbox.process import Owner
+    from monitel.context_page import Context
+
+SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
+REJECTED = "rejected.log"
+
+_CORRUPT = ".corrupt"
+_JOURNAL = re.compile(rf"({'|'.join(JOURNALS)})-\d+\.(log|end)")
+
+
+@dataclass
+class Boxes:
+    """The boxes of this user. Each list is sorted.
+
+    Attributes:
+        dead: Boxes of processes that were killed, to be collected.
+        live: Boxes of processes that run.
+        ended: Boxes to which nothing is added any more: a collector has them, or their process has ended by itself, and
+            their rest is delivered like that of a spool.
+        corrupt: Damaged boxes, which a collector has set aside.
+        problems: Descriptions of entries that are not boxes, or that must not be opened.
+    """
+
+    dead: list[Path] = field(default_factory=list)
+    live: list[Path] = field(default_factory=list)
+    ended: list[Path] = field(default_factory=list)
+    corrupt: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def readable(self) -> list[Path]:
+        """The boxes of processes that run, and of those that were killed: these come first."""
+        return [*self.dead, *self.live]
+
+
+def find_boxes(root: Path | None = None) -> Boxes:
+    """Find the boxes of this user. Never raises for the content of a folder.
+
+    Args:
+        root: The folder that holds the boxes, as given to ``configure()``; None for those that ``configure()`` uses.
+    """
+    found = Boxes()
+    for path in automatic_roots() if root is None else [root]:
+        if not os.path.lexists(path):
+            continue
+        try:
+            folder, _ = open_root(path)
+        except (FolderError, OSError, ValueError) as error:
+            found.problems.append(str(error))
+            continue
+        try:
+            _search(folder, found)
+        except OSError as error:
+            found.problems.append(f"{str(path)!r} cannot be searched: {error.strerror}")
+        finally:
+            folder.close()
+    for each in vars(found).values():
+        each.sort()
+    return found
+
+
+def _search(root: Folder, found: Boxes) -> None:
+    others = []
+    for name in sorted(root.names()):
+        plain = name.removesuffix(_CORRUPT)
+        if NAME.fullmatch(plain.removeprefix(".")) is None:
+            others.append(name)
+        elif plain != name:
+            found.corrupt.append(root.path / name)
+        elif not name.startswith("."):  # else it is made or removed now
+            try:
+                _add(root, name, found)
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except (OSError, FolderError) as error:
+                found.problems.append(str(error))
+    if others:
+        found.problems.append(
+            f"{str(root.path)!r} holds entries that are not black boxes ({len(others)}), e.g. {others[0]!r:.80}"
+        )
+
+
+def _add(root: Folder, name: str, found: Boxes) -> None:
+    path, status = root.path / name, root.status(name)
+    if status.st_uid != os.geteuid():
+        found.problems.append(f"{str(path)!r} belongs to another user (id {status.st_uid})")
+    elif stat.S_ISDIR(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        found.problems.append(f"other users can write to {str(path)!r}: it is not used")
+    else:
+        folder = root.subfolder(name, create=False)
+        try:
+            if is_box(folder.names()):
+                (found.ended if folder.has(ENDED) else found.live if is_alive(folder) else found.dead).append(path)
+        finally:
+            folder.close()
+
+
+def is_box(names: Collection[str]) -> bool:
+    """Return True if a folder with these entries is a box, not a spool."""
+    return not {STATE, ENDED, PAGE}.isdisjoint(names)
+
+
+def process_of(record: Path) -> int:
+    """Return the id of the process in the name of a record; 0 if the name is not that of a record."""
+    match = NAME.fullmatch(record.name)
+    return int(match[1]) if match else 0
+
+
+def holds_boxes(folder: Path) -> bool:
+    """Return True if a folder holds black boxes, of any user and in any state."""
+    try:
+        names = [name for name in os.listdir(folder) if NAME.fullmatch(name.removesuffix(_CORRUPT))]  # noqa: PTH208
+    except OSError:
+        return False
+    return any(os.path.lexists(folder / name / file) for name in names for file in (STATE, ENDED, PAGE))
+
+
+@dataclass
+class Spools:
+    """Spools below a folder.
+
+    Attributes:
+        folders: Spools with items, sorted.
+        refused: Spools with items that a backend has rejected, sorted.
+        problems: Descriptions of folders that could not be searched.
+    """
+
+    folders: list[Path] = field(default_factory=list)
+    refused: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def find_spools(root: Path) -> Spools:
+    """Find the spools in a folder, which may be a spool itself or hold the spools of many processes.
+
+    Raises:
+        FolderError: ``root`` is not a folder.
+    """
+    if root.is_symlink():
+        raise FolderError(f"{str(root)!r} is a symbolic link: give the folder that it points to")
+    if not root.is_dir():
+        raise FolderError(f"there is no folder {str(root)!r}")
+    found = Spools()
+
+    def report(error: OSError) -> None:
+        found.problems.append(f"{error.filename!r} cannot be searched: {error.strerror}")
+
+    inside = os.path.realpath(root)
+    for name, folders, files in os.walk(root, onerror=report):
+        folder = Path(name)
+        folders[:] = [each for each in folders if not (each.startswith(".") and NAME.fullmatch(each[1:]))]
+        if NAMES in files and any(map(_JOURNAL.fullmatch, files)):
+            found.folders.append(folder)
+        if NAMES in files and REJECTED in files:
+            found.refused.append(folder)
+        for link in filter(Path.is_symlink, (folder / each for each in folders)):
+            if not Path(os.path.realpath(link)).is_relative_to(inside):  # else its target is searched anyway
+                found.problems.append(f"{str(link)!r} is a symbolic link, which is not followed")
+    for each in (found.folders, found.refused, found.problems):
+        each.sort()
+    return found
+
+
+def is_running(folder: Folder, owner: Owner, page: Context) -> bool:
+    """Return True if a process runs the program that has made its box.
+
+    Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
+    decides.
+
+    Raises:
+        OSError: The lock is a link, or belongs to another user.
+    """
+    if Lock.is_held(folder):
+        return not owner.has_ended(this_process())  # else a collector has it
+    beat_ns = page.heartbeat_ns
+    return is_alive(folder) and beat_ns is not None and time.monotonic_ns() - beat_ns < SILENT_NS
+
+
+def has_called_exec(owner: Owner) -> bool:
+    """Return True if the process of a box that is not running, as :func:`is_running` says, runs another program."""
+    return owner.is_running(this_process())
+
+
+def check_platform() -> None:
+    """Check that there are records on this platform.
+
+    Raises:
+        FolderError: There are none.
+    """
+    if not AVAILABLE:
+        raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")

@@ -1,0 +1,74 @@
+"""The identity of a process, among those of all machines and of all times."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.blackbox.box import process_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Owner", "this_process"]
+
+_EXITING = 0x4  # flag of a process that has released its locks, or is about to
+
+
+class Owner(NamedTuple):
+    """The identity of a process. The values have no hyphen, so that names of files may consist of them.
+
+    Attributes:
+        host: Host name.
+        boot: Boot id of the machine; empty if the system has none.
+        namespace: Process id namespace; empty if the system has none.
+        pid: Process id.
+        start: Start time in ticks since the boot; ``"0"`` if it is not known.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: str
+    start: str
+
+    @classmethod
+    def of(cls, identity: Mapping[str, Any]) -> Owner:
+        """Return the owner of a record, from the definition with number 0 in its names."""
+        return cls(
+            re.sub(r"[^A-Za-z0-9.]", "_", identity["host"]),
+            re.sub(r"\W", "", identity["boot"]),
+            re.sub(r"\D", "", identity["namespace"]),
+            str(int(identity["pid"])),
+            identity["start"] or "0",
+        )
+
+    def is_near(self, viewer: Owner) -> bool:
+        """Return True if both have the same boot and process id namespace: ids mean the same to both."""
+        return bool(self.boot) and (self.boot, self.namespace) == (viewer.boot, viewer.namespace)
+
+    def is_running(self, viewer: Owner) -> bool:
+        """Return True if the process certainly runs, from the view of another process."""
+        return self.is_near(viewer) and _start_time(self.pid) == self.start
+
+    def has_ended(self, viewer: Owner) -> bool:
+        """Return True if the process has certainly ended, from the view of another process."""
+        if self.boot != viewer.boot:
+            return self.host == viewer.host  # the machine has been restarted
+        return self.is_near(viewer) and _start_time(self.pid) != self.start
+
+
+def this_process() -> Owner:
+    """Return the identity of this process."""
+    return Owner.of(process_facts())
+
+
+def _start_time(pid: str) -> str | None:
+    """Return the start time of a process, in ticks since the boot; None if the process has ended, or is ending."""
+    with suppress(OSError, ValueError, IndexError):
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = line.rpartition(")")[2].split()  # the name of the command may contain any character
+        return None if state in {"Z", "X"} or int(fields[5]) & _EXITING else fields[18]
+    return None
