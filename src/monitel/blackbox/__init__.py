@@ -1,1 +1,1 @@
-"""What outlives a process: the journals of what it records, a snapshot each second, and their recovery."""
+"""The record of a process that outlives it: journals, a snapshot each second, and their recovery."""

@@ -439,9 +439,10 @@ def open_root(given: Path | None = None) -> tuple[Folder, bool]:
 
 
 def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
-    parent = path.parent.stat() if not given else None
-    if parent and (parent.st_uid not in {0, os.geteuid()} or parent.st_mode & _OTHERS_WRITE):
-        if not parent.st_mode & stat.S_ISVTX:
+    if not given:
+        parent = path.parent.stat()
+        private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
+        if not private and not parent.st_mode & stat.S_ISVTX:
             raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
     made = path in make_folder(path) if not os.path.lexists(path) else False
     folder = Folder.open(path, foreign=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from monitel.os_threads import RLock
+
+if find_spec("mmap") is not None:  # WebAssembly has none, and no folders
+    from mmap import mmap
 
 if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder
@@ -23,6 +30,7 @@ class Room:
 
     Attributes:
         box: The box; None without one.
+        mapped: The box is in memory, so that its files can be mapped.
         used: Bytes of segments in the box.
         memory: Bytes of segments in anonymous memory.
         problem: The last error of the box; empty if its last segment could be made.
@@ -30,6 +38,7 @@ class Room:
 
     def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
         self.box: Folder | None = None
+        self.mapped = True
         self.used = self.memory = 0
         self.problem = ""
         self._limit = self._box_bytes = box_bytes
@@ -72,6 +81,10 @@ class Room:
         self.problem = str(error)
         self._not_before_s = time.monotonic() + _RETRY_S
 
+    def renew(self) -> None:
+        """Forget the box of the parent, and its memory. In a forked child."""
+        self.box, self.used, self.memory, self._lock = None, 0, 0, RLock()
+
     @property
     def is_short(self) -> bool:
         """True if segments should be moved to the disk at once."""
@@ -81,3 +94,33 @@ class Room:
     def is_exceeded(self) -> bool:
         """True if something has to be dropped."""
         return self.memory > self._memory_bytes
+
+
+def map_file(descriptor: int, size: int) -> Any:
+    """Return a file as memory. Its space must be reserved: writing to a page without space ends the process (SIGBUS)."""
+    if sys.version_info >= (3, 13):
+        return mmap(descriptor, size, trackfd=False)
+    number = os.dup(descriptor)  # the lowest free one, which the mapping gets
+    os.close(number)
+    mapping = _Mapping(descriptor, size)
+    mapping.own = number, os.fstat(descriptor)
+    return mapping
+
+
+if find_spec("mmap") is not None and sys.version_info < (3, 13):
+    _kept: list[Any] = []
+
+    class _Mapping(mmap):
+        """A mapping with a descriptor, which it closes when it is freed.
+
+        If the application has closed that descriptor, its number may be that of a file of the application. Such a
+        mapping is never freed.
+        """
+
+        own: tuple[int, os.stat_result]
+
+        def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
+            with suppress(OSError):
+                if samestat(fstat(self.own[0]), self.own[1]):
+                    return
+            keep(self)

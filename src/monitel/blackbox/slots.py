@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import write_at
 from monitel.blackbox.record import MASK, load
+from monitel.blackbox.room import map_file
 
 if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder
@@ -57,16 +58,14 @@ class SlotFile:
 
     def _replace(self, slot: bytes, number: int) -> None:
         """Make a file with reserved space for two slots, and give it the name."""
-        import mmap  # WebAssembly has none, and no folders
-
         size = max(self._size, 1 << (2 * len(slot) - 1).bit_length())
         new = f"{self._name}.new"
         self._folder.unlink(new)
         descriptor = self._folder.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            os.posix_fallocate(descriptor, 0, 2 * size)  # on a full file system a mapping would end with SIGBUS
+            os.posix_fallocate(descriptor, 0, 2 * size)
             write_at(descriptor, slot, number % 2 * size)
-            mapping = mmap.mmap(descriptor, 2 * size) if self._mapped else None
+            mapping = map_file(descriptor, 2 * size) if self._mapped else None
             self._folder.rename(new, self._name)
         except BaseException:
             self._folder.unlink(new)
