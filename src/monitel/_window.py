@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from monitel._window_py import (
     Accumulator,
     expired,
+    forget,
     get_step,
     live,
     open_windows,
@@ -27,6 +28,7 @@ if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0
         from monitel._window_c import (
             Accumulator,
             expired,
+            forget,
             get_step,
             live,
             open_windows,
@@ -39,6 +41,7 @@ if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0
 __all__ = [
     "Accumulator",
     "expired",
+    "forget",
     "get_step",
     "live",
     "open_windows",

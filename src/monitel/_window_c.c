@@ -11,6 +11,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* For functions that add() must not inline, so that its common path saves no registers for rare cases. */
@@ -54,34 +55,33 @@ typedef struct Accumulator {
     int64_t before_pending; /* count when the last pending sample was added */
     bool pending_first;     /* the window's first sample is pending */
     int64_t serial;         /* number of this Accumulator in the process, from 1 on */
+    int64_t number;         /* of the open window, from 1 on */
 #ifdef Py_GIL_DISABLED
     PyObject *reference; /* a weak one: only through it can another thread safely get a reference to this object */
     char apart[64];      /* two Stats share no line of the cache */
 #endif
 } Accumulator;
 
-/* A window that was just closed; monitel.snapshot has the same as Python tuples. */
+/* The numbers of a window, for monitel.window_bytes. */
 typedef struct Closed {
-    int64_t start, end, count, discarded, first_step, last_step;
-    double sum, min, max, last, stddev;
-    bool has_stddev, has_histogram;
-    Recorder recorder; /* only set if has_histogram */
-    PyObject *pending; /* owned; NULL: none */
-    int64_t pending_count;
-    bool pending_first, pending_last;
-    int64_t serial;      /* of its Accumulator */
     struct Closed *next; /* in the list of windows that are being handed over */
+    int64_t serial, number, previous_end, start, end, count, discarded, first_step, last_step;
+    double sum, min, max, last, stddev;
+    bool is_closed, has_stddev, has_histogram, pending_first, pending_last;
+    int64_t pending_count;
+    PyObject *pending; /* owned if the window is closed, until closed_object() has taken it; NULL: none */
+    Recorder recorder; /* only there if has_histogram */
 } Closed;
 
 /* The module refuses sub-interpreters, so these exist once in a process. */
 static Lock windows_lock; /* for the lists and their numbers */
 static Accumulator *oldest, *newest;
-static Closed *handed_over; /* windows that are closed, and that self._log_closed() has not passed on yet */
+static Closed *handed_over; /* windows that are closed and not forgotten, oldest first */
+static Closed **handed_over_end = &handed_over;
 static int64_t made;        /* Accumulators so far */
 static Py_ssize_t alive;    /* Accumulators in the list */
 static Lock hooks_lock;     /* for value_hook, and for make_table() */
 static PyObject *value_hook;
-static PyObject *histogram_type, *snapshot_type, *reserved_type;
 static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
 
 /* ---- the training step ---- */
@@ -250,6 +250,9 @@ static void
 describe_window(const Accumulator *self, Moment moment, Closed *closed)
 {
     closed->serial = self->serial;
+    closed->number = self->number;
+    closed->is_closed = false;
+    closed->previous_end = self->previous_end;
     closed->start = Py_MAX(self->boundary - self->window + moment.epoch, self->previous_end);
     closed->end = Py_MIN(moment.now, self->boundary) + moment.epoch;
     closed->end = Py_MAX(closed->end, closed->start + 1); /* times rise, even if the wall clock is set back */
@@ -278,16 +281,17 @@ describe_window(const Accumulator *self, Moment moment, Closed *closed)
 #define NOW (-1) /* a time that no clock gives */
 
 /* Closes the open window if its interval has ended at `tick`, or at once if that is NOW. `rolls`: starts the interval of
- * `tick` if the previous one has ended. 1: closed, and open_windows() includes it until forget_window(); 0: there was
- * nothing to close; -1: the clock failed. */
+ * `tick` if the previous one has ended. 1: closed, and open_windows() includes it until forget(); 0: there was nothing to
+ * close; -1: the clock failed, or there is no memory. */
 static int
-close_window(Accumulator *self, int64_t tick, bool rolls, Closed *closed)
+close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
 {
     enter(&self->lock);
     bool ended = tick == NOW || tick >= self->boundary, closes = ended && !is_empty(self);
     if (ended && rolls && !closes) {
         start_interval(self, tick);
     }
+    size_t size = self->recorder == NULL ? offsetof(Closed, recorder) : sizeof(Closed);
     leave(&self->lock);
     if (!closes) {
         return 0;
@@ -296,14 +300,22 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed *closed)
     if (read_moment(self->clock, &moment) < 0) {
         return -1;
     }
+    Closed *closed = PyMem_Malloc(size);
+    if (closed == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
     acquire(&windows_lock); /* for open_windows() each window is either open or handed over */
     enter(&self->lock);
     ended = tick == NOW || tick >= self->boundary; /* another thread, or a test's clock, may have closed it */
     closes = ended && !is_empty(self);
     if (closes) {
         describe_window(self, moment, closed);
-        closed->next = handed_over;
-        handed_over = closed;
+        closed->is_closed = true;
+        closed->next = NULL;
+        *handed_over_end = closed;
+        handed_over_end = &closed->next;
+        self->number++;
         self->previous_end = closed->end;
         self->discarded_before = self->discarded;
         self->capacity -= self->count;
@@ -314,17 +326,28 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed *closed)
     }
     leave(&self->lock);
     release(&windows_lock);
+    if (!closes) {
+        PyMem_Free(closed);
+    }
+    *found = closed;
     return closes;
 }
 
-/* Removes a window from those that are being handed over. */
+/* Removes one window, the one with this key, from those that are handed over; all windows if that is NULL. */
 static void
-forget_window(const Closed *closed)
+forget_windows(const int64_t *key)
 {
     acquire(&windows_lock);
-    for (Closed **link = &handed_over; *link != NULL; link = &(*link)->next) {
-        if (*link == closed) { /* other threads may have ended in another order; a forked child has none */
-            *link = closed->next;
+    for (Closed **link = &handed_over; *link != NULL;) {
+        Closed *closed = *link;
+        if (key != NULL && (closed->serial != key[0] || closed->number != key[1])) {
+            link = &closed->next;
+            continue;
+        }
+        *link = closed->next;
+        handed_over_end = closed->next == NULL ? link : handed_over_end;
+        PyMem_Free(closed);
+        if (key != NULL) {
             break;
         }
     }
@@ -333,7 +356,7 @@ forget_window(const Closed *closed)
 
 /* Closes the window of the interval that has ended, and starts the interval of `tick`. Returns as close_window(). */
 static int
-roll_over(Accumulator *self, int64_t tick, Closed *closed)
+roll_over(Accumulator *self, int64_t tick, Closed **closed)
 {
     enter(&self->lock);
     bool opened = self->window != 0;
@@ -355,101 +378,97 @@ step_object(int64_t step)
     return PyLong_FromLongLong(step);
 }
 
-/* Makes a NamedTuple. Steals the references to its fields, each of which may be NULL with an exception set.
- * From CPython 3.14 on a tuple caches its hash, which is not initialized here: these tuples must not be hashed. */
-static PyObject *
-named_tuple(PyObject *type, PyObject **fields, Py_ssize_t length)
+/* Bytes that grow; failed: there is no memory. */
+typedef struct {
+    char *start;
+    size_t length, room;
+    bool failed;
+} Bytes;
+
+static void
+append(Bytes *bytes, const void *content, size_t length)
 {
-    bool complete = true;
-    for (Py_ssize_t i = 0; i < length; i++) {
-        complete &= fields[i] != NULL;
-    }
-    PyObject *found = complete ? ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, length) : NULL;
-    for (Py_ssize_t i = 0; i < length; i++) {
-        if (found != NULL) {
-            PyTuple_SET_ITEM(found, i, fields[i]);
+    if (bytes->length + length > bytes->room) {
+        size_t room = 2 * (bytes->length + length) + 4096;
+        char *grown = bytes->failed ? NULL : PyMem_Realloc(bytes->start, room);
+        bytes->failed = grown == NULL;
+        if (bytes->failed) {
+            return;
         }
-        else {
-            Py_XDECREF(fields[i]);
-        }
+        bytes->start = grown;
+        bytes->room = room;
     }
+    memcpy(bytes->start + bytes->length, content, length);
+    bytes->length += length;
+}
+
+/* Appends a window in the form that monitel.window_bytes describes. */
+static void
+append_window(Bytes *bytes, const Closed *closed)
+{
+    int64_t flags = closed->is_closed | closed->has_stddev << 1 | closed->has_histogram << 2;
+    int64_t numbers[] = {closed->serial, closed->number, flags, closed->previous_end, closed->start, closed->end,
+                         closed->count, closed->discarded, closed->first_step, closed->last_step};
+    double values[] = {closed->sum, closed->min, closed->max, closed->last, closed->has_stddev ? closed->stddev : 0.0};
+    append(bytes, numbers, sizeof(numbers));
+    append(bytes, values, sizeof(values));
+    if (!closed->has_histogram) {
+        return;
+    }
+    const Recorder *recorder = &closed->recorder;
+    int64_t counts[] = {recorder->scale, (int64_t)recorder->zero_count, (int64_t)recorder->nonfinite};
+    double totals[] = {recorder->sum, recorder->min, recorder->max};
+    append(bytes, counts, sizeof(counts));
+    append(bytes, totals, sizeof(totals));
+    for (int i = 0; i < 2; i++) {
+        const Side *side = &recorder->sides[i];
+        int64_t first, last;
+        bool any = occupied(side, &first, &last);
+        int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
+        append(bytes, range, sizeof(range));
+        append(bytes, side->counts + (any ? first - side->first : 0), (size_t)range[1] * sizeof(uint64_t));
+    }
+}
+
+/* Makes the arguments of Stat._sunk() and takes the window's reference to the pending samples: the number of the window,
+ * its bytes, the collector of its pending samples or None, their number, whether the first and the last sample are pending.
+ * NULL with an exception set. */
+static PyObject *
+closed_object(Closed *closed)
+{
+    Bytes bytes = {NULL, 0, 0, false};
+    append_window(&bytes, closed);
+    PyObject *pending = closed->pending == NULL ? Py_NewRef(Py_None) : closed->pending;
+    closed->pending = NULL; /* before a garbage collection: a child that is forked in it frees all windows */
+    PyObject *found = bytes.failed ? PyErr_NoMemory()
+                                   : Py_BuildValue("(Ly#OLOO)", (long long)closed->number, bytes.start,
+                                                   (Py_ssize_t)bytes.length, pending, (long long)closed->pending_count,
+                                                   closed->pending_first ? Py_True : Py_False,
+                                                   closed->pending_last ? Py_True : Py_False);
+    Py_DECREF(pending);
+    PyMem_Free(bytes.start);
     return found;
 }
 
-/* Makes a monitel.snapshot.Snapshot. */
-static PyObject *
-snapshot_object(const Closed *closed)
-{
-    PyObject *fields[] = {
-        PyLong_FromLongLong(closed->start),
-        PyLong_FromLongLong(closed->end),
-        PyLong_FromLongLong(closed->count),
-        PyFloat_FromDouble(closed->sum),
-        PyFloat_FromDouble(closed->min),
-        PyFloat_FromDouble(closed->max),
-        PyFloat_FromDouble(closed->last),
-        PyLong_FromLongLong(closed->discarded),
-        step_object(closed->first_step),
-        step_object(closed->last_step),
-        closed->has_stddev ? PyFloat_FromDouble(closed->stddev) : Py_NewRef(Py_None),
-        closed->has_histogram ? histogram_object(&closed->recorder, histogram_type) : Py_NewRef(Py_None),
-    };
-    return named_tuple(snapshot_type, fields, sizeof(fields) / sizeof(fields[0]));
-}
-
-/* Makes a monitel.snapshot.Reserved, or None without pending samples. */
-static PyObject *
-reserved_object(const Closed *closed)
-{
-    if (closed->pending == NULL) {
-        Py_RETURN_NONE;
-    }
-    PyObject *fields[] = {
-        Py_NewRef(closed->pending),
-        PyLong_FromLongLong(closed->pending_count),
-        PyBool_FromLong(closed->pending_first),
-        PyBool_FromLong(closed->pending_last),
-    };
-    return named_tuple(reserved_type, fields, sizeof(fields) / sizeof(fields[0]));
-}
-
-/* Makes both, and releases the reference to the pending samples. -1 with an exception set. */
-static int
-closed_objects(const Closed *closed, PyObject **snapshot, PyObject **reserved)
-{
-    *snapshot = snapshot_object(closed);
-    *reserved = *snapshot == NULL ? NULL : reserved_object(closed);
-    Py_XDECREF(closed->pending);
-    if (*reserved == NULL) {
-        Py_CLEAR(*snapshot);
-        return -1;
-    }
-    return 0;
-}
-
-/* Calls self._log_closed(). The state is complete: the call may add to the Stat or close it again. */
-static PyObject *
-log_closed(Accumulator *self, Closed *closed)
-{
-    PyObject *arguments[3] = {(PyObject *)self, NULL, NULL};
-    PyObject *result = NULL;
-    if (closed_objects(closed, &arguments[1], &arguments[2]) == 0) {
-        result = PyObject_VectorcallMethod(str_log_closed, arguments, 3, NULL);
-        Py_DECREF(arguments[1]);
-        Py_DECREF(arguments[2]);
-    }
-    forget_window(closed);
-    return result;
-}
-
-/* Ends a method after close_window() or roll_over(). */
+/* Ends add() after close_window() or roll_over(). The state is complete: self._log_closed() may add to the Stat or close it
+ * again. */
 static PyObject *
 finish(Accumulator *self, int outcome, Closed *closed)
 {
-    if (outcome > 0) {
-        return log_closed(self, closed);
+    if (outcome <= 0) {
+        return outcome < 0 ? NULL : Py_NewRef(Py_None);
     }
-    return outcome < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *arguments[2] = {(PyObject *)self, closed_object(closed)};
+    PyObject *result = arguments[1] == NULL ? NULL : PyObject_VectorcallMethod(str_log_closed, arguments, 2, NULL);
+    Py_XDECREF(arguments[1]);
+    return result;
+}
+
+/* Ends a method that returns the closed window or None. */
+static PyObject *
+returned(int outcome, Closed *closed)
+{
+    return outcome > 0 ? closed_object(closed) : outcome < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* 1: converted, 0: the hook keeps the sample, -1: not a number, with an exception set. */
@@ -519,7 +538,7 @@ sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 static RARE PyObject *
 add_at_boundary(Accumulator *self, int64_t tick, double x)
 {
-    Closed closed;
+    Closed *closed = NULL;
     int outcome = 0;
     enter(&self->lock);
     bool ended = tick >= self->boundary;
@@ -541,7 +560,7 @@ add_at_boundary(Accumulator *self, int64_t tick, double x)
     if (full && outcome == 0) { /* one window per add(), the next at its boundary */
         outcome = close_window(self, NOW, false, &closed);
     }
-    return finish(self, outcome, &closed);
+    return finish(self, outcome, closed);
 }
 
 /* True if a sample at `tick` neither starts an interval nor reaches the sample limit. */
@@ -656,7 +675,7 @@ accumulator_open(Accumulator *self, PyObject *args)
 static PyObject *
 accumulator_reserve(Accumulator *self, PyObject *samples)
 {
-    Closed closed;
+    Closed *closed = NULL;
     PyObject *collector = NULL;
     int64_t tick = read_clock(self);
     int outcome = tick < 0 ? -1 : roll_over(self, tick, &closed);
@@ -682,26 +701,16 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
     if (full && outcome == 0) {
         outcome = close_window(self, NOW, false, &closed);
     }
-    if (outcome > 0) { /* the caller hands it over */
-        forget_window(&closed);
-    }
     collector = collector == NULL ? Py_NewRef(Py_None) : collector;
-    if (outcome == 0) {
-        return Py_BuildValue("(NO)", collector, Py_None);
-    }
-    PyObject *snapshot, *reserved;
-    if (outcome < 0 || closed_objects(&closed, &snapshot, &reserved) < 0) {
-        Py_DECREF(collector);
-        return NULL;
-    }
-    return Py_BuildValue("(N(NN))", collector, snapshot, reserved);
+    return Py_BuildValue("(NN)", collector, returned(outcome, closed));
 }
 
 static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    Closed closed;
-    return finish(self, close_window(self, NOW, false, &closed), &closed);
+    Closed *closed = NULL;
+    int outcome = close_window(self, NOW, false, &closed);
+    return returned(outcome, closed);
 }
 
 static bool
@@ -726,18 +735,16 @@ has_ended(Accumulator *self, int64_t tick)
 static PyObject *
 accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    Closed closed;
+    Closed *closed = NULL;
     int64_t tick = has_samples(self) ? read_clock(self) : 0;
     int outcome = tick < 0 ? -1 : tick == 0 ? 0 : close_window(self, tick, false, &closed);
-    return finish(self, outcome, &closed);
+    return returned(outcome, closed);
 }
 
 static PyObject *
 accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    acquire(&windows_lock);
-    handed_over = NULL; /* by threads of the parent, which logs these windows */
-    release(&windows_lock);
+    forget_windows(NULL); /* the parent logs them */
     enter(&self->lock);
     PyObject *pending = self->pending;
     start_empty(self);
@@ -755,11 +762,12 @@ static PyMethodDef accumulator_methods[] = {
     {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O,
      PyDoc_STR("Reserve a slot for a sample whose value is not known yet. The argument collects the window's pending\n"
                "samples if this one is the first. Return the collector, None if the window is full; and the window\n"
-               "that was closed, or None.")},
+               "that was closed, as _close().")},
     {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
-     PyDoc_STR("Close the open window, unless it is empty: now, or at its boundary if that has passed.")},
+     PyDoc_STR("Close the open window: now, or at its boundary if that has passed. Return the arguments of _sunk();\n"
+               "None if the window is empty.")},
     {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
-     PyDoc_STR("Close the open window if its boundary has passed.")},
+     PyDoc_STR("Close the open window if its boundary has passed. Return as _close().")},
     {"_reset", (PyCFunction)(void (*)(void))accumulator_reset, METH_NOARGS,
      PyDoc_STR("Discard the open window without an event. Called in a forked child: the parent logs these samples.")},
     {NULL, NULL, 0, NULL},
@@ -836,6 +844,7 @@ accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUS
     self->boundary = INT64_MIN; /* the first add() finds that no window was opened */
     self->clock_id = MONOTONIC;
     self->plain = true;
+    self->number = 1;
 #ifdef Py_GIL_DISABLED
     self->reference = PyWeakref_NewRef((PyObject *)self, NULL);
     if (self->reference == NULL) {
@@ -1008,82 +1017,29 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* Bytes that grow; failed: there is no memory. */
-typedef struct {
-    char *start;
-    size_t length, room;
-    bool failed;
-} Bytes;
-
-static void
-append(Bytes *bytes, const void *content, size_t length)
-{
-    if (bytes->length + length > bytes->room) {
-        size_t room = 2 * (bytes->length + length) + 4096;
-        char *grown = bytes->failed ? NULL : PyMem_Realloc(bytes->start, room);
-        bytes->failed = grown == NULL;
-        if (bytes->failed) {
-            return;
-        }
-        bytes->start = grown;
-        bytes->room = room;
-    }
-    memcpy(bytes->start + bytes->length, content, length);
-    bytes->length += length;
-}
-
-/* Appends a window in the form that monitel.window_bytes describes. */
-static void
-append_window(Bytes *bytes, int64_t previous_end, bool is_closed, const Closed *closed)
-{
-    int64_t flags = is_closed | closed->has_stddev << 1 | closed->has_histogram << 2;
-    int64_t numbers[] = {closed->serial, flags, previous_end, closed->start, closed->end, closed->count, closed->discarded,
-                         closed->first_step, closed->last_step};
-    double values[] = {closed->sum, closed->min, closed->max, closed->last, closed->has_stddev ? closed->stddev : 0.0};
-    append(bytes, numbers, sizeof(numbers));
-    append(bytes, values, sizeof(values));
-    if (!closed->has_histogram) {
-        return;
-    }
-    const Recorder *recorder = &closed->recorder;
-    int64_t counts[] = {recorder->scale, (int64_t)recorder->zero_count, (int64_t)recorder->nonfinite};
-    double totals[] = {recorder->sum, recorder->min, recorder->max};
-    append(bytes, counts, sizeof(counts));
-    append(bytes, totals, sizeof(totals));
-    for (int i = 0; i < 2; i++) {
-        const Side *side = &recorder->sides[i];
-        int64_t first, last;
-        bool any = occupied(side, &first, &last);
-        int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
-        append(bytes, range, sizeof(range));
-        append(bytes, side->counts + (any ? first - side->first : 0), (size_t)range[1] * sizeof(uint64_t));
-    }
-}
-
-/* Appends the windows that are handed over, and the open windows of Stats, all of them at one moment.
- * moments: of each Stat's clock. */
+/* Appends the windows that are handed over, and the open windows of Stats, all of them at one moment. Windows of pending
+ * samples only have no numbers yet, and are left out. moments: of each Stat's clock. */
 static void
 append_windows(PyObject *stats, const Moment *moments, Bytes *bytes, Bytes *serials)
 {
     Closed described;
     acquire(&windows_lock);
     for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
-        if (closed->pending == NULL) {
-            append_window(bytes, 0, true, closed);
+        if (closed->count > 0) {
+            append_window(bytes, closed);
             append(serials, &closed->serial, sizeof(closed->serial));
         }
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stats); i++) {
         Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
         enter(&self->lock);
-        bool any = self->count > 0; /* a window of pending samples only has no numbers yet */
-        int64_t previous_end = self->previous_end;
+        bool any = self->count > 0;
         if (any) {
             describe_window(self, moments[i], &described);
         }
         leave(&self->lock);
         if (any) {
-            append_window(bytes, previous_end, false, &described);
+            append_window(bytes, &described);
             append(serials, &described.serial, sizeof(described.serial));
         }
     }
@@ -1153,6 +1109,17 @@ window_open_windows(PyObject *Py_UNUSED(module), PyObject *args)
     PyMem_Free(moments);
     Py_XDECREF(stats);
     return found;
+}
+
+static PyObject *
+window_forget(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    long long serial, number;
+    if (!PyArg_ParseTuple(args, "LL:forget", &serial, &number)) {
+        return NULL;
+    }
+    forget_windows((int64_t[]){serial, number});
+    Py_RETURN_NONE;
 }
 
 static bool
@@ -1233,6 +1200,8 @@ static PyMethodDef window_functions[] = {
      PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats (at most so many, the\n"
                "oldest), all of them at one moment: as bytes for monitel.window_bytes, and the serial numbers of their\n"
                "Stats, in the same order.")},
+    {"forget", window_forget, METH_VARARGS,
+     PyDoc_STR("Remove a window, by the serial number of its Stat and its number, from those that are handed over.")},
     {"own_add", window_own_add, METH_O,
      PyDoc_STR("Set add() on the class itself: CPython calls an inherited C method more slowly.")},
     {"set_value_hook", window_set_value_hook, METH_O,
@@ -1264,15 +1233,11 @@ window_exec(PyObject *module)
         return -1;
     }
     value_hook = imported("monitel.value", "to_float");
-    histogram_type = imported("monitel.histogram", "Histogram");
-    snapshot_type = imported("monitel.snapshot", "Snapshot");
-    reserved_type = imported("monitel.snapshot", "Reserved");
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_time_ns = PyUnicode_InternFromString("time_ns");
     PyObject *type = PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || histogram_type == NULL || snapshot_type == NULL || reserved_type == NULL
-        || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL || type == NULL) {
+    if (value_hook == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL || type == NULL) {
         Py_XDECREF(type);
         return -1;
     }

@@ -21,21 +21,22 @@ from monitel.clock import SYSTEM
 from monitel.fork import register_at_fork
 from monitel.histogram import Histogram
 from monitel.os_threads import RLock
-from monitel.snapshot import Reserved, Snapshot
 from monitel.value import to_float
-from monitel.window_bytes import OpenWindow, encode
+from monitel.window_bytes import OpenWindow, Snapshot, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.clock import Clock
 
-    Closed = tuple[Snapshot, Reserved | None]
+    # Number of the window, its bytes, the collector of its pending samples or None, their number, whether the first and
+    # the last sample are pending.
+    Closed = tuple[int, bytes, Any, int, bool, bool]
 
 _Class = TypeVar("_Class", bound=type)
 
 _live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
-_handed_over: dict[int, OpenWindow] = {}  # windows that are closed, and that _log_closed() has not passed on yet
+_handed_over: dict[tuple[int, int], bytes] = {}  # windows that are closed and not forgotten, by key
 _serial = 0
 _process_lock = RLock()  # for the next serial number and the value hook
 _step: int | None = None
@@ -62,6 +63,7 @@ class Accumulator:
         "_mean",
         "_min",
         "_monotonic_ns",
+        "_number",
         "_pending",
         "_pending_count",
         "_pending_first",
@@ -77,6 +79,7 @@ class Accumulator:
 
     _clock: Clock
     _serial: int  # number of this Stat in the process, from 1 on
+    _number: int  # of the open window, from 1 on
     _window: int
     _max_samples: int
     _boundary: int
@@ -108,6 +111,7 @@ class Accumulator:
         self._recorder = self._mean = self._pending = None
         self._pending_count = self._before_pending = 0
         self._pending_first = False
+        self._number = 1
         self._count = self._window = self._max_samples = 0
         self._discarded = self._discarded_before = 0
         self._sum = self._last = 0.0
@@ -209,7 +213,7 @@ class Accumulator:
                 self._lock.release()  # a signal handler raised between acquire() and the inner try
             raise
         if closed:
-            self._hand_over(*closed)
+            self._log_closed(closed)
 
     add.__qualname__ = "Stat.add"  # for error messages
 
@@ -251,8 +255,6 @@ class Accumulator:
                 self._plain_room = self._room
             if self._count > self._room and closed is None:
                 closed = self._close_window()
-            if closed is not None:  # the caller hands it over
-                _handed_over.pop(id(closed[0]), None)
             return collector, closed
 
     def _collect(self, v: float) -> None:
@@ -313,6 +315,8 @@ class Accumulator:
         variance = None if self._mean is None else self._m2 / (count or 1)
         pending, pending_count, pending_first = self._pending, self._pending_count, self._pending_first
         pending_last = self._before_pending == count
+        number, previous_end = self._number, self._previous_end
+        self._number = number + 1
         self._previous_end = end_ns
         self._room -= count
         if self._plain:
@@ -340,30 +344,20 @@ class Accumulator:
             None if variance is None else math.sqrt(variance),
             None if taken is None else Histogram(*fields(taken)),
         )
-        if pending is None:
-            _handed_over[id(snapshot)] = OpenWindow(self._serial, True, 0, snapshot)
-        return snapshot, None if pending is None else Reserved(pending, pending_count, pending_first, pending_last)
+        content = encode(OpenWindow(self._serial, number, True, previous_end, snapshot))
+        if count:  # a window of pending samples only has no numbers yet
+            _handed_over[self._serial, number] = content
+        return number, content, pending, pending_count, pending_first, pending_last
 
-    def _close(self) -> None:
-        """Close the open window, unless it is empty, and log it."""
+    def _close(self) -> Closed | None:
+        """Close the open window, unless it is empty. Until :func:`forget`, :func:`open_windows` includes it."""
         with self._lock:
-            closed = self._close_window()
-        if closed:
-            self._hand_over(*closed)
+            return self._close_window()
 
-    def _hand_over(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
-        """Log a window that was just closed. Until that returns, :func:`open_windows` includes it."""
-        try:
-            self._log_closed(snapshot, reserved)
-        finally:
-            _handed_over.pop(id(snapshot), None)
-
-    def _close_expired(self) -> None:
+    def _close_expired(self) -> Closed | None:
         """Close the open window if its boundary has passed."""
         with self._lock:  # another thread may have closed it, and begun the next window
-            closed = self._close_window() if self._is_expired() else None
-        if closed:
-            self._hand_over(*closed)
+            return self._close_window() if self._is_expired() else None
 
     def _is_expired(self) -> bool:
         return (self._count > 0 or self._pending is not None) and self._monotonic_ns() >= self._boundary
@@ -407,9 +401,9 @@ class Accumulator:
                 None if self._mean is None else math.sqrt(self._m2 / self._count),
                 None if recorder is None else Histogram(*fields(recorder.read())),
             )
-            return OpenWindow(self._serial, False, self._previous_end, snapshot)
+            return OpenWindow(self._serial, self._number, False, self._previous_end, snapshot)
 
-    def _log_closed(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
+    def _log_closed(self, closed: Closed | None) -> None:
         raise NotImplementedError  # Stat implements it
 
 
@@ -440,16 +434,22 @@ def expired() -> list[Any]:
 
 
 def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
-    """Return the windows that are being handed over, and the open windows of live Stats, for monitel.window_bytes.
-
-    A window that is closed meanwhile may be in both groups: it is then the newer one of the Stat.
+    """Return the windows that are handed over, and the open windows of live Stats, for monitel.window_bytes.
 
     Args:
         most: Number of live Stats at most, the oldest ones.
     """
-    found = [window for self in live()[: max(most, 0)] if (window := self._described()) is not None]
-    found[:0] = _handed_over.copy().values()
-    return b"".join(map(encode, found)), tuple(window.serial for window in found)
+    described = [window for self in live()[: max(most, 0)] if (window := self._described()) is not None]
+    found = _handed_over.copy()
+    for window in described:  # in this order: one that is closed meanwhile is there
+        if window[:2] not in found:
+            found[window[:2]] = encode(window)
+    return b"".join(found.values()), tuple(serial for serial, _ in found)
+
+
+def forget(serial: int, number: int) -> None:
+    """Remove a window from those that are handed over."""
+    _handed_over.pop((serial, number), None)
 
 
 def own_add(cls: _Class) -> _Class:

@@ -6,19 +6,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from monitel import _window
-from monitel.snapshot import Snapshot
-from monitel.window_bytes import OpenWindow, decode
+from monitel.window_bytes import OpenWindow, Snapshot, decode
 
 if TYPE_CHECKING:
     from monitel.stats import Stat
 
-__all__ = ["OpenWindow", "Snapshot", "decode", "live_stats", "open_windows"]
+__all__ = ["OpenWindow", "Snapshot", "decode", "forget", "live_stats", "open_windows"]
 
 
 def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
     """Return the open windows of live Stats at this moment, without closing them.
 
-    Windows that are closed, and are being passed to the event handlers, come first. Takes some microseconds for
+    Windows that are closed and not forgotten come first, oldest first: see :func:`forget`. Takes some microseconds for
     hundreds of Stats, and runs no Python code meanwhile, except with a test's clock or without the C extension.
 
     Args:
@@ -37,6 +36,20 @@ def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
         [0.5]
     """
     return _window.open_windows(most)
+
+
+def forget(serial: int, number: int) -> None:
+    """Remove a closed window from the result of :func:`open_windows`. Idempotent.
+
+    A sink calls it when it has stored the window (:mod:`monitel.window_sinks`), under the lock under which it calls
+    :func:`open_windows`: then each window is in one place at any moment. A window that no sink has forgotten is
+    forgotten when its event handlers have run.
+
+    Args:
+        serial: Number of the Stat.
+        number: Number of the window; :func:`monitel.window_bytes.key` returns both.
+    """
+    _window.forget(serial, number)
 
 
 def live_stats() -> list[Stat]:

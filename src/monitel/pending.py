@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Protocol
 
-    from monitel.snapshot import Reserved
     from monitel.window import StatDefinition
 
     class Owner(Protocol):
@@ -152,26 +151,36 @@ class PendingWindow(NamedTuple):
 
     Attributes:
         known: The window of the samples with known values; its count may be 0.
-        reserved: The pending samples; None if the window has none.
+        number: Number of the window.
+        content: The known samples as bytes.
+        samples: The pending samples; None if the window has none.
+        slots: Number of samples for which the window reserved a slot.
+        first: The window's first sample is pending.
+        last: The window's last sample is pending.
     """
 
     known: Window
-    reserved: Reserved | None
+    number: int
+    content: bytes
+    samples: PendingSamples | None
+    slots: int
+    first: bool
+    last: bool
 
     @property
     def resolved(self) -> bool:
         """True if no value is missing any more."""
-        return self.reserved is None or self.reserved.samples.resolved == self.reserved.slots
+        return self.samples is None or self.samples.resolved == self.slots
 
     def window(self) -> Window | None:
         """Return the window of all samples; None if it has none, because all values were lost."""
-        if self.reserved is None:
+        if self.samples is None:
             return self.known
-        pending = self.reserved.samples.window(self.known)
-        if self.reserved.first:
-            merged = pending.merge(self.known, other_last=not self.reserved.last)
+        pending = self.samples.window(self.known)
+        if self.first:
+            merged = pending.merge(self.known, other_last=not self.last)
         else:
-            merged = self.known.merge(pending, other_last=self.reserved.last)
+            merged = self.known.merge(pending, other_last=self.last)
         return merged if merged.count else None
 
 
@@ -193,14 +202,13 @@ class PendingWindows:
         with _lock:  # another thread may take windows
             windows = list(self._windows)
         for window in windows:
-            if window.reserved is not None and not window.resolved:
-                window.reserved.samples.fetch()
+            if window.samples is not None and not window.resolved:
+                window.samples.fetch()
 
-    def take(self) -> Iterator[Window]:
+    def take(self) -> Iterator[PendingWindow]:
         """Remove and yield windows from the oldest one on, up to the first that misses a value."""
-        while (next_window := self._take_one()) is not None:
-            if (window := next_window.window()) is not None:
-                yield window
+        while (window := self._take_one()) is not None:
+            yield window
 
     def _take_one(self) -> PendingWindow | None:
         with _lock:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel import _window, before_flush
 from monitel.aggregation import TORCHS
@@ -12,14 +13,15 @@ from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.failures import call_each, enable_loggers
 from monitel.fork import register_at_fork
 from monitel.os_threads import RLock
-from monitel.stats import Stat
+from monitel.stats import Stat, take_and_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.aggregation import Aggregation
     from monitel.attributes import AttributeValue
 
+_Item = TypeVar("_Item")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
 _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garbage does not run
 
@@ -95,12 +97,12 @@ def _setting(stat: Stat, key: str) -> object:
 
 
 def flush() -> None:
-    """Close the open window of every live Stat and log it, oldest Stat first.
+    """Close the open window of every live Stat and log it, oldest Stat first; the handlers run when all are closed.
 
     Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
     flushed, even if a handler raises; then the first exception is raised.
     """
-    call_each(_call, (before_flush.run, lambda: call_each(Stat.flush, _window.live())))
+    call_each(_call, (before_flush.run, lambda: take_and_log(_window.live(), Stat._take_open, Stat._take_fetched)))
 
 
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
@@ -119,9 +121,9 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     expired: list[Stat] = []
 
     def close() -> None:
-        end = _work_ns() + _SLICE_NS
         expired.extend(_window.expired())
-        call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause, end))
+        pauses = iter if pause is None else partial(_with_pauses, pause)
+        take_and_log(expired, Stat._take_expired, pauses=pauses)
 
     call_each(_call, (before_flush.run, close))
     return len(expired)
@@ -131,10 +133,11 @@ def _call(function: Callable[[], object]) -> None:
     function()
 
 
-def _with_pauses(stats: list[Stat], pause: Callable[[], object], end: int) -> Iterator[Stat]:
-    """Yield the Stats; call ``pause`` between slices of work, the first of which has begun and lasts until ``end``."""
-    for stat in stats:
-        yield stat
+def _with_pauses(pause: Callable[[], object], items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items; call ``pause`` between slices of work."""
+    end = _work_ns() + _SLICE_NS
+    for item in items:
+        yield item
         if _work_ns() >= end:
             pause()
             end = _work_ns() + _SLICE_NS

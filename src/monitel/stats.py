@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from monitel import clock, pending
-from monitel._window import Accumulator, own_add
+from monitel import clock, pending, window_sinks
+from monitel._window import Accumulator, forget, own_add
 from monitel.aggregation import Aggregation
 from monitel.attributes import checked_attributes, checked_text, checked_unit
 from monitel.event import Event
@@ -18,13 +20,16 @@ from monitel.pending import PendingSamples, PendingWindow, PendingWindows
 from monitel.stat_arguments import NO_LIMIT, checked_aggregations, checked_max_samples, window_length_ns
 from monitel.timer import Timer
 from monitel.window import StatDefinition, Window, not_requested
+from monitel.window_bytes import OpenWindow, Snapshot, encode, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from monitel.attributes import AttributeValue
     from monitel.pending import PendingSample
-    from monitel.snapshot import Reserved, Snapshot
+
+    Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
+    from monitel._window_py import Closed
 
 
 @own_add
@@ -167,10 +172,8 @@ class Stat(Accumulator):
         ``max_samples``. If values are still on a device, this waits for them, a few seconds at most; a window whose
         values arrive later is logged then.
         """
-        self._close()
-        if windows := getattr(self, "_pending_windows", None):  # absent if __init__() was not called
-            windows.fetch()
-            self._log_resolved()
+        self._log_closed(self._close())
+        call_each(self._log_taken, self._take_fetched())
 
     def time(self) -> Timer:
         """Time a block or a function and add the seconds it took.
@@ -208,27 +211,68 @@ class Stat(Accumulator):
                 send(samples.sample(self))
         finally:
             if closed is not None:
-                self._log_closed(*closed)
+                self._log_closed(closed)
 
-    def _log_closed(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
+    def _log_closed(self, closed: Closed | None) -> None:
         """Log a window that was just closed, or keep it until its values are known; called without any lock."""
-        window = Window(self._definition, *snapshot)
-        if reserved is None and not self._pending_windows:
-            self._log_window(window)
-        else:
-            self._hold(PendingWindow(window, reserved))
-            self._log_resolved()
-
-    def _hold(self, window: PendingWindow) -> None:
-        with pending.lock():
-            if self._pending_windows is None:
-                self._pending_windows = PendingWindows()
-            self._pending_windows.put(window)
+        call_each(self._log_taken, self._taken(closed))
 
     def _log_resolved(self) -> None:
         """Log the windows whose values are all known, in order."""
-        if self._pending_windows:
-            call_each(self._log_window, self._pending_windows.take())
+        call_each(self._log_taken, self._take_resolved())
+
+    def _log_taken(self, taken: Taken) -> None:
+        number, window = taken
+        try:
+            self._log_window(window)
+        finally:
+            forget(self._serial, number)
+
+    def _take_open(self) -> list[Taken]:
+        """Close the open window, pass it to the sinks, and return it for the handlers."""
+        return self._taken(self._close())
+
+    def _take_expired(self) -> list[Taken]:
+        """Close the open window if its boundary has passed; as above."""
+        return self._taken(self._close_expired())
+
+    def _take_fetched(self) -> list[Taken]:
+        """Wait for the values of closed windows, a few seconds at most; as above."""
+        if windows := getattr(self, "_pending_windows", None):  # absent if __init__() was not called
+            windows.fetch()
+            return self._take_resolved()
+        return []
+
+    def _taken(self, closed: Closed | None) -> list[Taken]:
+        """Pass a closed window to the sinks, or keep it until its values are known, and those of windows before it."""
+        if closed is None:
+            return []
+        number, content, samples, *_ = closed
+        window = Window(self._definition, *numbers(content))
+        if samples is None and not self._pending_windows:
+            window_sinks.send(self._definition, window, content)
+            return [(number, window)]
+        with pending.lock():
+            if self._pending_windows is None:
+                self._pending_windows = PendingWindows()
+            self._pending_windows.put(PendingWindow(window, *closed))
+        return self._take_resolved()
+
+    def _take_resolved(self) -> list[Taken]:
+        """Take the windows whose values are all known, in order."""
+        found: list[Taken] = []
+        for held in self._pending_windows.take() if self._pending_windows else ():
+            window = held.window()
+            if window is None:
+                forget(self._serial, held.number)
+                continue
+            content = held.content
+            if held.samples is not None:
+                snapshot = Snapshot(*(getattr(window, name) for name in Snapshot._fields))
+                content = encode(OpenWindow(self._serial, held.number, True, 0, snapshot))
+            window_sinks.send(self._definition, window, content)
+            found.append((held.number, window))
+        return found
 
     def _log_window(self, window: Window) -> None:
         with pending.lock():
@@ -242,7 +286,7 @@ class Stat(Accumulator):
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_ending() and hasattr(self, "_definition") and self.count:  # at the end, globals are None
-            self._close()
+            call_each(self._log_taken, self._take_open())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_definition"):
@@ -252,3 +296,32 @@ class Stat(Accumulator):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot copy or pickle {type(self).__name__} {self.name!r}: create it in the worker")
+
+
+def take_and_log(
+    stats: Iterable[Stat],
+    *steps: Callable[[Stat], list[Taken]],
+    pauses: Callable[[list[Any]], Iterable[Any]] = iter,
+) -> None:
+    """Take the windows of all Stats step by step, and call the event handlers only then, Stat by Stat.
+
+    So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
+    Stat is taken and logged, even if one raises; then the first exception is raised.
+
+    Args:
+        stats: The Stats.
+        steps: Methods that close windows of a Stat, pass them to the sinks, and return them.
+        pauses: Returns what it is given, and may pause in between.
+    """
+    process = os.getpid()
+    taken: list[tuple[Stat, list[Taken]]] = [(stat, []) for stat in stats]
+
+    def take(step: Callable[[Stat], list[Taken]], pair: tuple[Stat, list[Taken]]) -> None:
+        pair[1].extend(step(pair[0]))
+
+    def log(pair: tuple[Stat, list[Taken]]) -> None:
+        if os.getpid() == process:  # else a handler has forked, and the parent logs these windows
+            call_each(pair[0]._log_taken, pair[1])
+
+    passes: list[Callable[[Any], object]] = [*(partial(take, step) for step in steps), log]
+    call_each(lambda action: call_each(action, pauses(taken)), passes)

@@ -92,6 +92,8 @@ class Window:
 
     def __post_init__(self) -> None:
         untrack(self)  # a window is never part of a cycle, and a queue may hold 100,000 of them
+        if self.histogram is not None:
+            untrack(self.histogram)
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
-"""The form of open windows in a black box: windows as bytes.
+"""Windows as bytes: the only form in which the collecting code passes them on, open and closed ones.
 
-It is a sequence of windows, each of them in the byte order of the machine: nine integers and five floats of 64 bits
+It is a sequence of windows, each of them in the byte order of the machine: ten integers and five floats of 64 bits
 (see ``_FIELDS``), and for a histogram three integers, three floats, and for each side of zero the index of the first
 bucket, the number of buckets and their counts. ``_window_c.c`` writes the same.
 """
@@ -8,37 +8,59 @@ bucket, the number of buckets and their counts. ``_window_c.c`` writes the same.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.histogram import Histogram
-from monitel.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-__all__ = ["OpenWindow", "decode", "encode"]
+__all__ = ["OpenWindow", "Snapshot", "decode", "encode", "key", "numbers"]
 
-# Serial number, flags, end of the previous window, start, end, count, discarded, first step, last step; sum, min, max,
-# last, standard deviation.
-_FIELDS = struct.Struct("=9q5d")
-_HEAD = struct.Struct("=2q")
+# Serial number of the Stat, number of the window, flags, end of the previous window, start, end, count, discarded,
+# first step, last step; sum, min, max, last, standard deviation.
+_FIELDS = struct.Struct("=10q5d")
+_HEAD = struct.Struct("=3q")
+_KEY = struct.Struct("=2q")
 _HISTOGRAM = struct.Struct("=3q3d")
 _SIDE = struct.Struct("=2q")
 _CLOSED, _STDDEV, _HAS_HISTOGRAM = 1, 2, 4
 _MAX_BUCKETS = 160
 
 
+class Snapshot(NamedTuple):
+    """The samples with known values: the fields of :class:`monitel.Window` after its definition, in the same order.
+
+    ``count`` is 0 in a window of pending samples only; ``min`` and ``max`` are infinite then.
+    """
+
+    start_ns: int
+    end_ns: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    sum: float
+    min: float
+    max: float
+    last: float
+    discarded: int
+    first_step: int | None
+    last_step: int | None
+    stddev: float | None
+    histogram: Histogram | None
+
+
 class OpenWindow(NamedTuple):
-    """A window that was open, or closed and not passed to the handlers yet, at the moment of the reading.
+    """A window that was open, or closed and not forgotten yet, at the moment of the reading.
 
     Attributes:
         serial: Number of the Stat in its process.
-        closed: The window is closed, and is being passed to the handlers.
-        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns; 0 for a closed window.
+        number: Number of the window, from 1 on; with the serial number the key of the window in its process.
+        closed: The window is closed.
+        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns.
         snapshot: The numbers as if the window had been closed at that moment.
     """
 
     serial: int
+    number: int
     closed: bool
     previous_end_ns: int
     snapshot: Snapshot
@@ -68,25 +90,36 @@ def decode(content: bytes, serials: Container[int] | None = None) -> Iterator[Op
     while offset < len(content):
         try:
             if serials is not None:
-                serial, flags = _HEAD.unpack_from(content, offset)
+                serial, _, flags = _HEAD.unpack_from(content, offset)
                 end = offset + _FIELDS.size
                 if serial not in serials and not flags & _HAS_HISTOGRAM and end <= len(content):
                     offset = end
                     continue
-            found, offset = _window(content, offset)
+            found, values, offset = _unpack(content, offset)
         except struct.error as error:
             raise ValueError(f"open windows end in the middle: {error}") from None
-        if serials is None or found.serial in serials:
-            yield found
+        if serials is None or found[0] in serials:
+            yield OpenWindow(*found, Snapshot(*values))
+
+
+def key(content: bytes) -> tuple[int, int]:
+    """Return the key of the first window: the serial number of its Stat, and its number."""
+    return _KEY.unpack_from(content)
+
+
+def numbers(content: bytes) -> tuple[Any, ...]:
+    """Return the fields of the first window's :class:`Snapshot`, in a third of its time."""
+    return _unpack(content, 0)[1]
 
 
 def encode(window: OpenWindow) -> bytes:
     """Return the form of one window. The C code writes the same bytes."""
-    serial, closed, previous_end_ns, snapshot = window
+    serial, number, closed, previous_end_ns, snapshot = window
     flags = _CLOSED * closed | _STDDEV * (snapshot.stddev is not None)
     flags |= _HAS_HISTOGRAM * (snapshot.histogram is not None)
     found = _FIELDS.pack(
         serial,
+        number,
         flags,
         previous_end_ns,
         snapshot.start_ns,
@@ -117,10 +150,24 @@ def encode(window: OpenWindow) -> bytes:
     return b"".join((found, numbers, *sides))
 
 
-def _window(content: bytes, offset: int) -> tuple[OpenWindow, int]:
-    fields = _FIELDS.unpack_from(content, offset)
-    serial, flags, previous_end, start, end, count, discarded, first_step, last_step, *values = fields
-    total, smallest, largest, last, stddev = values
+def _unpack(content: bytes, offset: int) -> tuple[tuple[int, int, bool, int], tuple[Any, ...], int]:
+    (  # slices would take as long as all the rest
+        serial,
+        number,
+        flags,
+        previous_end,
+        start,
+        end,
+        count,
+        discarded,
+        first_step,
+        last_step,
+        total,
+        smallest,
+        largest,
+        last,
+        stddev,
+    ) = _FIELDS.unpack_from(content, offset)
     offset += _FIELDS.size
     histogram = None
     if flags & _HAS_HISTOGRAM:
@@ -139,7 +186,7 @@ def _window(content: bytes, offset: int) -> tuple[OpenWindow, int]:
             high,
             nonfinite,
         )
-    snapshot = Snapshot(
+    values = (
         start,
         end,
         count,
@@ -153,7 +200,7 @@ def _window(content: bytes, offset: int) -> tuple[OpenWindow, int]:
         stddev if flags & _STDDEV else None,
         histogram,
     )
-    return OpenWindow(serial, bool(flags & _CLOSED), previous_end, snapshot), offset
+    return (serial, number, bool(flags & _CLOSED), previous_end), values, offset
 
 
 def _side(content: bytes, offset: int) -> tuple[int, tuple[int, ...], int]:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel import context_page
+from monitel.blackbox import disk as on_disk
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder, open_root
-from monitel.blackbox.journal import Journal
+from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.room import Room
@@ -65,7 +66,7 @@ class _Wake:
 
 
 class Box:
-    """What is left of this process if it is killed: journals, snapshot and page.
+    """Keeps the record of this process, which is left if it is killed: journals, snapshot and page.
 
     Without a folder in memory everything works in anonymous memory, which does not survive a kill; the items that were
     recorded there are counted in ``left_out``. A folder that could not be made, or was removed, is made again each
@@ -112,8 +113,8 @@ class Box:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
         self.name = "-".join([*parts, secrets.token_hex(3), *[mark] * bool(mark)])
-        self.spool = None if spool is None else Path(os.path.abspath(spool))
-        self._root = None if root is None else Path(os.path.abspath(root))
+        self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
+        self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
         self.names = Names({**identity, **facts, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
@@ -166,8 +167,7 @@ class Box:
         try:
             root, in_memory = open_root(self._root)
             root.close()
-            if not in_memory:
-                raise FolderError(f"{str(self._root)!r} is not in memory: give a folder in /dev/shm")
+            self.room.mapped = in_memory
             path = self._root / self.name
             if path.exists():  # an earlier box of this process, whose descriptors the application has closed
                 Folder.open(path).remove()
@@ -180,15 +180,15 @@ class Box:
         self.note_position()
         self.room.box = folder
         for journal in self.journals.values():
-            journal.enter(folder)
+            journal.enter_box()
 
     def _fill(self, folder: Folder) -> None:
         self.names.folder = folder
         self.names.copy(folder)
-        self._slots = {name: SlotFile(folder, name, mapped=True) for name in (STATE, POSITION, TOTALS)}
+        self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
         self._page = folder.path / PAGE
-        context_page.open_page(self._page)
+        context_page.open_page(self._page, mapped=self.room.mapped)
 
     def _lose(self, reason: str) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
@@ -196,7 +196,7 @@ class Box:
         self.folder = self.names.folder = self.room.box = None
         self._slots, self._has_snapshot = {}, False
         for journal in self.journals.values():
-            journal.leave()
+            journal.leave_box()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -238,7 +238,7 @@ class Box:
                 self._warn_once("writer", "the black box is not complete: %r", error)
 
     def snapshot(self) -> None:
-        """Append what was collected, and write the snapshot. Called by the writer each second, by others if they wish."""
+        """Append what was collected, and write the snapshot, as the writer does each second. Any thread may call it."""
         if not self._snapshotting.acquire(timeout=1.0):
             return  # another thread writes one; an older snapshot must not replace a newer one
         try:
@@ -254,7 +254,8 @@ class Box:
             except Exception as error:
                 self._warn_once(f"flush {flush!r}", "a source of the black box failed: %r", error)
         if self.folder is not None:
-            if not self.folder.is_there() or self._lock is None or self._lock.is_lost:
+            is_there = self.folder.is_there() and self._lock is not None and not self._lock.is_lost
+            if not is_there:
                 self._lose("its folder was removed, or the application has closed its descriptors")
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
@@ -268,9 +269,9 @@ class Box:
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
             metrics.keep_from = sys.maxsize
-        for journal in self.journals.values():
-            journal.truncate(disk=False)
         with suppress(OSError):
+            for journal in self.journals.values():
+                journal.truncate(disk=False)
             context_page.beat()
 
     def _read(self, name: str, source: Callable[[], Any]) -> Any:
@@ -324,8 +325,7 @@ class Box:
 
     def _note_removal(self) -> None:
         """Write what makes files unnecessary, before they are removed."""
-        with suppress(OSError):  # it grows, and there is no room
-            self._write_totals(self._slots)
+        self._write_totals(self._slots)
         self.note_position()
 
     # ---- the disk thread
@@ -358,23 +358,30 @@ class Box:
         """
         try:
             for journal in self.journals.values():
-                journal.load()
-                seconds = 0.0 if journal.reader == "disk" else after_s
-                journal.seal(seconds)
-                journal.move(self._open_disk, seconds)
+                on_disk.load(journal)
+                on_disk.seal(journal, after_s)
+                on_disk.move(journal, self._open_disk, after_s)
             if self.disk is not None:
                 self.names.copy(self.disk)
                 self._disk_slots[POSITION].write(self._position())
                 self._write_totals(self._disk_slots)
                 for journal in self.journals.values():
-                    journal.unload()
+                    on_disk.unload(journal)
                     journal.truncate(disk=True)
-                limit_disk(self.journals.values(), self._disk_bytes)
+                self._limit_disk()
             self.disk_problem = ""
         except (OSError, FolderError) as error:
             self._report("disk", error)
         except Exception as error:  # a defect; the next round may succeed
             self._warn_once("disk thread", "the spool folder is not complete: %r", error)
+
+    def _limit_disk(self) -> None:
+        sizes = {journal: on_disk.size_on_disk(journal) for journal in self.journals.values()}
+        while sum(sizes.values()) > self._disk_bytes:
+            largest = max(sizes, key=lambda journal: sizes[journal])
+            if not largest.drop_oldest("spool_full", (DISK,)):
+                return
+            sizes[largest] = on_disk.size_on_disk(largest)
 
     def _open_disk(self) -> Folder:
         if self.spool is None:
@@ -406,7 +413,7 @@ class Box:
             self.tend_disk(self._disk_after_s)
         elif not done.wait(timeout):
             return False
-        return not any(journal.is_in_memory(end) for journal, end in kept)
+        return not any(_is_in_memory(journal, end) for journal, end in kept)
 
     # ---- the end
 
@@ -441,7 +448,7 @@ class Box:
             self._mover.join(max(0.0, deadline - time.monotonic()))
         _live.pop(self.name, None)
         moves = self._mover is not None and self._mover.is_alive()
-        left = any(journal.is_in_memory(journal.next) for journal in self.journals.values())
+        left = any(_is_in_memory(journal, journal.next) for journal in self.journals.values())
         if self.folder is not None and self._page is not None:
             context_page.close_page(self._page)
         if self.folder is not None and not left and not moves:
@@ -461,12 +468,20 @@ class Box:
         for folder in (self.folder, self.disk):
             if folder is not None:
                 folder.close()
-        self.folder = self.disk = self.room.box = self._writer = self._mover = None
+        self.folder = self.disk = self._writer = self._mover = None
         self._slots, self._disk_slots, self._spills = {}, {}, []
         self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them
         self.names.renew()
+        self.room.renew()
         for journal in self.journals.values():
             journal.abandon()
+
+
+def _is_in_memory(journal: Journal, end: int) -> bool:
+    """Return True if unsettled items before a number are not on the disk, and belong there."""
+    with journal.lock:
+        left = any(each.where != DISK and each.first < end for each, _ in journal.unsettled())
+    return left and journal.reader != "nobody"
 
 
 def is_mine(name: str) -> bool:

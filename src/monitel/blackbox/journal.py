@@ -208,9 +208,6 @@ class Journal:
         first, full, spare = self.next, self._active, self._spare
         new = spare if spare is not None and spare.size >= HEAD.size + length else self._make(HEAD.size + length)
         segments, head, kept = [*self.segments, new], HEAD.pack(MAGIC, first), None if new is spare else spare
-        left_out = self._left_out
-        if full is not None and full.where == MEMORY:
-            left_out += full.next - full.first
         if new.is_copied:
             self._copy_to_file(new, head, 0)
         now = time.monotonic()
@@ -219,7 +216,6 @@ class Journal:
             new.first = new.next = first
             new.begun_s = now
             self.segments = segments
-            self._left_out = left_out
             self._spare = kept
             self._active = new
         elif new is not spare:  # a signal handler has appended
@@ -272,6 +268,12 @@ class Journal:
             if spare is not None:
                 with self.lock:
                     self._spare = spare
+
+    def enter_box(self) -> None:
+        """Let the next record begin a segment in the box, which was just made."""
+        with self.lock:
+            if self._active is not None and self._active.where == MEMORY:
+                self._active = None
 
     def leave_box(self) -> None:
         """Keep in anonymous memory what is in the box, which was lost: ``room.box`` is None, or another one."""
@@ -414,10 +416,9 @@ class Journal:
 
     @property
     def left_out(self) -> int:
-        """Number of items that were recorded in anonymous memory, and lost if the process was killed at once."""
+        """Number of items that are or were in anonymous memory, and lost if the process was killed then."""
         with self.lock:
-            active = self._active
-            return self._left_out + (active.next - active.first if active and active.where == MEMORY else 0)
+            return self._left_out + sum(each.next - each.first for each in self.segments if each.where == MEMORY)
 
     # ---- limits
 
@@ -496,6 +497,7 @@ class Journal:
     def _discard(self, segment: Segment) -> None:
         """Remove the file of a segment, or free its memory. A damaged file is set aside."""
         if segment.where == MEMORY:
+            self._left_out += segment.next - segment.first
             self.room.note_memory(-segment.size)
             return
         folder = self.disk if segment.where == DISK else self.room.box

@@ -15,12 +15,12 @@ import logging
 import marshal
 import os
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import context_page
+from monitel.blackbox import disk as on_disk
 from monitel.blackbox.box import (
     ENDED,
     PAGE,
@@ -36,7 +36,7 @@ from monitel.blackbox.box import (
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.names import read_names
-from monitel.blackbox.record import HEAD, JOURNALS, WINDOW, Item, first_of, pack_file, scan
+from monitel.blackbox.record import HEAD, JOURNALS, WINDOW, Item, first_of, load, pack_file, scan
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile, read_slots
 
@@ -177,7 +177,7 @@ def _unsettled(folder: Folder, journal: str, settled: int) -> Iterator[Item]:
         for part in scan(content, HEAD.size, len(content), first) if first else ():
             if part.number > settled:
                 settled = part.number + part.items - 1
-                yield Item(part.number, part.items, part.kind, marshal.loads(content[part.begin : part.end]))
+                yield Item(part.number, part.items, part.kind, load(content[part.begin : part.end]))
 
 
 def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
@@ -263,18 +263,23 @@ class Dead:
         with suppress(FileNotFoundError):
             self.page = None if box is None else context_page.read_page(box.read(PAGE))
         positions: list[dict[str, int]] = [read_slots(each, POSITION)[1] or {} for each in folders]
-        totals = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
+        totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
         self.totals: tuple[int, Any, list[tuple[int, int]]] = max(totals, key=lambda each: each[0])
         self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
         room = Room()
         room.box = box
+        self._position = 1 if self.snapshot is None else self.snapshot.position
         self.journals: dict[str, Journal] = {}
         for name in JOURNALS:
             journal = self.journals[name] = Journal(name, room)
-            journal.box, journal.disk, journal.before_remove = box, disk, self._note_removal
+            journal.disk, journal.before_remove = disk, self._note_removal
             settled = max(each.get(name, 0) for each in positions)
-            is_metrics = name == "metrics"
-            journal.adopt(max(settled, self.totals[0]) if is_metrics else settled, self.totals[2] if is_metrics else ())
+            if name == "metrics":
+                on_disk.adopt(journal, max(settled, self.totals[0]), self.totals[2], self._position)
+            else:
+                on_disk.adopt(journal, settled)
+            if self.names and name in self.names[0].get("off", ()):
+                journal.reader, journal.settled = "nobody", journal.next - 1
 
     @property
     def has_ended(self) -> bool:
@@ -288,13 +293,17 @@ class Dead:
 
     def items(self, journal: str) -> Iterator[Item]:
         """Yield the items of a journal that are in its files, settled or not."""
-        return self.journals[journal].items()
+        found, reached = self.journals[journal], 0
+        for segment in [*found.segments]:
+            for item in found.items(segment, reached + 1):
+                reached = item.last
+                yield item
 
     def open_windows(self, split: Callable[[bytes], Iterator[tuple[Any, bytes]]]) -> Iterator[tuple[int, bytes]]:
         """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW.
 
         Args:
-            split: Yields key and bytes of each window in bytes of windows; the key is the same whether it is open or not.
+            split: Yields key and bytes of each window in bytes of windows. The key of a window stays the same.
         """
         if self.snapshot is not None:
             closed = {key for item in self.items("metrics") if item.kind == WINDOW for key, _ in split(item.value[1])}
@@ -326,7 +335,8 @@ class Dead:
             self.box.write(ENDED, b"", 0)
         for name in records:
             journal = self.journals[name]
-            journal.adopt(journal.settled, journal.holes())
+            following = self._position if name == "metrics" else 0
+            on_disk.adopt(journal, journal.settled, journal.holes(), following)
 
     def note_position(self) -> None:
         """Write which items are settled. To be called after each request."""
@@ -348,7 +358,7 @@ class Dead:
             OSError: A file cannot be read, or the totals cannot be written.
         """
         for journal in self.journals.values():
-            journal.load()
+            on_disk.load(journal)
             journal.truncate(disk=True)
             journal.truncate(disk=False)
 
@@ -364,12 +374,11 @@ class Dead:
             path = Path(self.names[0]["spool"], self.name)
             self.disk, lock = make_shown(path, lambda folder: folder.write("names", self._names_content, 0))
             self._locks.append(lock)
-        for journal in self.journals.values():
-            journal.disk = self.disk
-        self._slots = {name: SlotFile(self.disk, name) for name in (POSITION, TOTALS)}
+        disk = self.disk
+        self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
         self._note_removal()
         for journal in self.journals.values():
-            journal.move(lambda: self.disk, 0.0)
+            on_disk.move(journal, lambda: disk)
         self.box.remove()
         self.box = None
 

@@ -97,7 +97,7 @@ def windows_that_close(_folder: Path) -> Iterator[Callable[[], object]]:
             clock.advance(1)
             assert stat in _window.expired()
             assert stat in _window.live()
-            refused(Broken, stat._close_expired)
+            refused(Broken, monitel.close_expired_windows)
             stat._close_expired()
             stat.add(REAL)
             refused(Broken, stat.flush)
@@ -169,7 +169,7 @@ def pending_samples(_folder: Path) -> Iterator[Callable[[], object]]:
     raw._reset()
 
 
-@covers("open_windows")
+@covers("open_windows forget")
 def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
     """The open windows of Stats, and one that is passed to a handler meanwhile."""
     stats = [monitel.Stat(f"x{each}", EVERYTHING, 60.0) for each in range(3)]
@@ -181,6 +181,9 @@ def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
                 stat.add(REAL)
             _window.open_windows()
             stats[0].flush()
+            refused(TypeError, _window.forget, TEXT, 1)
+            number, *_ = stats[1]._close() or (0,)
+            _window.forget(stats[1]._serial, number)
             found.clear()
 
         yield operation

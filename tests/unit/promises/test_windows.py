@@ -91,7 +91,7 @@ def test_expiry_pauses_between_slices_of_work(
     pauses: list[int] = []
     assert 2000 == monitel.close_expired_windows(lambda: pauses.append(len(events)))
     assert [each.name for each in stats] == [event.window.name for event in events]
-    assert 0 < pauses[0] < 2000
+    assert any(0 < logged < 2000 for logged in pauses)
 
 
 def test_gap_without_samples_is_one_event(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Open windows of all Stats at one moment, as a black box keeps them."""
+"""Open windows of all Stats at one moment, and sinks of closed ones, as a black box keeps them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     MakeStat = Callable[..., Any]
@@ -44,20 +44,103 @@ def test_open_window_has_the_numbers_of_the_window_that_is_closed_then(
     assert window.previous_end_ns <= window.snapshot.start_ns
 
 
-def test_window_that_is_being_handed_over_is_included(
+def test_window_is_listed_under_one_key_until_its_handlers_have_run(
     make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, clock: Any
 ) -> None:
-    """Between its close and the end of the handlers a window is neither open nor in a queue: it is listed as closed."""
+    """A window is listed as open, and as closed until its handlers have run; a Stat numbers its windows from 1 on."""
     stat, found = make_stat(), []
-    handle = monitel.register_event_handler(lambda _event: found.extend(read(stat)))
+    for number in (1, 2):
+        stat.add(1.0)
+        stat.add(2.0)
+        clock.advance(1)
+        (window,) = read(stat)
+        assert (number, False) == (window.number, window.closed)
+        with monitel.register_event_handler(lambda _event: found.extend(read(stat))):
+            stat.flush()
+        closed = found.pop()
+        assert window._replace(closed=True) == closed
+        assert [[], []] == [found, read(stat)]
+
+
+@pytest.fixture
+def sink(monitel: ModuleType) -> Iterator[Callable[[Callable[..., Any]], None]]:
+    """Return a function that adds a sink for the duration of the test."""
+    added: list[Any] = []
+
+    def add(function: Callable[..., Any]) -> None:
+        monitel.window_sinks.add(function)
+        added.append(function)
+
+    yield add
+    while added:
+        monitel.window_sinks.remove(added.pop())
+
+
+def test_sink_receives_all_windows_before_any_handler(
+    make_stat: MakeStat,
+    read: Callable[..., list[Any]],
+    monitel: ModuleType,
+    clock: Any,
+    sink: Any,
+    *,
+    caplog: Any,
+    unraisable: Any,
+) -> None:
+    """A flush, or the expiry of windows, passes each of them to the sinks, and only then calls handlers, in order.
+
+    The bytes are those of open_windows() at the same moment, and a handler or a sink that raises stops neither.
+    """
+    stats, done = [make_stat(f"x{number}") for number in range(3)], []
+
+    def store(definition: Any, window: Any, content: bytes) -> None:
+        (listed,) = (each for each in read(*stats) if monitel.window_bytes.key(content) == each[:2])
+        assert monitel.window_bytes.encode(listed) == content
+        monitel.open_windows.forget(*monitel.window_bytes.key(content))
+        done.append((definition.name, window.sum, listed.number))
+
+    def handle(event: Any) -> None:
+        assert [] == read(*stats)
+        done.append(event.window.name)
+        raise KeyError(event.window.name)
+
+    sink(lambda *_window: 1 / 0)
+    sink(store)
+    with monitel.register_event_handler(handle):
+        for number, close in enumerate((monitel.flush, monitel.close_expired_windows), 1):
+            for stat in stats:
+                stat.add(0.5)
+            clock.advance(60)
+            with pytest.raises(KeyError, match="x0"):
+                close()
+            assert [*((stat.name, 0.5, number) for stat in stats), *(stat.name for stat in stats)] == done
+            done.clear()
+    assert (1, 4) == (caplog.text.count("a sink of windows raised"), len(unraisable))
+    caplog.clear()
+    unraisable.clear()  # their tracebacks keep the Stats
+
+
+def test_pending_window_is_sunk_when_it_is_resolved(
+    make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, clock: Any, sink: Any
+) -> None:
+    """Until then open_windows() has its known samples; windows are sunk in order, and a lost one never."""
+    stat, sunk = make_stat(), []
+    pending: list[Any] = []
+    sink(lambda _definition, window, content: sunk.append((window, *monitel.window_bytes.decode(content))))
     stat.add(1.0)
-    stat.add(2.0)
-    clock.advance(1)
+    stat._add_pending(pending.append, lambda: None)
     stat.flush()
-    monitel.unregister_event_handler(handle)
-    (window,) = found
-    assert window.closed
-    assert (2, 3.0) == (window.snapshot.count, window.snapshot.sum)
+    stat._add_pending(pending.append, lambda: None)
+    stat.flush()
+    stat.add(5.0)
+    stat.flush()
+    assert [(1, True, 1.0), (3, True, 5.0)] == [(each.number, each.closed, each.snapshot.sum) for each in read(stat)]
+    pending[1].resolve(None)
+    pending[0].resolve(2.0)
+    assert [] == sunk
+    stat._log_resolved()
+    assert [(1, 3.0), (3, 5.0)] == [(each.number, each.snapshot.sum) for _, each in sunk]
+    for window, each in sunk:
+        assert [getattr(window, name) for name in each.snapshot._fields] == [*each.snapshot]
     assert [] == read(stat)
 
 

@@ -1,0 +1,80 @@
+"""Sinks of closed windows: functions that store each window, before any event handler can be slow or raise."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monitel.window import StatDefinition, Window
+
+    Sink = Callable[[StatDefinition, Window, bytes], object]
+
+__all__ = ["add", "remove", "send"]
+
+_log = logging.getLogger("monitel")
+_lock = RLock()  # held briefly while the tuple is replaced
+_sinks: tuple[Sink, ...] = ()
+_warned = False
+
+
+def add(sink: Sink) -> None:
+    """Call ``sink(definition, window, content)`` for each window that is closed from now on.
+
+    It is called in the thread that closes the window, without a lock, and before the event handlers; for a window of
+    samples on a device, when their values are known. Until then, and until the sink calls
+    :func:`monitel.open_windows.forget`, :func:`monitel.open_windows.open_windows` includes the window. A forked child
+    keeps the sinks.
+
+    Args:
+        sink: Receives the definition of the Stat, the window, and its bytes (:mod:`monitel.window_bytes`). An exception
+            is logged once, and never raised into the caller.
+
+    Example:
+        >>> import monitel
+        >>> from monitel import window_sinks
+        >>> from monitel.window_bytes import key
+        >>> def store(definition, window, content):
+        ...     print(definition.name, window.sum, key(content)[1])
+        >>> window_sinks.add(store)
+        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
+        >>> loss.add(0.5)
+        >>> loss.flush()
+        loss 0.5 1
+        >>> window_sinks.remove(store)
+    """
+    global _sinks
+    with _lock:
+        _sinks = (*_sinks, sink)
+
+
+def remove(sink: Sink) -> None:
+    """Stop calling a sink. Idempotent."""
+    global _sinks
+    with _lock:
+        _sinks = tuple(other for other in _sinks if other != sink)
+
+
+def send(definition: StatDefinition, window: Window, content: bytes) -> None:
+    """Pass a closed window to the sinks."""
+    global _warned
+    for sink in _sinks:
+        try:
+            sink(definition, window, content)
+        except Exception:
+            if not _warned:
+                _warned = True
+                _log.warning("a sink of windows raised (further failures are not logged)", exc_info=True)
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = RLock()
+
+
+register_at_fork(after_in_child=_renew_lock)
