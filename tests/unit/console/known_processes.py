@@ -16,7 +16,7 @@ from monitel_otlp.autopsy.findings import (
     Undelivered,
     Wait,
 )
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.export.activity import Stage
 
 SECOND = 10**9
 #: 2026-01-02 03:04:05 UTC.
@@ -75,6 +75,6 @@ def dead_process() -> Findings:
         windows=[window_of("gradient.norm"), window_of("train.loss", attributes={"split": "train"})],
         counters=[CounterValue("training.samples", {}, 9592)],
         events=[PastEvent(START + SECOND, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
-        undelivered=Undelivered(requests=3, items=120, events=14, windows=2, samples=8),
+        undelivered=Undelivered(items=120, events=14, windows=2, samples=8),
         stacks='Fatal\nThread 0x01 (most recent call first):\n  File "train.py", line 12 in <module>\n',
     )

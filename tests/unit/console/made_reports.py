@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.spool.lock import Owner
+from monitel.blackbox.process import Owner
 from monitel_otlp.summary.report import JobName, Report, StageTotal, Total
 
 if TYPE_CHECKING:

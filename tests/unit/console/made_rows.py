@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from monitel_otlp.spool.lock import this_process
+from monitel.blackbox.process import this_process
 from monitel_otlp.summary.report import JobName, Report, StageTotal, Total
 from monitel_otlp.top.period import History
 from monitel_otlp.top.rank import Rank, Row

@@ -11,7 +11,7 @@ from tests.unit.console.known_processes import SECOND, dead_process, rank_of
 from monitel_otlp.autopsy.comparison import compare
 from monitel_otlp.autopsy.findings import Findings, State
 from monitel_otlp.autopsy.sentences import compared
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.export.activity import Stage
 from monitel_otlp.ledger.screen import Screen
 
 

@@ -13,7 +13,7 @@ from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process
 
 from monitel_otlp.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
 from monitel_otlp.autopsy.report import process_lines
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.export.activity import Stage
 from monitel_otlp.ledger.screen import Screen, columns_of
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ waits          all_reduce for 41 s
 open ranges    forward for 5.0 s
                attention for 1.0 s
 counters       training.samples 9592
-not delivered  3 requests with 120 items, 14 events, 2 open windows with 8
-               samples
+not delivered  120 items, 14 events, 2 open windows with 8 samples
 
 open windows             count  mean  last  min  max
 gradient.norm                4   2.5     2    1    4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.console.made_reports import report
 
-from monitel_otlp.spool.folder import SpoolError
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.summary.stored import LIMIT_BYTES, encode, read_reports, write_report
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def test_nothing_is_written_into_a_folder_that_others_can_write_to(folder: Path,
     link.symlink_to(folder)
     file.touch()
     for path in (link, file, tmp_path / "missing"):
-        with pytest.raises((SpoolError, OSError)):
+        with pytest.raises((FolderError, OSError)):
             write_report(path, report())
     folder.chmod(0o777)
-    with pytest.raises(SpoolError):
+    with pytest.raises(FolderError):
         write_report(folder, report())
     assert [] == [*folder.glob("*report*")]

@@ -9,9 +9,9 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from tests.unit.console.made_reports import JOB, LATE, S, late_ranks, report, totals
 
-from monitel_otlp.black_box.window_state import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
+from monitel.blackbox.process import Owner
 from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.spool.lock import Owner
+from monitel_otlp.record import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 from monitel_otlp.summary.jobs import Job, jobs_of
 from monitel_otlp.summary.report import JobName, Report, StageTotal, Total, step_total
 

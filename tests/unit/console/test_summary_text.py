@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.console.made_reports import LATE, S, late_ranks, report, totals
 
+from monitel.blackbox.process import Owner
 from monitel_otlp import Account
 from monitel_otlp.ledger.screen import Screen, columns_of
 from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.spool.lock import Owner
 from monitel_otlp.summary.lines import print_summary, summary_lines
 from monitel_otlp.summary.report import JobName, Total
 from monitel_otlp.summary.stored import write_report

@@ -208,7 +208,7 @@ class Record:
 
 
 def _key(window: OpenWindow) -> tuple[int, int]:
-    return window.serial, window.snapshot.start_ns
+    return window.serial, window.number
 
 
 def events_of(items: Sequence[Item]) -> list[LogRecord]:

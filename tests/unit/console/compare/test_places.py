@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.console.compare.made_runs import SECOND, START
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.compare import targets
 from monitel_otlp.compare.assembly import assemble
 from monitel_otlp.compare.disks import Disks
@@ -17,7 +18,6 @@ from monitel_otlp.compare.run import Number
 from monitel_otlp.compare.targets import Places, find_run, label_of
 from monitel_otlp.ledger.reading import StoredRun
 from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_ledgers_that_hang_are_left_out_and_named(
     """The run is unknown then, and the reason is among the problems."""
     monkeypatch.setattr(targets, "read_stored", lambda _: hanging.wait())
     problems: list[str] = []
-    with pytest.raises(SpoolError, match="there is no run"):
+    with pytest.raises(FolderError, match="there is no run"):
         find_run("run-7", Places([tmp_path / "runs"], tmp_path / "boxes", Disks(0.2)), problems)
     assert any("has not answered within 0.2 s" in each for each in problems)
 
@@ -105,8 +105,8 @@ def test_start_of_several_runs_names_none_of_them(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(targets, "read_stored", lambda folder: (found if folder == runs else [], []))
     places = Places([runs], tmp_path / "boxes")
     expected = "2 runs without an id have started at .*: give the spool, the black box or the process id of one of them"
-    with pytest.raises(SpoolError, match=expected):
+    with pytest.raises(FolderError, match=expected):
         find_run(label_of(stored(11)), places, [])
-    with pytest.raises(SpoolError, match="holds 3 runs"):
+    with pytest.raises(FolderError, match="holds 3 runs"):
         find_run(str(runs), places, [])
     assert "run-7" == find_run("run-7", places, []).label

@@ -187,8 +187,8 @@ class Findings:
         counters: Values of counters, in the order of their names.
         events: Events, the oldest first.
         undelivered: Telemetry that no backend has acknowledged.
-        stacks: Stacks of the Python threads, of a dead process without a crash that of its main thread in the last second;
-            empty if unknown.
+        stacks: Stacks of the Python threads; of a dead process without a crash that of its main thread in the last
+            second; empty if unknown.
         kernel: State of a live process in the kernel; None if unknown.
         spool: The spool of the process, with telemetry that is on disk; None if there is none.
         collected_in: The spool that holds its telemetry now; None for a box.

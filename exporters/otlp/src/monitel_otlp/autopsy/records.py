@@ -1,4 +1,4 @@
-"""The names of processes, and their events, from journals and from messages of the protocol."""
+"""The names of processes, and their events, as they are shown; attributes in messages of the protocol."""
 
 from __future__ import annotations
 
@@ -34,30 +34,13 @@ def value_of(message: AnyValue) -> Any:
     return getattr(message, kind)
 
 
-def event_of(record: Any) -> PastEvent:
-    """Return a log record of a request as an event. A body that is a mapping becomes part of the data."""
-    body = value_of(record.body)
-    return _event(
-        record.time_unix_nano or record.observed_time_unix_nano,
-        record.severity_number,
-        record.event_name,
-        None if body == record.event_name else body,
-        attributes_of(record.attributes),
-    )
-
-
 def event_of_plain(plain: LogRecord) -> PastEvent:
     """Return a log record of a journal as an event. A body that is a mapping becomes part of the data."""
     step = {} if plain.step is None else {"training.step": plain.step}
-    attributes = {**step, **plain.attributes}
-    return _event(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope, plain.body, attributes)
-
-
-def _event(time_ns: int, severity: int, name: str, body: Any, attributes: Mapping[str, Any]) -> PastEvent:
-    data = _few({**(body if isinstance(body, dict) else {}), **attributes})
-    if isinstance(body, str):
-        data = {"message": body, **data}
-    return PastEvent(time_ns, severity, name or "log", data)
+    data = _few({**(plain.body if isinstance(plain.body, dict) else {}), **step, **plain.attributes})
+    if isinstance(plain.body, str):
+        data = {"message": plain.body, **data}
+    return PastEvent(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope or "log", data)
 
 
 def _few(data: dict[str, Any]) -> dict[str, Any]:

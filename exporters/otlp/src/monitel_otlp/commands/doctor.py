@@ -13,18 +13,15 @@ from contextlib import closing, contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
 from monitel.variables import name_of_variable, read_variables
-from monitel_otlp.boxes.discovery import find_boxes
-from monitel_otlp.boxes.place import PlaceError, choose_root
-from monitel_otlp.boxes.room import Room
 from monitel_otlp.choices import CHOICES, LEAST_BOX_SIZE, box_settings
 from monitel_otlp.commands.output import show
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
+from monitel_otlp.discovery import find_boxes, find_spools
 from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
-from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.lock import lock_support
 from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.factory import make_transports
 
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Transport
 
 _TIMEOUT = 5.0  # seconds per attempt
+_PART = 100  # a box takes one part in so many of the free space
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 #: Advice for a failed attempt, by a pattern of its reason. The first match is used.
@@ -169,7 +167,7 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
     nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
     _row("spool", f"{root}{_spool_state(root, nearest)}", source)
     if _is_usable(nearest):
-        _row("spool lock", lock_support(nearest))
+        _row("spool lock", _lock_support(nearest))
     if sdk_is_disabled():
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
 
@@ -182,17 +180,19 @@ def _show_black_box(settings: BoxSettings) -> None:
         _row("black box", "off", name_of_variable("black_box"))
     else:
         try:
-            root = choose_root(settings.folder, create=False)
-        except PlaceError as error:
+            path, kind, free = _place(settings.folder)
+        except FolderError as error:
             _row("black box", f"NONE: {error}", source)
             boxes.problems = [each for each in boxes.problems if each not in str(error)]
         else:
-            with closing(root.folder):
-                allowed = Room(root.folder, settings.size).allowance()
-            _row("black box", f"{root.path} ({root.file_system})", source)
-            size = f"at most {allowed.bytes:,} bytes per process ({allowed.reason})"
-            _row("black box size", size if allowed.bytes >= LEAST_BOX_SIZE else f"NOT ENOUGH ROOM: {size}")
-    waiting = Counter(each.parent for each in (*boxes.dead, *boxes.collected))
+            allowed, reason = min(
+                (settings.size, "black_box_size"),
+                (free // _PART, f"1 % of the {free} bytes that are free in the file system"),
+            )
+            _row("black box", f"{path} ({kind})", source)
+            size = f"at most {allowed:,} bytes per process ({reason})"
+            _row("black box size", size if allowed >= LEAST_BOX_SIZE else f"NOT ENOUGH ROOM: {size}")
+    waiting = Counter(each.parent for each in (*boxes.dead, *boxes.ended))
     for folder, number in sorted(waiting.items()):
         killed = f"{number} {'process' if number == 1 else 'processes'}"
         _row("killed", f"{killed}; deliver the telemetry with: monitel replay {shlex.quote(str(folder))}")
@@ -200,6 +200,44 @@ def _show_black_box(settings: BoxSettings) -> None:
         _row("problem", f"damaged black boxes, which nothing reads: {', '.join(map(str, boxes.corrupt))}")
     for problem in boxes.problems:
         _row("problem", problem)
+
+
+def _place(given: Path | None) -> tuple[Path, str, int]:
+    """Return the folder of the boxes, the kind of its file system, and the bytes that are free in it.
+
+    Raises:
+        FolderError: There is none.
+    """
+    before = [each for each in ([given] if given else automatic_roots()) if os.path.lexists(each)]
+    root, in_memory = open_root(given)
+    with closing(root):
+        space = root.space()
+        if root.path not in before:
+            root.path.rmdir()  # open_root() has made it
+        if not in_memory:
+            raise FolderError(f"{str(root.path)!r} is not in memory: give a folder in /dev/shm")
+        return root.path, "memory", space.f_bavail * space.f_frsize
+
+
+def _lock_support(folder: Path) -> str:
+    """Return a description of the locks in a folder, in which a folder is made, and removed."""
+    if not AVAILABLE:
+        return f"none ({UNAVAILABLE})"
+    probe = folder / f".monitel-lock-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        probe.mkdir(0o700)
+        opened = Folder.open(probe)
+        try:
+            if (lock := Lock.take(opened)) is not None:
+                lock.close()
+            return "locks of open files"
+        finally:
+            opened.remove()
+            opened.close()
+    except FolderError as error:
+        return f"NONE: {error}"
+    except OSError as error:
+        return f"unknown ({error.strerror})"
 
 
 def _spool_state(root: Path, nearest: Path) -> str:

@@ -1,24 +1,26 @@
-"""The numbers of processes in their requests: from spools, and from black boxes."""
+"""The numbers of processes: from spools, and from black boxes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otlp.autopsy.death_events import cause_of
-from monitel_otlp.autopsy.records import attributes_of as builtin_attributes
-from monitel_otlp.autopsy.records import event_of, whole
+from monitel_otlp.autopsy.records import event_of_plain, whole
 from monitel_otlp.collection.death import NAME as DIED
 from monitel_otlp.compare.run import Number, can_be_counted
+from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.values.latest import STEP_TIME, STEPS, attributes_of, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel.blackbox.forms import LogRecord
+    from monitel_otlp.metrics.readings import PlainCounter
     from monitel_otlp.values.run_values import Key, Scalar
 
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
@@ -98,35 +100,27 @@ class Process:
         return int(count[1].value), seconds[1].value
 
 
-def add_requests(requests: Iterable[FrozenRequest], found: dict[str, Process]) -> None:
-    """Add the numbers in requests of metrics and logs to the processes that they are from.
+def add_metrics(process: Process, resource_metrics: Any) -> None:
+    """Add the numbers in a message to a process; the oldest message first."""
+    for scope in resource_metrics.scope_metrics:
+        if scope.scope.name == _SCOPE:
+            for metric in scope.metrics:
+                _add_metric(process, metric)
 
-    Args:
-        requests: The requests, the oldest first.
-        found: The processes by :func:`identity`, which grows.
-    """
-    for request in requests:
-        message: Any = request.message()
-        for of_resource in getattr(message, f"resource_{request.signal}"):
-            attributes = builtin_attributes(of_resource.resource.attributes)
-            process = found.setdefault(identity(attributes), Process(attributes))
-            for scope in getattr(of_resource, f"scope_{request.signal}"):
-                if scope.scope.name == _SCOPE:
-                    _add(process, request.signal, scope)
+
+def add_counters(process: Process, counters: Iterable[PlainCounter], time_ns: int) -> None:
+    """Add the counters of a process at a time, Unix ns."""
+    for name, unit, _, pairs, total, *_ in counters:
+        key = name, attributes_of(KeyValue.FromString(each) for each in pairs)
+        if name != _TIME:
+            process.totals[key] = time_ns, Number(total, unit, True)
+        elif can_be_counted(total):
+            process.activities[str(dict(key[1]).get("training.activity", ""))] = time_ns, total
 
 
 def identity(attributes: Mapping[str, Any]) -> str:
     """Return the identity of a process by the attributes of its resource."""
     return " ".join(str(attributes.get(name, "")) for name in _PROCESS)
-
-
-def _add(process: Process, signal: str, scope: Any) -> None:
-    if signal == "metrics":
-        for metric in scope.metrics:
-            _add_metric(process, metric)
-    elif signal == "logs":
-        for record in scope.log_records:
-            _add_event(process, record)
 
 
 def _add_metric(process: Process, metric: Any) -> None:
@@ -158,8 +152,9 @@ def _points(metric: Any, data: Any) -> Iterator[tuple[int, Key, float]]:
             yield point.time_unix_nano, (metric.name, attributes_of(point.attributes)), getattr(point, value)
 
 
-def _add_event(process: Process, record: Any) -> None:
-    event = event_of(record)
+def add_event(process: Process, plain: LogRecord) -> None:
+    """Add an event to a process."""
+    event = event_of_plain(plain)
     process.last_ns = max(process.last_ns, event.time_ns)
     if event.name == _CONFIG:
         process.config.update(flat(event.attributes))
@@ -172,13 +167,13 @@ def _add_event(process: Process, record: Any) -> None:
         if (step := whole(event.attributes.get(_STEP))) is not None:
             process.add_step(step, event.time_ns)
     elif event.name == _LOG:
-        _add_logged(process, record, event.time_ns)
+        _add_logged(process, plain, event.time_ns)
 
 
-def _add_logged(process: Process, record: Any, time_ns: int) -> None:
-    """Add the numbers of one ``monitel.log()`` call, whose gauges a process that was killed may not have encoded."""
-    attributes = tuple(each for each in attributes_of(record.attributes) if each[0] != _STEP)
-    for name, value in builtin_attributes(record.body.kvlist_value.values).items():
+def _add_logged(process: Process, plain: LogRecord, time_ns: int) -> None:
+    """Add the numbers of one ``monitel.log()`` call, whose gauges a process that was killed may not have recorded."""
+    attributes = attributes_of(key_values({key: each for key, each in plain.attributes.items() if key != _STEP}))
+    for name, value in (plain.body if isinstance(plain.body, dict) else {}).items():
         before_ns, before = process.gauges.get((name, attributes), (0, Number(0)))
         if isinstance(value, int | float) and time_ns >= before_ns:
             process.gauges[name, attributes] = time_ns, Number(value, before.unit)

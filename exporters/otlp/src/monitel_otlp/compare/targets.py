@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from monitel.blackbox.folder import FolderError
-from monitel_otlp.boxes.box_lock import NAME
-from monitel_otlp.boxes.discovery import find_boxes, process_of
-from monitel_otlp.boxes.layout import HEADER
 from monitel_otlp.compare.assembly import assemble, is_complete, is_last_attempt
 from monitel_otlp.compare.disks import Disks, HangingError
 from monitel_otlp.compare.telemetry import Telemetry
+from monitel_otlp.discovery import find_boxes, find_spools, holds_boxes, is_box, process_of
 from monitel_otlp.ledger.reading import read_stored
 from monitel_otlp.ledger.screen import Screen
-from monitel_otlp.spool.discovery import find_spools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -182,10 +179,10 @@ def _in_folder(path: Path, places: Places, problems: list[str]) -> Run:
         raise FolderError(f"{str(path)!r} is not a folder: give the folder that holds it")
     disks = places.disks
     names = disks.read(path, partial(os.listdir, path))
-    if HEADER in names or NAME.fullmatch(path.absolute().name):
+    if is_box(names):
         return _of_boxes([path], places, problems)
     found = Telemetry(lambda _: True, problems, disks)
-    if any(map(NAME.fullmatch, names)):
+    if disks.read(path, partial(holds_boxes, path)):
         boxes = disks.read(path, partial(find_boxes, path))
         problems += boxes.problems
         for box in boxes.readable:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
-
-from monitel.context_page import read_page
-from monitel_otlp.autopsy.records import attributes_of
-from monitel_otlp.black_box.contents import read_box, read_header
-from monitel_otlp.boxes.box_lock import has_called_exec, is_alive
-from monitel_otlp.boxes.layout import BoxError
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.record import READING, WINDOW, Item
+from monitel.window_bytes import encode
 from monitel_otlp.collection.death import Deaths, death_of
-from monitel_otlp.collection.recovered_spool import write_spool
 from monitel_otlp.compare.disks import Disks, HangingError
-from monitel_otlp.compare.evidence import Process, add_requests, identity
-from monitel_otlp.spool.folder import Folder, SpoolError
-from monitel_otlp.spool.spool import Spool
+from monitel_otlp.compare.evidence import Process, add_counters, add_event, add_metrics, identity
+from monitel_otlp.discovery import has_called_exec, is_running
+from monitel_otlp.export.requests import Encoded, MetricsEncoder, ReadingsEncoder
+from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.windows import Mapping, WindowPoints
+from monitel_otlp.messages.request import REQUESTS
+from monitel_otlp.record import RecordError, page_of, read_head, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-
-    from monitel_otlp.black_box.contents import Contents
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.record import Record
 
 _LARGEST = 256 << 20  # bytes of a spool that is read
-_SIGNALS = ("metrics", "logs")
+_JOURNALS = ("metrics", "logs", "readings")
+_PER_REQUEST = 500  # items
 
 
 class Telemetry:
@@ -64,26 +59,17 @@ class Telemetry:
         """The processes, in the order in which they were found."""
         return [each for each in self._found.values() if self._wanted(each)]
 
-    def add_spool(self, folder: Path) -> None:
-        """Read a spool, once. It is left out if its first request is not of a process that is wanted."""
-        if folder in self._read:
+    def add_spool(self, path: Path) -> None:
+        """Read a spool, once. It is left out if its process is not wanted."""
+        if path in self._read:
             return
-        self._read.add(folder)
+        self._read.add(path)
         try:
-            first: dict[str, Process] = {}
-            for signal in _SIGNALS:
-                add_requests(islice(self._requests(folder, [signal]), 1), first)
-            if not any(map(self._wanted, first.values())):
-                return
-            signals = _SIGNALS[1:] if self._rank_zero and all(each.rank for each in first.values()) else _SIGNALS
-            size = self._disks.read(folder.parent, lambda: _size(folder, signals))
-            if size > _LARGEST:
-                self._problems.append(f"{str(folder)!r} is left out, because it has {size:,} bytes")
-                return
-            add_requests(self._requests(folder, signals), self._found)
+            record = self._disks.read(path.parent, lambda: self._spool(path))
+            if record is not None:
+                self._add(record, _process_of(record))
         except Exception as error:  # the spool may be damaged in any way
-            known = isinstance(error, SpoolError | OSError)
-            self._problems.append(str(error) if known else f"{str(folder)!r} cannot be read: {error!r}")
+            self._report(path, error)
 
     def add_box(self, path: Path) -> None:
         """Read a black box, and the spool of its process. A box that vanishes meanwhile is left out."""
@@ -91,50 +77,83 @@ class Telemetry:
             read = self._disks.read(path.parent, lambda: self._box(path))
             if read is None:
                 return
-            process, resource, alive, contents = read
-            spool = Path(contents.header.spool_dir)
-            if spool.is_absolute():
-                self.add_spool(spool)  # nothing is found in a folder that does not exist
-            key = identity(attributes_of(resource.attributes))
-            found = self._found.setdefault(key, process)
-            found.attributes = process.attributes
+            record, alive = read
+            spool = record.spool
+            if spool is not None and spool.is_absolute() and self._disks.read(spool.parent, spool.is_dir):
+                self.add_spool(spool)
+            found = self._add(record, _process_of(record))
             found.alive, found.spool_dir = alive, spool
-            self._add_contents(contents, alive=alive)
-            created_ns = contents.header.created_ns
-            found.last_ns = max(found.last_ns, created_ns if contents.cut is None else contents.cut.time_ns)
-            found.started_ns = found.started_ns or created_ns
-            if (step := read_page(contents.context).step) is not None:
-                found.add_step(step, found.last_ns)
+            if not alive and not has_called_exec(record.owner):
+                add_event(found, death_of(record, Deaths()).event())
+            add_counters(found, record.counters, record.time_ns)
+            found.last_ns = max(found.last_ns, record.time_ns)
+            found.started_ns = found.started_ns or record.created_ns
+            if record.page.step is not None:
+                found.add_step(record.page.step, found.last_ns)
         except Exception as error:  # the box may be damaged in any way
-            known = isinstance(error, SpoolError | BoxError)
             if isinstance(error, HangingError) or path.exists():
-                self._problems.append(f"{str(path)!r} cannot be read: {error if known else repr(error)}")
+                self._report(path, error)
 
-    def _requests(self, folder: Path, signals: Sequence[str]) -> Iterator[FrozenRequest]:
-        return self._disks.each(folder.parent, lambda: Spool(folder).peek(signals))
+    def _report(self, path: Path, error: Exception) -> None:
+        if isinstance(error, FolderError):
+            self._problems.append(str(error))
+        else:
+            reason = str(error) if isinstance(error, RecordError) else repr(error)
+            self._problems.append(f"{str(path)!r} cannot be read: {reason}")
 
-    def _box(self, path: Path) -> tuple[Process, Resource, bool, Contents] | None:
-        """Read a box; None if its process is not wanted."""
-        with closing(Folder.open(path, probe=False)) as folder:
-            header = read_header(folder)
-            resource = ResourceMetrics.FromString(header.resource).resource
-            process = Process(attributes_of(resource.attributes))
-            process.attributes["process.pid"] = int(header.owner.pid)
+    def _spool(self, path: Path) -> Record | None:
+        """Read a spool; None if its process is not wanted."""
+        with closing(Folder.open(path)) as folder:
+            process = _process_of(read_head(folder))
             if not self._wanted(process):
                 return None
-            return process, resource, is_alive(folder), read_box(folder)
+            journals = ["logs"] if self._rank_zero and process.rank else [*_JOURNALS]
+            size = sum(folder.status(name).st_size for name in folder.names() if name.startswith(tuple(journals)))
+            if size > _LARGEST:
+                self._problems.append(f"{str(path)!r} is left out, because it has {size:,} bytes")
+                return None
+            return read_record(folder, journals=journals)
 
-    def _add_contents(self, contents: Contents, *, alive: bool) -> None:
-        """Add everything in a box, with all of its counters, as the requests that it would become."""
-        if contents.cut is not None:
-            counters = [(*each[:-1], None) for each in contents.cut.counters]
-            contents.cut = contents.cut._replace(counters=counters)  # type: ignore[arg-type]
-        lives = alive or has_called_exec(contents.header.owner)
-        death = None if lives else death_of(contents, Deaths())
-        with TemporaryDirectory(prefix="monitel-") as temporary, closing(Spool(Path(temporary) / "spool")) as spool:
-            write_spool(contents, death, spool)
-            add_requests(spool.peek(_SIGNALS), self._found)
+    def _box(self, path: Path) -> tuple[Record, bool] | None:
+        """Read a box; None if its process is not wanted."""
+        with closing(Folder.open(path, probe=False)) as folder:
+            head = read_head(folder)
+            if not self._wanted(_process_of(head)):
+                return None
+            return read_record(folder), is_running(folder, head.owner, page_of(folder))
+
+    def _add(self, record: Record, process: Process) -> Process:
+        """Add the items of a record, and its open windows."""
+        found = self._found.setdefault(identity(process.attributes), process)
+        for message in _messages(record):
+            for resource in message.resource_metrics:
+                add_metrics(found, resource)
+        for event in record.events:
+            add_event(found, event)
+        return found
 
 
-def _size(folder: Path, signals: tuple[str, ...]) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(signals))
+def _process_of(record: Record) -> Process:
+    return Process({**record.attributes, "process.pid": int(record.owner.pid)})
+
+
+def _messages(record: Record) -> list[Any]:
+    """Return the unsettled metrics of a record, and its open windows, as the messages that a backend would get."""
+    if "mapping" not in record.identity:
+        return []  # no exporter has sent any
+    resource, mapping = record.identity["resource"], Mapping(*record.identity["mapping"])
+    totals = Totals(Definitions(record.names.__getitem__), histograms=False, stored=record.totals)
+    items, settled = record.items.get("metrics", []), record.settled.get("metrics", 0)
+    totals.add([each for each in items if totals.number < each.number <= settled], settled)
+    following = record.unsettled("metrics")
+    number = max([settled, *(each.last for each in items)])
+    opened = [(each.number, encode(each.window)) for each in record.open_windows]
+    following += [Item(number + at, 1, WINDOW, value) for at, value in enumerate(opened, 1)]
+    encoder, found = MetricsEncoder(resource, totals, WindowPoints(mapping)), list[Encoded]()
+    for begin in range(0, len(following), _PER_REQUEST):
+        encoded = encoder.encode(following[begin : begin + _PER_REQUEST])
+        totals.commit(following[begin : begin + _PER_REQUEST][-1].last, encoded.draft)
+        found.append(encoded)
+    readings = [each for each in record.unsettled("readings") if each.kind == READING]
+    found += [ReadingsEncoder(resource).encode([each]) for each in readings]
+    return [REQUESTS["metrics"].FromString(each.body) for each in found]

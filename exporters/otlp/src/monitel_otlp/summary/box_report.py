@@ -105,13 +105,13 @@ def box_report(record: Record, death: Death | None, spool: Path) -> Report:
 
 def _series(record: Record) -> Iterator[tuple[str, list[KeyValue], Total]]:
     """Yield the series of a report up to the snapshot, and their windows since then."""
-    for series, *total in record.reported:
-        yield series.name, key_values(series.attributes), Total(*total)
+    for series, count, total, windows, largest in record.reported:
+        yield series.name, key_values(series.attributes), Total(count, total, windows, largest)
     for each in record.windows:
         if each.series.name in REPORTED:
             numbers = each.window.snapshot
-            largest = (1, numbers.max) if numbers.count and math.isfinite(numbers.max) else (0, 0.0)
-            yield each.series.name, key_values(each.series.attributes), Total(numbers.count, numbers.sum, *largest)
+            known = (1, numbers.max) if numbers.count and math.isfinite(numbers.max) else (0, 0.0)
+            yield each.series.name, key_values(each.series.attributes), Total(numbers.count, numbers.sum, *known)
 
 
 def _activities(counters: Iterable[PlainCounter]) -> dict[str, int]:

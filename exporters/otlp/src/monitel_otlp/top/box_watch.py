@@ -18,7 +18,7 @@ from monitel_otlp.autopsy.box_findings import identity_of_record
 from monitel_otlp.autopsy.records import event_of_plain, whole
 from monitel_otlp.discovery import is_running
 from monitel_otlp.ledger.run_identity import parent_of, process_name
-from monitel_otlp.record import REPORTED, Record, RecordError, events_of, files_of, names_of, read_head, read_record
+from monitel_otlp.record import Record, RecordError, events_of, files_of, names_of, read_head, read_record
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import JobName, job_of
 from monitel_otlp.top.numbers import Numbers
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from monitel_otlp.autopsy.findings import Identity, PastEvent
 
 LOGGED = "run.log"  # the event of a monitel.log() call
+
 
 class BoxWatch:
     """One black box, which is read again and again.
@@ -72,6 +73,7 @@ class BoxWatch:
         self._page_file = -1
         self._step_times = b""
         self._tail = Tail("logs")
+        self._seen = 1  # definitions
         self._folder = Folder.open(path, probe=False)
         try:
             self.record: Record = read_head(self._folder)
@@ -103,11 +105,11 @@ class BoxWatch:
         if only_page and self.record.snapshot is not None:
             return
         self.distribution.see(self._step_times, time.monotonic_ns())
-        is_other, self.show = show != self.show, show
+        self.show = show
         events = [each for each in events_of(self._tail.read(self._folder)) if each.name != LOGGED]
         if events:
             self.event = event_of_plain(events[-1])
-        self._see_snapshot(is_other=is_other)
+        self._see_snapshot()
 
     @property
     def thread(self) -> int:
@@ -185,8 +187,8 @@ class BoxWatch:
             with suppress(FileNotFoundError):
                 self._page_file = self._folder.open_file(PAGE, os.O_RDONLY)
 
-    def _see_snapshot(self, *, is_other: bool) -> None:
-        """Take over a new snapshot, or another value of the present one.
+    def _see_snapshot(self) -> None:
+        """Take over a new snapshot.
 
         Raises:
             RecordError: The values of the snapshot are not those of a snapshot.
@@ -194,13 +196,14 @@ class BoxWatch:
         known = self.record.snapshot
         try:
             snapshot = read_snapshot(self._folder)
-            if snapshot is None or (known is not None and snapshot.monotonic_ns <= known.monotonic_ns and not is_other):
+            if snapshot is None or (known is not None and snapshot.monotonic_ns <= known.monotonic_ns):
                 return
             record = Record(self.path, self.record.names, snapshot)
             if len(record.names) <= _largest(snapshot):
                 record.names = names_of(self._folder)
-                series = [Definition(*each) for each in record.names[1:]]
-                self.numbers.add_stats(each.name for each in series if each.kind == STAT)
+            series = [Definition(*each) for each in record.names[self._seen :]]
+            self.numbers.add_stats(each.name for each in series if each.kind == STAT)
+            self._seen = len(record.names)
             self.numbers.log(record.numbers)
             self.numbers.see(record.windows)
             report = box_report(record, None, self.path)
@@ -209,14 +212,13 @@ class BoxWatch:
         except Exception as error:  # its checksum is right, and its values are not
             raise RecordError(f"its values are not those of a black box: {error!r}") from error
         self.record = record
-        if known is None or snapshot.monotonic_ns > known.monotonic_ns:
-            self.history.add(report)
+        self.history.add(report)
 
 
 def _largest(snapshot: Any) -> int:
     """Return the largest number of a definition that a snapshot refers to."""
     numbers = (each[0] for name in ("totals", "numbers") for each in snapshot.values.get(name) or ())
-    return max([0, *snapshot.window_names, *numbers])
+    return int(max([0, *snapshot.window_names, *numbers]))
 
 
 class Tail:

@@ -49,7 +49,7 @@ class Numbers:
                 self._samples[name], self._series[name] = each.window.snapshot.last, each.number
 
     def log(self, numbers: Iterable[tuple[Definition, int, float]]) -> None:
-        """Take over the last numbers of ``monitel.log()``, and their times. Of several with one name, the last counts."""
+        """Take over the last numbers of ``monitel.log()`` with their times. Of one name the latest counts."""
         for series, _, value in sorted(numbers, key=lambda each: each[1]):
             if series.name in self._logged or len(self._logged) < _MOST:
                 self._logged[series.name] = value
