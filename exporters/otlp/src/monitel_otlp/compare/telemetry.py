@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import Folder, FolderError
@@ -11,7 +11,7 @@ from monitel.window_bytes import encode
 from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.compare.disks import Disks, HangingError
 from monitel_otlp.compare.evidence import Process, add_counters, add_event, add_metrics, identity
-from monitel_otlp.discovery import has_called_exec, is_running
+from monitel_otlp.discovery import has_called_exec, is_box, is_running
 from monitel_otlp.export.requests import Encoded, MetricsEncoder, ReadingsEncoder
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
@@ -65,24 +65,22 @@ class Telemetry:
             return
         self._read.add(path)
         try:
-            record = self._disks.read(path.parent, lambda: self._spool(path))
+            record = self._disks.read(path.parent, lambda: self._record(path))
             if record is not None:
-                self._add(record, _process_of(record))
+                self._add(record)
         except Exception as error:  # the spool may be damaged in any way
             self._report(path, error)
 
     def add_box(self, path: Path) -> None:
         """Read a black box, and the spool of its process. A box that vanishes meanwhile is left out."""
         try:
-            read = self._disks.read(path.parent, lambda: self._box(path))
-            if read is None:
+            record = self._disks.read(path.parent, lambda: self._record(path))
+            if record is None:
                 return
-            record, alive = read
-            spool = record.spool
-            if spool is not None and spool.is_absolute() and self._disks.read(spool.parent, spool.is_dir):
-                self.add_spool(spool)
-            found = self._add(record, _process_of(record))
-            found.alive, found.spool_dir = alive, spool
+            record = self._with_spool(record)
+            alive = self._disks.read(path.parent, lambda: _is_running(path))
+            found = self._add(record)
+            found.alive, found.spool_dir = alive, record.spool
             if not alive and not has_called_exec(record.owner):
                 add_event(found, death_of(record, Deaths()).event())
             add_counters(found, record.counters, record.time_ns)
@@ -94,6 +92,19 @@ class Telemetry:
             if isinstance(error, HangingError) or path.exists():
                 self._report(path, error)
 
+    def _with_spool(self, record: Record) -> Record:
+        """Return a record together with what was moved from its box to the disk."""
+        spool = record.spool
+        if spool is None or not spool.is_absolute():
+            return record
+        self._read.add(spool)
+        try:
+            both = self._disks.read(spool.parent, lambda: self._record(record.path, spool) if spool.is_dir() else None)
+        except Exception as error:
+            self._report(spool, error)
+            return record
+        return both or record
+
     def _report(self, path: Path, error: Exception) -> None:
         if isinstance(error, FolderError):
             self._problems.append(str(error))
@@ -101,29 +112,26 @@ class Telemetry:
             reason = str(error) if isinstance(error, RecordError) else repr(error)
             self._problems.append(f"{str(path)!r} cannot be read: {reason}")
 
-    def _spool(self, path: Path) -> Record | None:
-        """Read a spool; None if its process is not wanted."""
-        with closing(Folder.open(path)) as folder:
-            process = _process_of(read_head(folder))
+    def _record(self, path: Path, spool: Path | None = None) -> Record | None:
+        """Read a record; None if its process is not wanted."""
+        with ExitStack() as opened:
+            paths = [path] if spool is None else [path, spool]
+            folders = [opened.enter_context(closing(Folder.open(each, probe=each in self._read))) for each in paths]
+            process, journals = _process_of(read_head(folders[0])), [*_JOURNALS]
             if not self._wanted(process):
                 return None
-            journals = ["logs"] if self._rank_zero and process.rank else [*_JOURNALS]
-            size = sum(folder.status(name).st_size for name in folder.names() if name.startswith(tuple(journals)))
+            if self._rank_zero and process.rank and not is_box(folders[0].names()):
+                journals = ["logs"]
+            last = folders[-1]
+            size = sum(last.status(name).st_size for name in last.names() if name.startswith(tuple(journals)))
             if size > _LARGEST:
-                self._problems.append(f"{str(path)!r} is left out, because it has {size:,} bytes")
+                self._problems.append(f"{str(paths[-1])!r} is left out, because it has {size:,} bytes")
                 return None
-            return read_record(folder, journals=journals)
+            return read_record(folders[0], None if spool is None else folders[1], journals)
 
-    def _box(self, path: Path) -> tuple[Record, bool] | None:
-        """Read a box; None if its process is not wanted."""
-        with closing(Folder.open(path, probe=False)) as folder:
-            head = read_head(folder)
-            if not self._wanted(_process_of(head)):
-                return None
-            return read_record(folder), is_running(folder, head.owner, page_of(folder))
-
-    def _add(self, record: Record, process: Process) -> Process:
+    def _add(self, record: Record) -> Process:
         """Add the items of a record, and its open windows."""
+        process = _process_of(record)
         found = self._found.setdefault(identity(process.attributes), process)
         for message in _messages(record):
             for resource in message.resource_metrics:
@@ -131,6 +139,11 @@ class Telemetry:
         for event in record.events:
             add_event(found, event)
         return found
+
+
+def _is_running(path: Path) -> bool:
+    with closing(Folder.open(path, probe=False)) as folder:
+        return is_running(folder, read_head(folder).owner, page_of(folder))
 
 
 def _process_of(record: Record) -> Process:

@@ -1,0 +1,149 @@
+"""The record of this process with known content, in a box with journals, and its copy as that of a killed process."""
+
+from __future__ import annotations
+
+import marshal
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+
+from monitel.blackbox.box import Box
+from monitel.blackbox.folder import Folder
+from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
+from monitel.blackbox.names import FILE, Names, read_names
+from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
+from monitel.window_bytes import OpenWindow, Snapshot, encode
+from monitel_otlp.export.windows import Mapping
+from monitel_otlp.messages.attributes import key_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECOND = 10**9
+START = 1_767_323_045 * SECOND
+ATTRIBUTES: dict[str, str | int] = {
+    "service.name": "llm",
+    "training.run.id": "run-7",
+    "training.rank": 2,
+    "training.world_size": 4,
+}
+DOING = {
+    "step": 1199,
+    "first_step": 1,
+    "waits": [("all_reduce", 7, 41.0)],
+    "ranges": [("forward", 5.0)],
+    "activity": ("data", 3.0),
+    "thread": 7,
+    "stage": ("forward", True, 2.0, 7),
+    "goodput": 0.75,
+}
+#: Of a process that has not existed since the machine was started.
+KILLED = "20260102T030405-4194399-5-abcdef"
+
+
+def definition(name: str, kind: str = STAT, **attributes: Any) -> Definition:
+    """Return a series."""
+    suffixes = ("mean", "sum", "count") if kind == STAT else ()
+    return Definition(kind, name, name, "s", "", False, attributes, suffixes)
+
+
+def window(serial: int, number: int, *samples: float, at_s: int = 0) -> OpenWindow:
+    """Return a window of ten seconds."""
+    begin_ns = START + at_s * SECOND
+    fields = begin_ns, begin_ns + 10 * SECOND, len(samples), sum(samples), min(samples), max(samples), samples[-1]
+    return OpenWindow(serial, number, False, begin_ns, Snapshot(*fields, 0, 1, 2, None, None))
+
+
+class Recorded:
+    """A box that is written by hand, without threads.
+
+    Attributes:
+        box: The box.
+        open: The open windows, with the series of each.
+    """
+
+    def __init__(self, root: Path, spool: Path | None = None, **identity: Any) -> None:
+        message = ResourceMetrics()
+        message.resource.attributes.extend(key_values(ATTRIBUTES))
+        usual = {
+            "resource": message.SerializeToString(),
+            "attributes": ATTRIBUTES,
+            "scope": ("monitel", "", ""),
+            "mapping": tuple(Mapping("cumulative", START, "percentiles")),
+            "run": "",
+            "off": [],
+        }
+        self.box = Box(spool, root, {**usual, **identity})
+        assert self.box.folder is not None, self.box.problem
+        self.path = self.box.folder.path
+        self.open: list[tuple[Definition, OpenWindow]] = []
+        self.box.open_windows = lambda: (
+            b"".join(encode(each) for _, each in self.open),
+            tuple(self.number(series) for series, _ in self.open),
+        )
+        self.box.sources["doing"] = lambda: DOING
+        counter = KeyValue.FromString(key_values({"training.activity": "step"})[0].SerializeToString())
+        self.box.sources["counters"] = lambda: [
+            ("training.time", "s", "", [counter.SerializeToString()], 80.0, START, None),
+            ("training.samples", "1", "", [], 9592, START, None),
+            ("training.steps", "1", "", [], 300, START, None),
+        ]
+
+    def number(self, series: Definition) -> int:
+        """Return the number of a series."""
+        return self.box.names.define(repr(series), tuple(series))
+
+    def close(self, series: Definition, closed: OpenWindow) -> None:
+        """Append a closed window."""
+        self._append("metrics", WINDOW, (self.number(series), encode(closed._replace(closed=True))))
+
+    def log(self, name: str, value: float, at_s: int = 0) -> None:
+        """Append a logged number."""
+        series = self.number(definition(name, NUMBER))
+        self._append("metrics", NUMBERS, [(series, START + at_s * SECOND, value)])
+        self.event("run.log", at_s, body={name: value})
+        self.box.sources["numbers"] = lambda: [(series, START + at_s * SECOND, value)]
+
+    def event(self, name: str, at_s: int = 0, body: Any = None, **data: Any) -> None:
+        """Append an event."""
+        time_ns = START + at_s * SECOND
+        self._append("logs", EVENT, tuple(LogRecord(time_ns, time_ns, 9, name, None, data, body)))
+
+    def _append(self, journal: str, kind: int, value: Any) -> None:
+        self.box.journals[journal].append(kind, marshal.dumps(value, 2))
+
+    def settle(self, journal: str) -> None:
+        """Settle everything that is in a journal."""
+        found = self.box.journals[journal]
+        found.read()
+        found.settle(found.next - 1, found.next - 1)
+        self.box.note_position()
+
+    def killed(self) -> Path:
+        """Return a copy that is the box of a process that has ended without a shutdown."""
+        path = self.path.with_name(KILLED)
+        shutil.copytree(self.path, path)
+        (path / FILE).unlink()
+        folder = Folder.open(path)
+        (identity, *others), _ = read_names(self.box.folder)
+        names = Names({**identity, "pid": 4194399, "start": "5", "name": KILLED}, folder)
+        names.copy(folder)
+        names.define_all(enumerate(others))
+        folder.close()
+        return path
+
+
+@contextmanager
+def recorded(root: Path, spool: Path | None = None, **identity: Any) -> Iterator[Recorded]:
+    """Make a box, and remove it."""
+    found = Recorded(root, spool, **identity)
+    try:
+        yield found
+    finally:
+        found.box.close(1.0)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(root)
