@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,10 +18,13 @@ from monitel_otlp.autopsy.findings import State, Undelivered
 from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.discovery import find_boxes, find_spools
+from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import Total
 from monitel_otlp.top.box_watch import BoxWatch
 from monitel_otlp.top.departures import death_in
+from monitel_otlp.top.rank import RankState
+from monitel_otlp.top.ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,10 +107,9 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     assert [process.path, own_boxes / KILLED] == sorted(find_boxes(own_boxes).readable, reverse=True)
     dead = claim(own_boxes, process.box.spool, KILLED)
     assert dead is not None
-    watch = BoxWatch(own_boxes / KILLED)
-    event = death_of(watch.read(), Deaths()).event()
-    assert (1200, event.attributes["code.stacktrace"]) == (death_in(watch).doing.step, found.stacks)
-    watch.close()
+    with closing(BoxWatch(own_boxes / KILLED)) as watch:
+        event = death_of(watch.read(), Deaths()).event()
+        assert (1200, event.attributes["code.stacktrace"]) == (death_in(watch).doing.step, found.stacks)
     dead.end({"logs": [(EVENT, tuple(event))]})
     assert ([own_boxes / KILLED], [process.path]) == (find_boxes(own_boxes).ended, find_boxes(own_boxes).readable)
     (in_place,) = deaths_below(own_boxes / KILLED, [])
@@ -124,9 +128,8 @@ def test_report_has_each_window_once(process: Recorded) -> None:
     """Totals up to the snapshot, windows that are open, and those that were closed since then."""
     process.close(*process.open[1])
     process.close(STEP_TIME, window(2, 2, 0.5, at_s=10))
-    watch = BoxWatch(process.path)
-    report = box_report(watch.read(), None, process.path)
-    watch.close()
+    with closing(BoxWatch(process.path)) as watch:
+        report = box_report(watch.read(), None, process.path)
     assert Total(13, 6.5, 3, 2.25) == report.step_time
     assert (300, 1, 1199, {"step": 80 * 10**9}) == (
         report.steps,
@@ -181,6 +184,38 @@ def test_compare_adds_what_is_in_the_box_and_on_the_disk(process: Recorded) -> N
         known.step,
     )
     assert (True, []) == (known.alive, problems)
+
+
+def test_top_follows_a_record_to_the_disk(process: Recorded, own_boxes: Path) -> None:
+    """A killed process stays with its death when a collector has ended its record, and has moved it."""
+    process.killed()
+    ranks = Ranks([str(own_boxes)])
+
+    def states() -> dict[int | None, tuple[RankState, int | None, str]]:
+        return {rank.pid: (rank.state, rank.step, rank.activity) for rank in ranks.look().ranks}
+
+    own, dead = (RankState.ALIVE, 1200, "data"), (RankState.DEAD, 1200, "data")
+    assert {os.getpid(): own, 4194399: dead} == states()
+    taken = claim(own_boxes, process.box.spool, KILLED)
+    assert taken is not None
+    with closing(BoxWatch(own_boxes / KILLED)) as watch:
+        taken.end({"logs": [(EVENT, tuple(death_of(watch.read(), Deaths()).event()))]})
+    assert {os.getpid(): own, 4194399: dead} == states()
+    taken.move()
+    taken.close()
+    assert {os.getpid(): own, 4194399: dead} == states()
+    ranks.close()
+
+
+def test_process_answers_with_its_present_stacks(process: Recorded) -> None:
+    """Once a second, as long as there is a box; a crash would write into the same folder."""
+    crashes = CrashStacks(process.box)
+    process.box.start()
+    (found,) = examine([process.path], [])
+    assert "[MainThread]" in found.stacks
+    assert not {"stacks-wanted", "stacks"} & {path.name for path in process.path.iterdir()}
+    crashes.close()
+    assert [] == process.box.flushes
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 #: Files of a box: the stacks of a crash, of a process that runs, and the request for these.
 STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
 
+STEP_TIME, STAGE_TIME = "training.step.duration", "training.stage.duration"
+DEVICE_STAGE_TIME = "training.stage.device.duration"
 #: Stats whose totals are in each snapshot: those of the summary of ``monitel run``.
-REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME = (
-    *("training.step.duration", "training.stage.duration", "training.stage.device.duration"),
-)
+REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME
 
 _SIGNALS = ("metrics", "logs", "traces")  # the journals whose items count
 _LARGEST_STACKS = 256 << 10  # bytes
@@ -86,8 +86,6 @@ class Record:
     stacks: str = ""
     problems: list[str] = field(default_factory=list)
 
-    # ---- the process
-
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values that describe the process."""
@@ -118,8 +116,6 @@ class Record:
         """The spool folder of the process, which may not exist; None without one."""
         root = self.identity.get("spool")
         return Path(root, self.identity["name"]) if root else None
-
-    # ---- the snapshot
 
     @property
     def time_ns(self) -> int:
@@ -165,8 +161,6 @@ class Record:
         """Return a series by its number."""
         return Definition(*self.names[number])
 
-    # ---- the journals
-
     @cached_property
     def windows(self) -> list[Window]:
         """The windows that are not in the totals of the snapshot: closed since then, or open, in this order."""
@@ -177,9 +171,9 @@ class Record:
                 number, content = item.value
                 found += [Window(number, self.definition(number), each, True) for each in decode(content)]
         if self.snapshot is not None:
-            keys = {_key(each.window) for each in found}
+            keys = {each.window[:2] for each in found}
             opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
-            found += [Window(each, self.definition(each), one, False) for each, one in opened if _key(one) not in keys]
+            found += [Window(each, self.definition(each), one, False) for each, one in opened if one[:2] not in keys]
         return found
 
     @property
@@ -205,10 +199,6 @@ class Record:
     def events(self) -> list[LogRecord]:
         """The events that no backend has acknowledged, oldest first."""
         return events_of(self.unsettled("logs"))
-
-
-def _key(window: OpenWindow) -> tuple[int, int]:
-    return window.serial, window.number
 
 
 def events_of(items: Sequence[Item]) -> list[LogRecord]:
