@@ -86,6 +86,7 @@ def test_what_a_backend_has_is_not_shown_as_left(process: Recorded) -> None:
         process.settle(journal)
     found = only(process.path)
     assert Undelivered(windows=1, samples=2) == found.undelivered
+    assert ["training.step.duration"] == [each.name for each in found.windows]
     assert [] == found.events
 
 

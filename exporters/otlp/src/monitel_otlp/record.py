@@ -49,13 +49,13 @@ class Window(NamedTuple):
         number: The number of its definition.
         series: The definition.
         window: Its numbers.
-        closed: It is in the journal.
+        item: The number of its item in the journal; 0 for an open window.
     """
 
     number: int
     series: Definition
     window: OpenWindow
-    closed: bool
+    item: int
 
 
 @dataclass
@@ -169,17 +169,17 @@ class Record:
         for item in self.items.get("metrics", ()):
             if item.kind == WINDOW and item.number >= position:
                 number, content = item.value
-                found += [Window(number, self.definition(number), each, True) for each in decode(content)]
+                found += [Window(number, self.definition(number), each, item.number) for each in decode(content)]
         if self.snapshot is not None:
             keys = {each.window[:2] for each in found}
             opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
-            found += [Window(each, self.definition(each), one, False) for each, one in opened if one[:2] not in keys]
+            found += [Window(each, self.definition(each), one, 0) for each, one in opened if one[:2] not in keys]
         return found
 
     @property
     def open_windows(self) -> list[Window]:
         """The windows that are open, as far as the record shows it."""
-        return [each for each in self.windows if not each.closed]
+        return [each for each in self.windows if not each.item]
 
     def unsettled(self, journal: str) -> list[Item]:
         """Return the items of a journal that no backend has acknowledged, oldest first."""

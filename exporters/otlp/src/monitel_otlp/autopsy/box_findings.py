@@ -144,9 +144,11 @@ def _undelivered(record: Record) -> Undelivered:
 
 
 def _windows(record: Record) -> Iterator[Numbers]:
-    """Yield the newest window of each Stat."""
+    """Yield the newest window of each Stat, unless a backend has it."""
     newest: dict[int, Window] = {}
     for each in record.windows:
+        if 0 < each.item <= record.settled.get("metrics", 0):
+            continue
         known = newest.get(each.window.serial)
         if known is None or known.window.snapshot.end_ns <= each.window.snapshot.end_ns:
             newest[each.window.serial] = each
