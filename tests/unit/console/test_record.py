@@ -223,7 +223,7 @@ def test_process_answers_with_its_present_stacks(process: Recorded) -> None:
     ("file", "reason"), [("names", "names is damaged"), ("state", "its values are not those of a black box")]
 )
 def test_record_that_cannot_be_read_is_a_problem(process: Recorded, file: str, reason: str) -> None:
-    """It has a reason, and hides no other record."""
+    """The problem has a reason without the content of the record."""
     path = process.killed()
     if file == "names":
         (path / file).write_bytes(b"damaged names")

@@ -1,4 +1,4 @@
-"""The record of a process, for the views: what its box and its spool folder say of it. Nothing is changed."""
+"""The record of a process in its box and its spool folder, as the views read it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Window(NamedTuple):
 
 @dataclass
 class Record:
-    """What a process has left, or shows while it runs.
+    """The record of a process that runs or has ended.
 
     Attributes:
         path: The box; without one the spool folder.
@@ -129,7 +129,7 @@ class Record:
 
     @property
     def doing(self) -> dict[str, Any]:
-        """What the process was doing; see :func:`monitel_otlp.export.activity.describe`."""
+        """The activity of the process; see :func:`monitel_otlp.export.activity.describe`."""
         return self._value("doing") or {}
 
     @property

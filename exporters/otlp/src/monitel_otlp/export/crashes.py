@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class CrashStacks:
     """Has the stacks of all threads written into the box when a signal ends this process.
 
-    Make it in the thread that configures, before the threads of the box start: only that thread gets a stack of its own
+    Make it in the thread that configures, before the threads of the box start: only that thread gets a separate stack
     for the handler. A forked child makes another one for its box.
 
     Args:

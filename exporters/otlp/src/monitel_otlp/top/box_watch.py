@@ -42,7 +42,7 @@ class BoxWatch:
     Attributes:
         path: The box.
         show: The Stat or logged number that is looked at; None for the usual one.
-        record: What it says of the process, without journals: the definitions, and the newest snapshot.
+        record: Its definitions and its newest snapshot, without journals.
         identity: The names of the process.
         job: The names of its job. Without ``monitel run``, the launcher is the parent of the process when the box was
             opened.
