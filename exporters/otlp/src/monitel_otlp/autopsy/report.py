@@ -23,7 +23,7 @@ _TIME, _ACTIVITY = "training.time", "training.activity"  # counters of the ledge
 _COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red"}
 _SEVERITIES = {int(each): each.name for each in Severity}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
-_OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel-")
+_OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _USUAL_WIDTH = 80
 _SHORT_NAME = 12
 _GAP = 2
