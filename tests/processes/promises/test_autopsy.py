@@ -163,7 +163,7 @@ def test_damaged_box_does_not_hide_the_others(tmp_path: Path, console: Console, 
         console.until(lambda report: report["processes"][0]["windows"], "autopsy")
         job.kill()
     (box,) = own_boxes.iterdir()
-    other = own_boxes / "4194000-1-0000aa"
+    other = own_boxes / "20260102T030405-4194000-1-0000aa"
     shutil.copytree(box, other)
     for name in sorted(each.name for each in other.iterdir()):
         content = (box / name).read_bytes()
@@ -173,8 +173,8 @@ def test_damaged_box_does_not_hide_the_others(tmp_path: Path, console: Console, 
             assert f"process {job.process.pid}, host " in ended.output
             assert "Traceback" not in ended.errors
         (other / name).write_bytes(content)
-    header = next(each for each in other.iterdir() if each.name == "header")
-    header.write_bytes(b"")
+    names = next(each for each in other.iterdir() if each.name == "names")
+    names.write_bytes(b"")
     ended = console("autopsy", own_boxes)
     assert ("1 process: 1 dead", True) == (ended.output.splitlines()[0], str(other) in ended.errors)
     assert [str(other) in each for each in console.json("autopsy", own_boxes)["problems"]] == [True]

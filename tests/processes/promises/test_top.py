@@ -136,7 +136,7 @@ def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, ow
             lambda rows: [True] * 2 == [row["value"] is not None for row in rows], "top", "--once", "--interval", "0.1"
         )
         running[1].kill()
-        (box,) = own_boxes.glob(f"{running[1].process.pid}-*")
+        (box,) = own_boxes.glob(f"*-{running[1].process.pid}-*")
         before = files_below(box)
         alive, dead = console.rows()
         assert [(0, "alive"), (1, "dead")] == [(row["rank"], row["state"]) for row in (alive, dead)]
