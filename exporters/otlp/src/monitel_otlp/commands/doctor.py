@@ -13,7 +13,16 @@ from contextlib import closing, contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
+from monitel.blackbox.folder import (
+    AVAILABLE,
+    UNAVAILABLE,
+    Folder,
+    FolderError,
+    Lock,
+    automatic_roots,
+    open_root,
+    remove_folders,
+)
 from monitel.variables import name_of_variable, read_variables
 from monitel_otlp.choices import CHOICES, LEAST_BOX_SIZE, box_settings
 from monitel_otlp.commands.output import show
@@ -213,7 +222,7 @@ def _place(given: Path | None) -> tuple[Path, str, int]:
     with closing(root):
         space = root.space()
         if root.path not in before:
-            root.path.rmdir()  # open_root() has made it
+            remove_folders([root.path])  # open_root() has made it
         if not in_memory:
             raise FolderError(f"{str(root.path)!r} is not in memory: give a folder in /dev/shm")
         return root.path, "memory", space.f_bavail * space.f_frsize

@@ -13,8 +13,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from monitel.attributes import INT64_MAX
 from monitel.training_time import LOST
-from monitel_otlp.accounting import Account
 from monitel_otlp.config.settings import mark_of
+from monitel_otlp.export.account import Account
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.record import REPORTED
 from monitel_otlp.summary.report import (

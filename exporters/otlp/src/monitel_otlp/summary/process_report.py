@@ -32,7 +32,7 @@ from monitel_otlp.summary.stored import write_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from monitel_otlp.accounting import Account
+    from monitel_otlp.export.account import Account
     from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.metrics.series import Series
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.process import Owner
-    from monitel_otlp.accounting import Account
+    from monitel_otlp.export.account import Account
     from monitel_otlp.ledger.shares import RunTime
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import Owner
-from monitel_otlp.accounting import Account
+from monitel_otlp.export.account import Account
 from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.stored_json import boolean, optional_whole, text, whole, wholes
