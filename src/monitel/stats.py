@@ -210,8 +210,7 @@ class Stat(Accumulator):
             if samples is not None:
                 send(samples.sample(self))
         finally:
-            if closed is not None:
-                self._log_closed(closed)
+            self._log_closed(closed)
 
     def _log_closed(self, closed: Closed | None) -> None:
         """Log a window that was just closed, or keep it until its values are known; called without any lock."""

@@ -55,7 +55,8 @@ class OpenWindow(NamedTuple):
         serial: Number of the Stat in its process.
         number: Number of the window, from 1 on; with the serial number the key of the window in its process.
         closed: The window is closed.
-        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns.
+        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns; 0 if values of the window came
+            after its end.
         snapshot: The numbers as if the window had been closed at that moment.
     """
 
