@@ -76,9 +76,10 @@ class Names:
             records, size = self._written.get(folder, (0, 0))
             content = b"".join(self._records[records:])
             count = len(self._records)
-            if count > records:
-                folder.write(FILE, content, size)
-                self._written[folder] = count, size + len(content)
+        if count > records:
+            folder.write(FILE, content, size)  # without the lock: a disk may hang. Another thread writes the same bytes
+            with self._lock:
+                self._written[folder] = max(self._written.get(folder, (0, 0)), (count, size + len(content)))
 
     def renew(self) -> None:
         """Forget the lock, which another thread may hold, and the box of the parent. In a forked child."""

@@ -97,7 +97,7 @@ class Room:
 
 
 def map_file(descriptor: int, size: int) -> Any:
-    """Return a file as memory. Its space must be reserved: writing to a page without space ends the process (SIGBUS)."""
+    """Return a file as memory. Its space must be reserved: writing to a page without space ends the process."""
     if sys.version_info >= (3, 13):
         return mmap(descriptor, size, trackfd=False)
     number = os.dup(descriptor)  # the lowest free one, which the mapping gets
@@ -117,10 +117,11 @@ if find_spec("mmap") is not None and sys.version_info < (3, 13):
         mapping is never freed.
         """
 
-        own: tuple[int, os.stat_result]
+        own: tuple[int, Any] = -1, None  # the number of the descriptor, and the status of the file
 
         def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
+            number, status = self.own
             with suppress(OSError):
-                if samestat(fstat(self.own[0]), self.own[1]):
+                if number < 0 or samestat(fstat(number), status):
                     return
             keep(self)

@@ -1,0 +1,200 @@
+"""The disk of a journal: its segments are moved there, and loaded again for the sender. These functions may hang.
+
+Only one thread calls them for a journal. On the disk, segments are appended to files whose names have the number of
+their first item.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.folder import write_at
+from monitel.blackbox.journal import BOX, DISK, Segment
+from monitel.blackbox.record import HEAD, MAGIC, first_of, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from monitel.blackbox.folder import Folder
+    from monitel.blackbox.journal import Journal
+
+__all__ = ["adopt", "load", "move", "seal", "size_on_disk", "unload"]
+
+_LARGEST = 4 << 20  # bytes of a file: it is loaded as a whole
+
+
+def seal(journal: Journal, older_than_s: float = 0.0) -> None:
+    """Let the next record begin a segment, if the active one has unsettled items and is as old as that."""
+    with journal.lock:
+        active = journal._active
+        if active is None or active.next <= max(active.first, journal.settled + 1):
+            return
+        if journal.reader == "disk" or time.monotonic() - active.begun_s >= older_than_s:
+            journal._active = None
+
+
+def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> int:
+    """Move segments to the disk, oldest first: those that are as old as that, or all of them if memory is short.
+
+    Args:
+        journal: The journal. If nobody reads it nothing is moved.
+        open_disk: Called when something is to be moved; returns the folder.
+        older_than_s: Age in seconds.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        OSError, FolderError: They cannot be written, and stay in memory.
+    """
+    moved = 0
+    while journal.reader != "nobody":
+        with journal.lock:
+            waiting = (each for each, _ in journal.unsettled() if each.where != DISK and each is not journal._active)
+            segment = next(waiting, None)
+            if segment is None:
+                break
+            is_due = journal.reader == "disk" or segment.asked_s or journal.room.is_short
+            if not is_due and time.monotonic() - segment.begun_s < older_than_s:
+                break
+            journal._moving = segment
+            data = bytes(segment.buffer[HEAD.size : segment.end])
+        try:
+            journal.disk = open_disk()
+            moved += _append(journal, journal.disk, segment, data)
+        finally:
+            journal._moving = None
+    return moved
+
+
+def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> int:
+    tail = journal._tail
+    is_new = tail is None or tail.next != segment.first or tail.end + len(data) > _LARGEST
+    if tail is None or is_new:
+        tail = Segment(f"{journal.name}-{segment.first:015}.log", DISK, first=segment.first)
+    descriptor = disk.open_file(tail.name, os.O_WRONLY | os.O_CREAT)
+    try:
+        if is_new:
+            os.ftruncate(descriptor, 0)
+            write_at(descriptor, HEAD.pack(MAGIC, tail.first), 0)
+        write_at(descriptor, data, tail.end)
+    except OSError:
+        journal._tail = None
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0 if is_new else tail.end)
+        raise
+    finally:
+        os.close(descriptor)
+    with journal.lock:
+        if segment not in journal.segments:  # all of it was settled meanwhile
+            journal._tail = None
+            if is_new:
+                disk.unlink(tail.name)
+            return 0
+        at = journal.segments.index(segment)
+        tail.next, tail.end = segment.next, tail.end + len(data)
+        if is_new:
+            tail.begun_s = segment.begun_s
+            journal.segments.insert(at, tail)
+        journal.segments.remove(segment)
+        journal._tail = tail if journal.loading is not tail and tail.buffer is None else None
+    journal._discard(segment)
+    return len(data)
+
+
+def load(journal: Journal) -> bool:
+    """Load the segment that a sender waits for; return True if there is one. The file does not grow any more."""
+    segment = journal.loading
+    if segment is None or journal.disk is None:
+        return False
+    journal.load(segment)
+    journal.loading = None
+    return True
+
+
+def unload(journal: Journal) -> None:
+    """Forget the content of segments on the disk whose items are settled."""
+    with journal.lock:
+        for each in journal.segments:
+            if each.where == DISK and each.next <= journal.settled + 1:
+                each.buffer = None
+
+
+def size_on_disk(journal: Journal) -> int:
+    """Return the number of bytes on the disk."""
+    with journal.lock:
+        return sum(each.end for each in journal.segments if each.where == DISK)
+
+
+def adopt(journal: Journal, settled: int, holes: Iterable[tuple[int, int]] = (), following: int = 0) -> None:
+    """Find the segments of a process that has ended, in its box (``room.box``) and on the disk (``journal.disk``).
+
+    Nothing is changed in the folders. The account begins with what is neither settled nor dropped.
+
+    Args:
+        journal: A new journal.
+        settled: Number of the last item that is settled.
+        holes: Items that were dropped, and are not sent, as :meth:`Journal.holes` returns them.
+        following: The number after the last item, if something else than the segments shows it.
+
+    Raises:
+        OSError: A folder or a file cannot be read.
+    """
+    found = [*_on_disk(journal), *_in_box(journal)]
+    ends = [settled + 1, following, *(each.next for each in found)]
+    found.sort(key=lambda each: (each.first, -each.next))
+    with journal.lock:
+        journal._holes = [(max(first, settled + 1), end) for first, end in holes if end > settled + 1]
+        journal.segments, reached = [], 0
+        for each in found:
+            for first, end in journal._holes:
+                if each.first < end and each.next > first:
+                    each.next = max(first, each.first)
+            if each.next > max(each.first, reached):  # else it is a part of the one before
+                journal.segments.append(each)
+                reached = each.next
+        journal.settled = settled
+        journal.next = max(*ends, *(end for _, end in journal._holes)) if journal._holes else max(ends)
+        journal._uncounted = settled + sum(end - first for first, end in journal._holes)
+
+
+def _on_disk(journal: Journal) -> list[Segment]:
+    disk = journal.disk
+    if disk is None:
+        return []
+    known = re.compile(rf"{journal.name}-(\d+)\.log")
+    firsts = sorted((int(match[1]), match[0]) for match in map(known.fullmatch, disk.names()) if match)
+    found = []
+    for at, (first, name) in enumerate(firsts):
+        segment = Segment(name, DISK, first=first)
+        if at + 1 < len(firsts):
+            segment.next, segment.end = firsts[at + 1][0], disk.status(name).st_size
+        else:
+            _find_end(segment, disk.read(name))
+        found.append(segment)
+    return found
+
+
+def _in_box(journal: Journal) -> list[Segment]:
+    box = journal.room.box
+    if box is None:
+        return []
+    names = box.names()
+    known = re.compile(rf"{journal.name}-\d+\.log" + (rf"|{journal.name}-\d+\.end" if "ended" in names else ""))
+    found = []
+    for name in names:
+        if known.fullmatch(name) and (first := first_of(content := box.read(name))):
+            segment = Segment(name, BOX, first=first)
+            segment.buffer = content
+            _find_end(segment, content)
+            found.append(segment)
+    return found
+
+
+def _find_end(segment: Segment, content: bytes) -> None:
+    for part in scan(content, HEAD.size, len(content), segment.first):
+        segment.next, segment.end = part.number + part.items, part.end

@@ -1,0 +1,548 @@
+"""A journal: the append-only sequence of what a process records for one signal, which is also the queue to its sender.
+
+It consists of segments. Those in the box are mapped files, which outlive the process; where the box has no room they
+are anonymous memory, until a thread has moved them to the disk (:mod:`monitel.blackbox.disk`).
+
+What does not fit in the memory is dropped, the oldest segment first, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import zlib
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, Part, load, scan
+from monitel.blackbox.room import map_file
+from monitel.os_threads import RLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from monitel.blackbox.folder import Folder
+    from monitel.blackbox.room import Room
+
+__all__ = ["BOX", "CORRUPT", "DISK", "MEMORY", "Fold", "Journal", "Segment"]
+
+_log = logging.getLogger("monitel")
+
+MEMORY, BOX, DISK = "memory", "box", "disk"
+CORRUPT = ".corrupt"  # suffix of a file that is set aside
+
+_SMALL, _LARGE = 1 << 16, 1 << 18  # bytes of the first segment, and of the others
+_KEPT = 1 << 18  # bytes of a journal that nobody reads
+_PATIENCE_S = 5.0  # with the disk
+_HEAD_AT = slice(0, HEAD.size)
+_SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
+
+
+class Fold(Protocol):
+    """What an exporter keeps of all earlier items, such as the running totals of cumulative series."""
+
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
+        """Take in the items from ``first`` to before ``end``, which are dropped unsent. The lock is held."""
+
+    def plain(self) -> tuple[int, Any]:
+        """Return the number of the last item that is taken in, and the state, as plain values. The lock is held."""
+
+
+class Segment:
+    """A file of a journal, or as much anonymous memory.
+
+    Attributes:
+        name: Name of the file.
+        where: ``MEMORY``, ``BOX`` or ``DISK``.
+        size: Bytes that it takes in the box or in anonymous memory.
+        first: Number of its first item.
+        next: Number after its last item.
+        buffer: Its bytes; None on the disk, unless they are loaded.
+        end: Offset after its last record.
+        begun_s: Monotonic time at which it was begun.
+        asked_s: Monotonic time since which a sender waits for it to be moved to the disk; 0 for none.
+        is_copied: Its file in the box is not mapped: each record is also written to it.
+        is_damaged: A record was missing or senseless.
+    """
+
+    __slots__ = (
+        "asked_s",
+        "begun_s",
+        "buffer",
+        "end",
+        "first",
+        "is_copied",
+        "is_damaged",
+        "name",
+        "next",
+        "size",
+        "where",
+    )
+
+    def __init__(self, name: str, where: str, size: int = 0, first: int = 0) -> None:
+        self.name, self.where, self.size = name, where, size
+        self.first = self.next = first
+        self.buffer: Any = None
+        self.end = HEAD.size
+        self.begun_s, self.asked_s = time.monotonic(), 0.0
+        self.is_copied = self.is_damaged = False
+
+
+class Journal:
+    """Written by any thread, read by one sender.
+
+    :meth:`append` may be called in a signal handler or a destructor that interrupts any method. In a forked child call
+    :meth:`abandon`.
+
+    Args:
+        name: One of :data:`monitel.blackbox.record.JOURNALS`.
+        room: The memory that the journals of the process share, with the box.
+        wake: Called when a thread should call :meth:`prepare`, or work on the disk. Must be safe in a signal handler.
+
+    Attributes:
+        lock: Held by whoever changes the journal, or wants several values of one moment.
+        next: Number of the next item.
+        settled: All items up to this one are delivered, dropped or set aside.
+        keep_from: No segment with this item or a later one is removed, because the snapshot refers to it.
+        fold: What the exporter keeps of all earlier items; it is changed together with ``settled``, under the lock.
+        before_remove: Writes the state of ``fold`` and the position, before files that they need are removed.
+        segments: The segments, oldest first.
+        disk: The folder on the disk, when something was moved.
+        loading: The segment on the disk that a sender waits for.
+    """
+
+    def __init__(self, name: str, room: Room, wake: Callable[[], object] = lambda: None) -> None:
+        self.name, self.room, self.wake = name, room, wake
+        self.lock = RLock()
+        self.next, self.settled, self.keep_from = 1, 0, sys.maxsize
+        self.fold: Fold | None = None
+        self.before_remove: Callable[[], object] = lambda: None
+        self.segments: list[Segment] = []
+        self.disk: Folder | None = None
+        self.loading: Segment | None = None
+        self._reader = "sender"
+        self._delivered = self._uncounted = self._left_out = 0
+        self._dropped: Counter[str] = Counter()
+        self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled
+        self._active: Segment | None = None
+        self._begun: tuple[Segment, int, bytes, int] | None = None  # a record that is being written
+        self._spare: Segment | None = None
+        self._serials = count(1)
+        self._is_rolling = self._is_excessive = False
+        self._pinned = 0  # the last item that is being sent; its segment is not dropped, nor the next two
+        self._reading: Segment | None = None
+        self._moving: Segment | None = None
+        self._tail: Segment | None = None  # the file on the disk that still grows
+        self._cursor: tuple[Segment, int, int] | None = None
+
+    @property
+    def reader(self) -> str:
+        """The reader of the journal.
+
+        ``"sender"``: a sender. ``"disk"``: there is no endpoint, so everything goes to the disk soon. ``"nobody"``: its
+        last 256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
+        """
+        return self._reader
+
+    @reader.setter
+    def reader(self, reader: str) -> None:
+        with self.lock:
+            if self._reader == "nobody" != reader:  # what was recorded for nobody is not sent
+                self.settled, self._uncounted = self.next - 1, self.next - 1
+                self._delivered, self._dropped, self._holes = 0, Counter(), []
+            self._reader = reader
+
+    # ---- writing
+
+    def append(self, kind: int, payload: bytes, items: int = 1) -> int:
+        """Append a record. Any thread, signal handler or destructor may call it. Never raises.
+
+        Args:
+            kind: The kind of its value, less than 64.
+            payload: Its value in marshal format 2.
+            items: Number of its items.
+
+        Returns:
+            The number of its last item.
+        """
+        body = (_SINGLE[kind] if items == 1 else BODY.pack(kind, items)) + payload
+        length = FRAME.size + len(body)
+        with self.lock:
+            while True:
+                if self._begun is not None:
+                    self._finish()
+                segment, number = self._active, self.next
+                if segment is None or segment.end + length > segment.size:
+                    self._roll(length)
+                    continue
+                record = FRAME.pack(len(body), zlib.crc32(body, number & MASK)) + body
+                last = number + items - 1
+                begun = segment, segment.end, record, last + 1
+                if self.next == number and self._active is segment and self._begun is None:
+                    # From the check to here nothing is called and no object is made, so nothing can interrupt.
+                    self._begun = begun
+                    self._finish()
+                    break
+        if self._is_excessive:
+            self._drop_excess()
+        return last
+
+    def _finish(self) -> None:
+        """Write the record that was begun. A thread that was interrupted in here writes the same bytes once more."""
+        begun = self._begun
+        if begun is None:
+            return
+        segment, offset, record, following = begun
+        end = offset + len(record)
+        segment.buffer[offset:end] = record  # a copy within memory: no system call, the GIL is kept
+        if segment.is_copied:
+            self._copy_to_file(segment, record, offset)
+        if self._begun is begun:  # again without interruption
+            segment.end = end
+            segment.next = self.next = following
+            self._begun = None
+
+    def _copy_to_file(self, segment: Segment, record: bytes, offset: int) -> None:
+        try:
+            if (box := self.room.box) is not None:
+                box.write(segment.name, record, offset)
+        except OSError as error:
+            self.room.refuse(error)
+
+    def _roll(self, length: int) -> None:
+        """Begin a segment with room for a record. The caller holds the lock, and looks again what is active."""
+        first, full, spare = self.next, self._active, self._spare
+        new = spare if spare is not None and spare.size >= HEAD.size + length else self._make(HEAD.size + length)
+        segments, head, kept = [*self.segments, new], HEAD.pack(MAGIC, first), None if new is spare else spare
+        if new.is_copied:
+            self._copy_to_file(new, head, 0)
+        now = time.monotonic()
+        if self.next == first and self._active is full and self._spare is spare:
+            new.buffer[_HEAD_AT] = head  # again without interruption
+            new.first = new.next = first
+            new.begun_s = now
+            self.segments = segments
+            self._spare = kept
+            self._active = new
+        elif new is not spare:  # a signal handler has appended
+            self._discard(new)
+        total = sum(each.size for each in self.segments)
+        self._is_excessive = self.room.is_exceeded or (self._reader == "nobody" and total > _KEPT)
+        self.wake()
+
+    def _make(self, least: int) -> Segment:
+        nested, self._is_rolling = self._is_rolling, True
+        size = _LARGE if self.segments and self._reader != "nobody" else _SMALL
+        try:
+            if not nested:  # handlers that follow each other faster than a file is made would never end
+                new = self._make_in_box(max(size, least)) or self._make_in_box(max(_SMALL, least))
+                if new is not None:
+                    return new
+        finally:
+            self._is_rolling = nested
+        new = Segment("", MEMORY, max(_SMALL, least))
+        new.buffer = bytearray(new.size)
+        self.room.note_memory(new.size)
+        return new
+
+    def _make_in_box(self, size: int) -> Segment | None:
+        """Return a segment whose space is reserved; None without room."""
+        box = self.room.box
+        if box is None or not self.room.claim(size):
+            return None
+        new = Segment(f"{self.name}-{next(self._serials)}.log", BOX, size)  # a handler gets another number
+        new.is_copied = not self.room.mapped
+        try:
+            descriptor = box.open_file(new.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                new.buffer = bytearray(size) if new.is_copied else map_file(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            self.room.refuse(error)
+        finally:
+            if new.buffer is None:
+                self.room.release(size)
+                box.unlink(new.name)
+        return new if new.buffer is not None else None
+
+    def prepare(self) -> None:
+        """Make the next segment ahead, so that :meth:`append` need not. Called by one thread, after each wake-up."""
+        if self._spare is None and self._active is not None and self.room.mapped:
+            spare = self._make_in_box(_LARGE if self._reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
+            if spare is not None:
+                with self.lock:
+                    self._spare = spare
+
+    def enter_box(self) -> None:
+        """Let the next record begin a segment in the box, which was just made."""
+        with self.lock:
+            if self._active is not None and self._active.where == MEMORY:
+                self._active = None
+
+    def leave_box(self) -> None:
+        """Keep in anonymous memory what is in the box, which was lost: ``room.box`` is None, or another one."""
+        with self.lock:
+            if self._spare is not None:
+                self.room.release(self._spare.size)
+            self._spare = self._active = None
+            for each in self.segments:
+                if each.where == BOX:
+                    each.where, each.is_copied = MEMORY, False
+                    self.room.release(each.size)
+                    self.room.note_memory(each.size)
+
+    def abandon(self) -> None:
+        """Leave everything to the parent, in a forked child. What it appends is for nobody."""
+        self.lock = RLock()  # another thread of the parent may hold the inherited one
+        if self._active is not None:  # the fork may have interrupted append()
+            self._active.buffer = bytearray(self._active.size)
+        self._active = self._spare = self._begun = self._moving = self._reading = self._tail = None
+        self.fold = self.disk = self.loading = self._cursor = None
+        self.segments, self._holes, self._reader = [], [], "nobody"
+        self.before_remove = self.wake = lambda: None
+
+    # ---- reading and settling
+
+    def read(self, most: int = 500, most_bytes: int = 1 << 20) -> list[Item]:
+        """Return the oldest items that are not settled, for one request.
+
+        They stay until :meth:`settle` or :meth:`give_back`, even if the memory is short.
+
+        Args:
+            most: Number of records at most.
+            most_bytes: Bytes of their values at most, if there is more than one.
+
+        Returns:
+            None if there are none, or if they must be loaded from the disk, or moved to it, first.
+        """
+        while True:
+            with self.lock:
+                segment, number = self._pass_holes(), self.settled + 1
+                limit = 0 if segment is None else self._readable(segment)
+                if segment is None or limit <= number:
+                    return []
+                begin, first, end = HEAD.size, segment.first, segment.end
+                if self._cursor is not None and self._cursor[0] is segment and self._cursor[2] == number:
+                    _, begin, first = self._cursor
+                self._reading, buffer, found, size = segment, segment.buffer, list[Item](), 0
+            for item, part in _items(buffer, begin, end, first, number=number, limit=limit):
+                size += part.end - part.begin
+                if found and (len(found) >= most or size > most_bytes):
+                    break
+                found.append(item)
+                begin = part.end
+            with self.lock:
+                self._reading = None
+                if found:
+                    self._pinned = found[-1].last
+                    self._cursor = segment, begin, self._pinned + 1
+                    return found
+                segment.next, segment.is_damaged = min(segment.next, number), True
+                if segment is self._active:
+                    self._active = None
+
+    def _readable(self, segment: Segment) -> int:
+        """Return the number before which the items of a segment can be sent now. The caller holds the lock."""
+        if segment.buffer is None:
+            self.loading = segment
+            self.wake()
+            return 0
+        if segment.where != MEMORY or self.room.box is None:
+            return segment.next
+        # After a kill these items would not be found: their numbers would be used again, and totals would be lower than
+        # those sent. So they are moved to the disk; if it does not take them, those before the snapshot are sent.
+        segment.asked_s = segment.asked_s or time.monotonic()
+        if segment is self._active:
+            self._active = None
+        self.wake()
+        has_waited = time.monotonic() - segment.asked_s > _PATIENCE_S
+        return min(segment.next, self.keep_from) if has_waited else 0
+
+    def _pass_holes(self) -> Segment | None:
+        """Settle the items that are in no segment, and return the segment of the next item."""
+        number = self.settled + 1
+        segment = next((each for each in self.segments if each.next > number), None)
+        until = self.next if segment is None else max(segment.first, number)
+        known = sum(max(0, min(end, until) - max(first, number)) for first, end in self._holes)
+        if until - number > known:
+            self._dropped["unreadable"] += until - number - known
+        self._holes = [(first, end) for first, end in self._holes if end > until]
+        self.settled = until - 1
+        return segment
+
+    def settle(self, last: int, delivered: int = 0, **dropped: int) -> None:
+        """Note the outcome of the items up to a number, in one step.
+
+        Args:
+            last: Number of the last one.
+            delivered: Number of items that were delivered.
+            **dropped: Number of the others, by reason.
+        """
+        with self.lock:
+            self.settled = max(self.settled, last)
+            self._delivered += delivered
+            self._dropped.update(dropped)
+            if last >= self._pinned:
+                self._pinned = 0
+
+    def give_back(self) -> None:
+        """Note that the items of :meth:`read` are not being sent any more. The next call returns them again."""
+        self._pinned = 0
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the items that were dropped and are not settled: the first ones, and the numbers after the last."""
+        with self.lock:
+            return list(self._holes)
+
+    def account(self) -> Account:
+        """Return the account, at one moment."""
+        with self.lock:
+            if self._reader == "nobody":
+                return Account()
+            disk = sum(items for each, items in self.unsettled() if each.where == DISK)
+            dropped = {reason: items for reason, items in self._dropped.items() if items}
+            recorded = self.next - 1 - self._uncounted
+            waiting = recorded - self._delivered - disk - sum(dropped.values())
+            return Account(recorded, self._delivered, disk, dropped, waiting)
+
+    def unsettled(self) -> Iterator[tuple[Segment, int]]:
+        """Yield the segments with unsettled items, and their numbers. The caller holds the lock."""
+        number = self.settled + 1
+        for each in self.segments:
+            if each.next > number:
+                yield each, each.next - max(each.first, number)
+                number = each.next
+
+    @property
+    def left_out(self) -> int:
+        """Number of items that are or were in anonymous memory, and lost if the process was killed then."""
+        with self.lock:
+            return self._left_out + sum(each.next - each.first for each in self.segments if each.where == MEMORY)
+
+    # ---- limits
+
+    def truncate(self, *, disk: bool) -> None:
+        """Remove the segments whose items are all settled: those on the disk, or the others.
+
+        Raises:
+            OSError: What must be written before cannot be written, and nothing is removed.
+        """
+        with self.lock:
+            end = min(self.settled + 1, self.keep_from)
+            gone = [each for each in self.segments if each.next <= end and (each.where == DISK) is disk]
+            gone = [each for each in gone if each is not self._active]
+        if gone:
+            self.before_remove()
+            with self.lock:
+                gone = [each for each in gone if each in self.segments]
+                for each in gone:
+                    self.segments.remove(each)
+            for each in gone:
+                self._discard(each)
+
+    def drop_oldest(self, reason: str, where: tuple[str, ...] = (MEMORY, BOX)) -> bool:
+        """Drop the oldest segment, but none that is being written, read, sent or moved, or that the snapshot needs.
+
+        Args:
+            reason: What its unsettled items are counted under.
+            where: The places that are considered.
+
+        Returns:
+            False if there is none. The next snapshot, or the end of the request, makes it possible.
+        """
+        while True:
+            with self.lock:
+                found = next((each for each in self.segments if each.where in where and self._is_free(each)), None)
+                if found is not None and (found.buffer is not None or self.fold is None):
+                    self._drop(found, reason)
+                    break
+            if found is None:
+                return False
+            self.load(found)
+        if self.fold is not None:
+            with suppress(OSError):  # the file is removed because there is no room
+                self.before_remove()
+        self._discard(found)
+        return True
+
+    def _is_free(self, segment: Segment) -> bool:
+        if segment in {self._active, self._moving, self._reading}:
+            return False
+        is_sent = segment.first <= self._pinned < segment.next
+        return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
+
+    def _drop(self, found: Segment, reason: str) -> None:
+        first = max(found.first, self.settled + 1)
+        if found.next > first and self._reader != "nobody":
+            if self.fold is not None:
+                self.fold.drop(first, found.next, self.items(found, first))
+            self._dropped[reason] += found.next - first
+            self._holes.append((first, found.next))
+        self.segments.remove(found)
+
+    def load(self, segment: Segment) -> None:
+        """Load a segment on the disk, which may hang. Its file does not grow any more."""
+        with self.lock:
+            if segment is self._tail:
+                self._tail = None
+        content = b""
+        with suppress(OSError):
+            content = self.disk.read(segment.name) if self.disk is not None else b""
+        with self.lock:
+            segment.buffer, segment.end = content, len(content)
+
+    def _drop_excess(self) -> None:
+        """Drop what does not fit, unless this thread has the lock: then the fold may be in the middle of a change."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            return
+        self._is_excessive = False
+        while self.room.is_exceeded and self.drop_oldest("queue_full"):
+            pass
+        while self._reader == "nobody" and sum(each.size for each in self.segments) > _KEPT:
+            if not self.drop_oldest(""):
+                break
+
+    def items(self, segment: Segment, number: int = 1) -> Iterator[Item]:
+        """Yield the records of a segment from an item on, as far as they are sound."""
+        if segment.buffer is None:
+            self.load(segment)
+        read = _items(segment.buffer, HEAD.size, segment.end, segment.first, number=number, limit=segment.next)
+        yield from (item for item, _ in read)
+
+    def _discard(self, segment: Segment) -> None:
+        """Remove the file of a segment, or free its memory. A damaged file is set aside."""
+        if segment.where == MEMORY:
+            self._left_out += segment.next - segment.first
+            self.room.note_memory(-segment.size)
+            return
+        folder = self.disk if segment.where == DISK else self.room.box
+        if segment.where == BOX:
+            self.room.release(segment.size)
+        if segment is self._tail:
+            self._tail = None
+        if folder is not None and segment.is_damaged:
+            with suppress(OSError):
+                folder.rename(segment.name, segment.name + CORRUPT)
+                _log.warning("%s is damaged: set aside as %s", folder.path / segment.name, segment.name + CORRUPT)
+        elif folder is not None:
+            folder.unlink(segment.name)
+
+
+def _items(buffer: Any, begin: int, end: int, first: int, *, number: int, limit: int) -> Iterator[tuple[Item, Part]]:
+    """Yield the items from a number to a limit, with their places, as far as they are sound.
+
+    The records that are scanned are those from offset ``begin``, whose first item is ``first``, to ``end``.
+    """
+    with suppress(ValueError, TypeError, IndexError):  # senseless: the rest is a hole
+        for part in scan(buffer, begin, end, first):
+            if part.number >= limit:
+                return
+            if part.number + part.items > number:
+                item = Item(part.number, part.items, part.kind, load(buffer[part.begin : part.end]))
+                yield (item if part.number >= number else item.split(number - part.number)[1]), part
