@@ -1,0 +1,561 @@
+"""The record of this process, and the two threads that keep it.
+
+    /dev/shm/monitel-UID/NAME/   lock names state|ended page position totals JOURNAL-SERIAL.log
+    SPOOL/NAME/                  lock names             position totals JOURNAL-NUMBER.log    if something was moved
+
+Any thread appends to the journals. The writer, each second, appends what was collected, and writes the snapshot: open
+windows and everything else that is not in the journals. The disk thread moves journals to the spool folder. A disk may
+delay it for any time, so nothing waits for it without a deadline.
+
+The snapshot is the file ``state`` until nothing can be added to the journals any more. Then it is renamed to ``ended``:
+by the process at its exit, or by the collector that has ended the record of a killed process.
+"""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monitel import context_page
+from monitel.blackbox import disk as on_disk
+from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder, open_root
+from monitel.blackbox.journal import DISK, Journal
+from monitel.blackbox.names import Names
+from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.room import Room
+from monitel.blackbox.slots import SlotFile
+from monitel.fork import register_at_fork
+from monitel.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
+from monitel.os_threads import Lock as ThreadLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ENDED", "PAGE", "POSITION", "STATE", "TOTALS", "VERSION", "Box"]
+
+STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
+VERSION = 1
+_RETRY_S = 60.0  # between two attempts to make a box
+_FRAMES = 30  # of the main thread's stack
+_log = logging.getLogger("monitel")
+_live: dict[str, Box] = {}  # boxes of this process, by name
+
+
+class _Wake:
+    """Wakes a thread. A signal handler that interrupts ``set()`` may call it, unlike that of an event."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def wait(self, timeout: float) -> None:
+        with suppress(Empty):
+            self._queue.get(timeout=max(0.0, timeout))
+
+
+class Box:
+    """Keeps the record of this process, which is left if it is killed: journals, snapshot and page.
+
+    Without a folder in memory everything works in anonymous memory, which does not survive a kill; the items that were
+    recorded there are counted in ``left_out``. A folder that could not be made, or was removed, is made again each
+    minute. After the constructor nothing raises. A forked child leaves the box to its parent, and may make another one.
+
+    Args:
+        spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
+        root: Folder of the boxes, in a file system in memory; None for none.
+        identity: Plain values that describe the process. Version, pid, start, boot, namespace, host, created_ns, spool
+            and name are added. The journals in ``off`` have no reader, see :attr:`Journal.reader`.
+        interval_s: Seconds between two snapshots.
+        box_bytes: The most bytes in the box, which never takes more than 1 % of its file system.
+        memory_bytes: The most bytes in anonymous memory. The oldest items beyond are dropped as ``queue_full``.
+        disk_bytes: The most bytes in the spool folder. The oldest items beyond are dropped as ``spool_full``.
+        disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
+        mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
+
+    Attributes:
+        name: Name of its folders.
+        folder: The box; None if there is none.
+        journals: The journals, by name.
+        names: The definitions, to which records refer by number.
+        sources: Functions that return parts of the snapshot, as plain values.
+        open_windows: Returns the bytes of all open windows, and for each of them the number of its definition. It is
+            called with the lock of the journal of metrics held, so that each window is either open or in the journal.
+        flushes: Functions that append what was collected, called before each snapshot.
+        problem: Why there is no box, or why it is not used; empty if it is used.
+        disk_problem: Why nothing is moved to the spool folder; empty if it can be.
+    """
+
+    def __init__(
+        self,
+        spool: Path | None,
+        root: Path | None,
+        identity: dict[str, Any],
+        *,
+        interval_s: float = 1.0,
+        box_bytes: int = 16 << 20,
+        memory_bytes: int = 64 << 20,
+        disk_bytes: int = 1 << 30,
+        disk_after_s: float = 60.0,
+        mark: str = "",
+    ) -> None:
+        facts = process_facts()
+        parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
+        self.name = "-".join([*parts, secrets.token_hex(3), *[mark] * bool(mark)])
+        self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
+        self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
+        self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
+        self.names = Names({**identity, **facts, "name": self.name, "spool": str(self.spool or "")})
+        self.room = Room(box_bytes, memory_bytes)
+        self._wake_writer, self._wake_disk = _Wake(), _Wake()
+        self.journals = {name: Journal(name, self.room, self._wake) for name in JOURNALS}
+        for name, journal in self.journals.items():
+            journal.before_remove = self._note_removal
+            journal.keep_from = sys.maxsize  # until the first snapshot
+            if name in identity.get("off", ()):
+                journal.reader = "nobody"
+        self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}
+        self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
+        self.flushes: list[Callable[[], object]] = []
+        self.folder: Folder | None = None
+        self.disk: Folder | None = None
+        self.problem = self.disk_problem = ""
+        self._warned: set[str] = set()
+        self._lock: Lock | None = None
+        self._disk_lock: Lock | None = None
+        self._slots: dict[str, SlotFile] = {}  # in the box
+        self._disk_slots: dict[str, SlotFile] = {}
+        self._slots_lock, self._snapshotting = RLock(), ThreadLock()
+        self._has_snapshot = self._is_over = self._stopping = self._closes = False
+        self._spills: list[Event] = []  # to be set after the next round of the disk thread
+        self._writer: Thread | None = None
+        self._mover: Thread | None = None
+        self._page: Path | None = None
+        self._retry_at_s = 0.0
+        self._try_to_open()
+        _live[self.name] = self
+
+    @property
+    def left_out(self) -> int:
+        """Number of items that were recorded in anonymous memory: not safe from a kill until they were moved."""
+        return sum(journal.left_out for journal in self.journals.values())
+
+    def start(self) -> None:
+        """Start the threads. Idempotent."""
+        if self._writer is None:
+            self._writer = start_thread(self._write, "monitel")
+            self._mover = start_thread(self._move, "monitel-disk")
+
+    # ---- the box in memory
+
+    def _try_to_open(self) -> None:
+        """Make the box, unless there is one, or the last attempt was less than a minute ago."""
+        if self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
+            return
+        self._retry_at_s = time.monotonic() + _RETRY_S
+        try:
+            root, in_memory = open_root(self._root)
+            root.close()
+            self.room.mapped = in_memory
+            path = self._root / self.name
+            if path.exists():  # an earlier box of this process, whose descriptors the application has closed
+                Folder.open(path).remove()
+            folder, lock = make_shown(path, self._fill)
+        except (OSError, ValueError, FolderError) as error:
+            self.names.folder, self._slots = None, {}
+            self._report("box", error)
+            return
+        self.folder, self._lock, self._has_snapshot, self.problem = folder, lock, False, ""
+        self.note_position()
+        self.room.box = folder
+        for journal in self.journals.values():
+            journal.enter_box()
+
+    def _fill(self, folder: Folder) -> None:
+        self.names.folder = folder
+        self.names.copy(folder)
+        self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
+        self._write_totals(self._slots)
+        self._page = folder.path / PAGE
+        context_page.open_page(self._page, mapped=self.room.mapped)
+
+    def _lose(self, reason: str) -> None:
+        """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
+        self._report("box", OSError(reason))
+        self.folder = self.names.folder = self.room.box = None
+        self._slots, self._has_snapshot = {}, False
+        for journal in self.journals.values():
+            journal.leave_box()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _report(self, place: str, error: Exception) -> None:
+        """Note a problem, and log the first one of a place."""
+        if place == "box":
+            self.problem = str(error)
+            effect = "what is recorded now does not survive a kill of this process"
+        else:
+            self.disk_problem = str(error)
+            effect = "what memory cannot hold is dropped"
+        self._warn_once(place, "%s cannot be used, so %s: %s", f"the {place} of {self.name}", effect, error)
+
+    def _warn_once(self, subject: str, message: str, *arguments: object) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            _log.warning(message, *arguments)
+
+    # ---- the writer
+
+    def _wake(self) -> None:
+        """Have segments made ahead, moved or loaded soon. Called by any thread, also in signal handlers."""
+        self._wake_disk.set()
+        self._wake_writer.set()
+
+    def _write(self) -> None:
+        due_s = time.monotonic() + self._interval_s
+        while not self._stopping:
+            self._wake_writer.wait(due_s - time.monotonic())
+            try:
+                for journal in self.journals.values():
+                    journal.prepare()
+                if time.monotonic() >= due_s:
+                    due_s = time.monotonic() + self._interval_s
+                    self._try_to_open()
+                    self.snapshot()
+            except Exception as error:  # a defect; the next round may succeed
+                self._warn_once("writer", "the black box is not complete: %r", error)
+
+    def snapshot(self) -> None:
+        """Append what was collected, and write the snapshot, as the writer does each second. Any thread may call it."""
+        if not self._snapshotting.acquire(timeout=1.0):
+            return  # another thread writes one; an older snapshot must not replace a newer one
+        try:
+            if not self._is_over:
+                self._snapshot()
+        finally:
+            self._snapshotting.release()
+
+    def _snapshot(self) -> None:
+        for flush in [*self.flushes]:
+            try:
+                flush()
+            except Exception as error:
+                self._warn_once(f"flush {flush!r}", "a source of the black box failed: %r", error)
+        if self.folder is not None:
+            is_there = self.folder.is_there() and self._lock is not None and not self._lock.is_lost
+            if not is_there:
+                self._lose("its folder was removed, or the application has closed its descriptors")
+        if self.folder is not None:
+            self.problem = ""
+            if self.room.memory:
+                self._report("box", OSError(self.room.problem or "it is full"))
+        metrics = self.journals["metrics"]
+        with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
+            position = metrics.next
+            windows = self._read("open_windows", self.open_windows) or (b"", ())
+            metrics.keep_from = min(metrics.keep_from, position)
+        values = {name: self._read(name, source) for name, source in [*self.sources.items()]}
+        values = {name: value for name, value in values.items() if value is not None}
+        head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
+        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {})):
+            metrics.keep_from, self._has_snapshot = position, True
+        elif not self._has_snapshot:
+            metrics.keep_from = sys.maxsize
+        with suppress(OSError):
+            for journal in self.journals.values():
+                journal.truncate(disk=False)
+            context_page.beat()
+
+    def _read(self, name: str, source: Callable[[], Any]) -> Any:
+        """Return a part of the snapshot; None if it fails, which is logged once."""
+        try:
+            return source()
+        except Exception as error:
+            self._warn_once(f"source {name}", "the black box has no %s: %r", name, error)
+            return None
+
+    def _write_state(self, value: tuple[Any, ...]) -> bool:
+        slots = self._slots.get(STATE)
+        if slots is None:
+            return False
+        try:
+            content = marshal.dumps(value, 2)
+        except ValueError:  # leave out what is not a plain value
+            plain = {name: part for name, part in value[-1].items() if self._read(name, lambda: marshal.dumps(part, 2))}  # noqa: B023
+            content = marshal.dumps((*value[:-1], plain), 2)
+        try:
+            slots.write(content)
+        except OSError as error:
+            self._report("box", error)
+            return False
+        return True
+
+    # ---- what is settled
+
+    def note_position(self) -> None:
+        """Write which items are settled. To be called after each request, in the thread of its sender."""
+        slots = self._slots
+        if not self._is_over and slots:
+            with suppress(OSError):
+                with self._slots_lock:
+                    slots[POSITION].write(self._position())
+                if self.room.memory:  # a collector could not add items that were in anonymous memory to the totals
+                    self._write_totals(slots)
+
+    def _position(self) -> bytes:
+        return marshal.dumps({name: journal.settled for name, journal in self.journals.items()}, 2)
+
+    def _write_totals(self, slots: dict[str, SlotFile]) -> None:
+        """Write the running totals, of the last item that is in them."""
+        metrics = self.journals["metrics"]
+        if metrics.fold is not None and TOTALS in slots:
+            with metrics.lock:  # threads remove files at the same time, and the last state must be the newest one
+                content = marshal.dumps((*metrics.fold.plain(), metrics.holes()), 2)
+                if slots is self._slots:
+                    slots[TOTALS].write(content)
+                    return
+            slots[TOTALS].write(content)  # on a disk, in one thread
+
+    def _note_removal(self) -> None:
+        """Write what makes files unnecessary, before they are removed."""
+        self._write_totals(self._slots)
+        self.note_position()
+
+    # ---- the disk thread
+
+    def _move(self) -> None:
+        while True:
+            self._wake_disk.wait(self._interval_s)
+            closes, spills = self._closes, [*self._spills]
+            if closes:
+                self._end_disk()
+            else:
+                self.tend_disk(self._disk_after_s)
+            for each in spills:
+                self._spills.remove(each)
+                each.set()
+            if closes:
+                return
+
+    def _end_disk(self) -> None:
+        self.tend_disk(0.0)
+        if self.disk is not None and all(each.settled >= each.next - 1 for each in self.journals.values()):
+            with suppress(OSError):
+                self.disk.remove()
+
+    def tend_disk(self, after_s: float) -> None:
+        """Move, load and remove what is in the spool folder. The disk may delay it for any time.
+
+        Args:
+            after_s: Seconds after which items are moved. Those without a sender are moved at once.
+        """
+        if self.spool is None:
+            return
+        try:
+            for journal in self.journals.values():
+                on_disk.load(journal)
+                on_disk.seal(journal, after_s)
+                on_disk.move(journal, self._open_disk, after_s)
+            if self.disk is not None:
+                self.names.copy(self.disk)
+                self._disk_slots[POSITION].write(self._position())
+                self._write_totals(self._disk_slots)
+                for journal in self.journals.values():
+                    on_disk.unload(journal)
+                    journal.truncate(disk=True)
+                self._limit_disk()
+            self.disk_problem = ""
+        except (OSError, FolderError) as error:
+            self._report("disk", error)
+        except Exception as error:  # a defect; the next round may succeed
+            self._warn_once("disk thread", "the spool folder is not complete: %r", error)
+
+    def _limit_disk(self) -> None:
+        sizes = {journal: on_disk.size_on_disk(journal) for journal in self.journals.values()}
+        while sum(sizes.values()) > self._disk_bytes:
+            largest = max(sizes, key=lambda journal: sizes[journal])
+            if not largest.drop_oldest("spool_full", (DISK,)):
+                return
+            sizes[largest] = on_disk.size_on_disk(largest)
+
+    def _open_disk(self) -> Folder:
+        assert self.spool is not None
+        if self.disk is None or not self.disk.is_there():
+            self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
+            for journal in self.journals.values():
+                journal._tail = None  # in a folder that was removed
+        return self.disk
+
+    def _fill_disk(self, folder: Folder) -> None:
+        self.names.copy(folder)
+        self._disk_slots = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}
+        self._disk_slots[POSITION].write(self._position())
+        self._write_totals(self._disk_slots)
+
+    def spill(self, timeout: float) -> bool:
+        """Move what no sender reads to the spool folder, and wait for it.
+
+        Args:
+            timeout: Seconds.
+
+        Returns:
+            True if everything unsettled in journals whose reader is ``"disk"`` is there now.
+        """
+        kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
+        done = Event()
+        self._spills.append(done)
+        self._wake_disk.set()
+        if self._mover is None or not self._mover.is_alive():
+            self.tend_disk(self._disk_after_s)
+        elif not done.wait(timeout):
+            return False
+        return not any(_is_in_memory(journal, end) for journal, end in kept)
+
+    # ---- the end
+
+    def close(self, timeout: float) -> bool:
+        """Move what is left to the spool folder, and remove the box. To be called when nothing is appended any more.
+
+        Args:
+            timeout: Seconds.
+
+        Returns:
+            False if something stays in the box, because the disk is full or hangs: a collector will deliver it.
+        """
+        deadline = time.monotonic() + timeout
+        if self._is_over:
+            return True
+        self._stopping = True
+        self._wake_writer.set()
+        if self._writer is not None:
+            self._writer.join(timeout / 2)
+        self.snapshot()
+        self._is_over = True
+        with suppress(OSError):
+            if self.folder is not None:
+                self.folder.rename(STATE, ENDED)  # from now on this is not the box of a killed process
+        for journal in self.journals.values():
+            journal.keep_from = sys.maxsize
+        self._closes = True
+        self._wake_disk.set()
+        if self._mover is None:
+            self._end_disk()
+        else:
+            self._mover.join(max(0.0, deadline - time.monotonic()))
+        _live.pop(self.name, None)
+        moves = self._mover is not None and self._mover.is_alive()
+        left = any(_is_in_memory(journal, journal.next) for journal in self.journals.values())
+        if self.folder is not None and self._page is not None:
+            context_page.close_page(self._page)
+        if self.folder is not None and not left and not moves:
+            with suppress(OSError):
+                self.folder.remove()
+        for lock in (self._lock, self._disk_lock) if not moves else ():
+            if lock is not None:
+                lock.close()
+        return not left and not moves
+
+    def abandon(self) -> None:
+        """Leave everything to the parent. Called in a forked child."""
+        self._is_over = self._stopping = True
+        for lock in (self._lock, self._disk_lock):
+            if lock is not None:
+                lock.close()
+        for folder in (self.folder, self.disk):
+            if folder is not None:
+                folder.close()
+        self.folder = self.disk = self._writer = self._mover = None
+        self._slots, self._disk_slots, self._spills = {}, {}, []
+        self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them
+        self.names.renew()
+        self.room.renew()
+        for journal in self.journals.values():
+            journal.abandon()
+
+
+def _is_in_memory(journal: Journal, end: int) -> bool:
+    """Return True if unsettled items before a number are not on the disk, and belong there."""
+    with journal.lock:
+        left = any(each.where != DISK and each.first < end for each, _ in journal.unsettled())
+    return left and journal.reader != "nobody"
+
+
+def is_mine(name: str) -> bool:
+    """Return True if this process has a box of this name."""
+    return name in _live
+
+
+def process_facts() -> dict[str, Any]:
+    """Return what tells this process from all others, now and later."""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
+    facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
+    return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
+
+
+def process_start(pid: int) -> str:
+    """Return the start time of a process in ticks since the boot; empty if it has ended, or is unknown."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return "" if fields[0] in {"Z", "X"} else fields[19]
+    return ""
+
+
+def main_stack() -> list[str]:
+    """Return the stack of the main thread, innermost first, as ``file:line function``."""
+    found, frame = list[str](), sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and len(found) < _FRAMES:
+        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return found
+
+
+def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
+    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made.
+
+    Raises:
+        OSError, FolderError: It cannot be made, and nothing is left.
+    """
+    hidden = path.with_name(f".{path.name}")
+    make_folder(hidden)
+    folder, lock = Folder.open(hidden), None
+    try:
+        folder.restrict()
+        lock = Lock.take(folder)
+        if lock is None:
+            raise FolderError(f"another process has locked {str(hidden)!r}")
+        fill(folder)
+        hidden.rename(path)
+        folder.path = path
+    except BaseException:
+        with suppress(OSError):
+            folder.remove()
+        if lock is not None:
+            lock.close()
+        folder.close()
+        raise
+    return folder, lock
+
+
+def _abandon_all() -> None:
+    boxes = [*_live.values()]
+    _live.clear()
+    for box in boxes:
+        box.abandon()
+
+
+register_at_fork(after_in_child=_abandon_all)

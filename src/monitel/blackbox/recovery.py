@@ -1,0 +1,408 @@
+"""The records of ended processes, and reading the record of any process.
+
+The record of a killed process becomes one that can be delivered, once, however often its collectors are killed:
+
+1. Take the lock: the process has ended, and no other collector is here.
+2. Append what the snapshot has and the journals have not, such as open windows, and the death: one file for each
+   journal, under a name that nobody reads. Another collector writes these files anew.
+3. Rename ``state`` to ``ended``: this commits the files, and from now on nothing is appended.
+4. Deliver in place, or move to the spool folder; remove.
+"""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel import context_page
+from monitel.blackbox import disk as on_disk
+from monitel.blackbox.box import (
+    ENDED,
+    PAGE,
+    POSITION,
+    STATE,
+    TOTALS,
+    VERSION,
+    is_mine,
+    make_shown,
+    process_facts,
+    process_start,
+)
+from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.journal import Journal
+from monitel.blackbox.names import read_names
+from monitel.blackbox.record import HEAD, JOURNALS, WINDOW, Item, first_of, load, pack_file, scan
+from monitel.blackbox.room import Room
+from monitel.blackbox.slots import SlotFile, read_slots
+from monitel.window_bytes import key, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Dead", "Record", "Snapshot", "claim", "is_alive", "look", "processes", "read_snapshot", "sweep"]
+
+#: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
+NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
+_CORRUPT = ".corrupt"
+_log = logging.getLogger("monitel")
+
+
+class Snapshot(NamedTuple):
+    """The state of a process at one moment.
+
+    Attributes:
+        time_ns: The moment, Unix ns.
+        monotonic_ns: The moment, monotonic ns.
+        position: Number of the next item of the journal of metrics.
+        windows: The open windows, in the form of :mod:`monitel.window_bytes`.
+        window_names: For each open window, the number of its definition.
+        values: The parts that the sources of the box have returned; ``stack`` is the main thread's.
+    """
+
+    time_ns: int
+    monotonic_ns: int
+    position: int
+    windows: bytes
+    window_names: tuple[int, ...]
+    values: dict[str, Any]
+
+
+class Record(NamedTuple):
+    """The record of a process that runs or has ended, for inspection.
+
+    Attributes:
+        names: The definitions; number 0 describes the process.
+        snapshot: The newest snapshot; None if there is none.
+        page: The page; None if there is none.
+        items: The items of each journal that are not settled, oldest first.
+    """
+
+    names: list[Any]
+    snapshot: Snapshot | None
+    page: context_page.Context | None
+    items: dict[str, list[Item]]
+
+
+def processes(root: Path | None, spool: Path | None) -> list[str]:
+    """Return the names of all records, of running and of ended processes, oldest first. Nothing is changed.
+
+    Args:
+        root: Folder of the boxes; None for none.
+        spool: Folder of the spools; None for none.
+    """
+    return sorted({name for folder in (root, spool) for name in _names(folder) if NAME.fullmatch(name)})
+
+
+def sweep(root: Path | None, spool: Path | None) -> None:
+    """Remove the rest of records whose making or removal was interrupted by a kill. Never raises."""
+    for parent in (root, spool):
+        for name in _names(parent):
+            if parent is None or not name.startswith(".") or NAME.fullmatch(name[1:]) is None:
+                continue
+            with suppress(OSError, FolderError):
+                folder = Folder.open(parent / name, probe=False)
+                try:
+                    if not is_alive(folder) and (lock := Lock.take(folder)) is not None:
+                        folder.remove()
+                        lock.close()
+                finally:
+                    folder.close()
+
+
+def read_snapshot(folder: Folder) -> Snapshot | None:
+    """Return the newest whole snapshot in a box; None if there is none.
+
+    Raises:
+        OSError: The file is a link, or belongs to another user.
+        ValueError, TypeError, EOFError: The checksum is right, and the content is not a snapshot.
+    """
+    for name in (STATE, ENDED):
+        value = read_slots(folder, name)[1]
+        if value is not None and value[0] == VERSION:
+            return Snapshot(*value[1:])
+    return None
+
+
+def is_alive(folder: Folder) -> bool:
+    """Return True if the process of a box or spool folder runs: it holds the lock, or has lost it.
+
+    The application may have closed the descriptor of the lock. Then the process id and start time in the name decide,
+    unless the process has ended its record, or has replaced itself by calling exec and is this one now.
+    """
+    if Lock.is_held(folder):
+        return True
+    name = folder.path.name.lstrip(".")
+    match = NAME.fullmatch(name)
+    if match is None or folder.has(ENDED):
+        return False
+    if int(match[1]) == os.getpid():
+        return is_mine(name)
+    names, _ = read_names(folder)
+    if names and any(names[0].get(key) != process_facts()[key] for key in ("boot", "namespace")):
+        return False  # its process id means another process here
+    return process_start(int(match[1])) == match[2]
+
+
+def look(folder: Folder) -> Record:
+    """Read a record. Nothing is changed, and the process may be running.
+
+    Args:
+        folder: A box or a spool folder. The items of a process that has both are those of both.
+
+    Raises:
+        OSError: A file is a link, or belongs to another user.
+        ValueError, TypeError, EOFError: The checksum of a file is right, and its content is senseless.
+    """
+    names, _ = read_names(folder)
+    position: dict[str, int] = read_slots(folder, POSITION)[1] or {}
+    page = None
+    with suppress(FileNotFoundError):
+        page = context_page.read_page(folder.read(PAGE))
+    items = {name: [*_unsettled(folder, name, position.get(name, 0))] for name in JOURNALS}
+    return Record(names, read_snapshot(folder), page, items)
+
+
+def _unsettled(folder: Folder, journal: str, settled: int) -> Iterator[Item]:
+    files = []
+    for name in folder.names():
+        if re.fullmatch(rf"{journal}-\d+\.(log|end)", name) and (name.endswith(".log") or folder.has(ENDED)):
+            with suppress(FileNotFoundError):  # a running process has removed it
+                content = folder.read(name)
+                files.append((first_of(content), content))
+    for first, content in sorted(files):
+        for part in scan(content, HEAD.size, len(content), first) if first else ():
+            if part.number > settled:
+                settled = part.number + part.items - 1
+                yield Item(part.number, part.items, part.kind, load(content[part.begin : part.end]))
+
+
+def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
+    """Take the record of an ended process.
+
+    Args:
+        root: Folder of the boxes; None for none.
+        spool: Folder of the spools, unless the box names another one; None for none.
+        name: The name of the record.
+
+    Returns:
+        None if there is none, the process runs, another collector has it, or it cannot be read. What has the right
+        checksums and cannot be read gets another name, and is reported.
+    """
+    if NAME.fullmatch(name) is None:
+        return None
+    folders: list[Folder] = []
+    locks: list[Lock] = []
+    try:
+        box = _take(root, name, folders, locks)
+        if box is not None:
+            names, _ = read_names(box)
+            spool = Path(names[0]["spool"]) if names and names[0]["spool"] else spool
+        disk = _take(spool, name, folders, locks)
+        if box is not None or disk is not None:
+            dead = Dead(box, disk, locks, spool)
+            folders, locks = [], []
+            return dead
+    except (_Taken, FileNotFoundError):
+        pass
+    except OSError as error:
+        _log.warning("the record %s cannot be read: %s", name, error)
+    except Exception as error:
+        _log.exception("the record %s cannot be read, and is set aside as %s%s: %r", name, name, _CORRUPT, error)
+        for folder in folders:
+            with suppress(OSError):
+                folder.path.rename(folder.path.with_name(name + _CORRUPT))
+    finally:
+        for lock in locks:
+            lock.close()
+        for folder in folders:
+            folder.close()
+    return None
+
+
+class _Taken(Exception):  # noqa: N818  it is not an error
+    """Raised if a process has a record."""
+
+
+def _take(parent: Path | None, name: str, folders: list[Folder], locks: list[Lock]) -> Folder | None:
+    """Open and lock a folder of a record; return None if there is none."""
+    if parent is None or not (parent / name).is_dir():
+        return None
+    folder = Folder.open(parent / name)
+    folders.append(folder)
+    if is_alive(folder) or (lock := Lock.take(folder)) is None:
+        raise _Taken
+    locks.append(lock)
+    return folder
+
+
+class Dead:
+    """The record of an ended process, in its box, its spool folder, or both. Nobody else has it until it is closed.
+
+    Attributes:
+        name: The name of the record.
+        names: The definitions; number 0 describes the process.
+        snapshot: The newest snapshot; None if there is none, as in a spool folder.
+        page: The page; None if there is none.
+        totals: Number of an item, and the state of the fold up to it, as the process has written it.
+        journals: Readable like those of this process; those that the process had no reader for have nothing to send.
+        box: The box; None if there is none.
+        disk: The spool folder; None if there is none.
+    """
+
+    def __init__(self, box: Folder | None, disk: Folder | None, locks: list[Lock], spool: Path | None) -> None:
+        folders = [each for each in (box, disk) if each is not None]
+        self.box, self.disk, self._locks, self._spool = box, disk, locks, spool
+        self.name = folders[0].path.name
+        self.names, self._names_content = read_names(*folders)
+        self.snapshot = None if box is None else read_snapshot(box)
+        self.page: context_page.Context | None = None
+        with suppress(FileNotFoundError):
+            self.page = None if box is None else context_page.read_page(box.read(PAGE))
+        positions: list[dict[str, int]] = [read_slots(each, POSITION)[1] or {} for each in folders]
+        totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
+        self.totals: tuple[int, Any, list[tuple[int, int]]] = max(totals, key=lambda each: each[0])
+        self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
+        room = Room()
+        room.box = box
+        self.journals: dict[str, Journal] = {}
+        for name in JOURNALS:
+            journal = self.journals[name] = Journal(name, room)
+            journal.disk, journal.before_remove = disk, self._note_removal
+            settled, is_metrics = max(each.get(name, 0) for each in positions), name == "metrics"
+            self._adopt(name, max(settled, self.totals[0] * is_metrics), self.totals[2] if is_metrics else [])
+
+    def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
+        journal = self.journals[name]
+        # Items before the snapshot may be in no file: their numbers are not used again.
+        following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
+        on_disk.adopt(journal, settled, holes, following)
+        if self.names and name in self.names[0].get("off", ()):
+            journal.reader, journal.settled = "nobody", journal.next - 1
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing is to be appended."""
+        return self.box is None or self.box.has(ENDED)
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if every item is settled."""
+        return all(journal.settled >= journal.next - 1 for journal in self.journals.values())
+
+    def items(self, journal: str) -> Iterator[Item]:
+        """Yield the items of a journal that are in its files, settled or not."""
+        found, reached = self.journals[journal], 0
+        for segment in [*found.segments]:
+            for item in found.items(segment, reached + 1):
+                reached = item.last
+                yield item
+
+    def open_windows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW."""
+        if self.snapshot is not None:
+            closed = {key(item.value[1]) for item in self.items("metrics") if item.kind == WINDOW}
+            for name, (each, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
+                if each not in closed:
+                    yield name, content
+
+    def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
+        """Append the last records of the process, all of them or none, and never again.
+
+        Args:
+            records: Kind and value of each record, of one item each, by journal.
+
+        Raises:
+            OSError: They cannot be written. Nothing was appended.
+        """
+        assert self.box is not None
+        for name in self.box.names():
+            if name.endswith(".end"):  # of a collector that was killed
+                self.box.unlink(name)
+        for name, values in records.items():
+            if values:
+                first = self.journals[name].next
+                content = pack_file(first, ((kind, value, 1) for kind, value in values))
+                self.box.write(f"{name}-{first:015}.end", content, 0)
+        if self.box.has(STATE):
+            self.box.rename(STATE, ENDED)
+        else:
+            self.box.write(ENDED, b"", 0)
+        for name in records:
+            self._adopt(name, self.journals[name].settled, self.journals[name].holes())
+
+    def note_position(self) -> None:
+        """Write which items are settled. To be called after each request."""
+        position = {name: journal.settled for name, journal in self.journals.items()}
+        self._slots[POSITION].write(marshal.dumps(position, 2))
+
+    def _note_removal(self) -> None:
+        self._slots[TOTALS].write(marshal.dumps(self._totals(), 2))
+        self.note_position()
+
+    def _totals(self) -> tuple[Any, ...]:
+        metrics = self.journals["metrics"]
+        return self.totals if metrics.fold is None else (*metrics.fold.plain(), metrics.holes())
+
+    def tend(self) -> None:
+        """Load what senders wait for, and remove what is settled.
+
+        Raises:
+            OSError: A file cannot be read, or the totals cannot be written.
+        """
+        for journal in self.journals.values():
+            on_disk.load(journal)
+            journal.truncate(disk=True)
+            journal.truncate(disk=False)
+
+    def move(self) -> None:
+        """Move the box to its spool folder, to be delivered later.
+
+        Raises:
+            OSError, FolderError: The spool folder cannot be written. What was not moved stays in the box.
+        """
+        if self.box is None:
+            return
+        if self.disk is None:
+            if self._spool is None:
+                raise FolderError("there is no spool folder")
+            self.disk, lock = make_shown(
+                self._spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
+            )
+            self._locks.append(lock)
+        disk = self.disk
+        self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
+        self._note_removal()
+        for journal in self.journals.values():
+            on_disk.move(journal, lambda: disk)
+        self.box.remove()
+        self.box = None
+
+    def remove(self) -> None:
+        """Remove the record: everything is delivered, or is not needed any more.
+
+        Raises:
+            OSError: Something is left; see :func:`sweep`.
+        """
+        for folder in (self.disk, self.box):
+            if folder is not None:
+                folder.remove()
+        self.box = self.disk = None
+
+    def close(self) -> None:
+        """Release the record: others may claim it."""
+        for lock in self._locks:
+            lock.close()
+        for folder in (self.box, self.disk):
+            if folder is not None:
+                folder.close()
+
+
+def _names(folder: Path | None) -> list[str]:
+    with suppress(OSError):
+        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
+    return []
