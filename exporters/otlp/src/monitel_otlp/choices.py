@@ -33,10 +33,6 @@ class BoxSettings:
     size: int = BOX_SIZE
 
 
-#: No black box.
-OFF = BoxSettings(enabled=False)
-
-
 def box_settings(
     black_box: bool = True, black_box_dir: str | os.PathLike[str] | None = None, black_box_size: int = BOX_SIZE
 ) -> BoxSettings:

@@ -12,7 +12,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
@@ -25,17 +24,18 @@ from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
-from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.accounting import Account, Accounting, print_exit_summary
+from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.launcher import RankCheck
 from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
 from monitel_otlp.ledger.last_line import print_last_line
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.summary.process_report import report_end
 from monitel_otlp.threads.worker import low_latency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
@@ -55,9 +55,7 @@ _LEAST_SHARE = 0.4  # share of the shutdown that is reserved for delivery, howev
 _LEAST_FLUSH = 0.2  # seconds for the flush of Stats, even if there is no time to shut down
 _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
-_FORK_PATIENCE = 1.0  # seconds that a fork waits for the SDK
 _WORKER = "worker"
-_PROVIDERS = {"metrics": "meter_provider", "logs": "logger_provider", "traces": "tracer_provider"}
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
@@ -75,17 +73,11 @@ class Pipeline:
     ``workers=True``.
 
     Attributes:
-        meter_provider: Exports instruments of the application, together with the windows. Not in a forked child.
-        logger_provider: Exports log records of the application. Not in a forked child.
-        tracer_provider: Exports spans of the application. Not in a forked child.
+        application: The OpenTelemetry providers for the application, which are not part of the accounts.
         at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
         each_round: Functions that are called in each round of the encoder.
         ended: The result of the shutdown; None before it has ended.
     """
-
-    meter_provider: MeterProvider = metrics.NoOpMeterProvider()
-    logger_provider: APILoggerProvider = NoOpLoggerProvider()
-    tracer_provider: TracerProvider = trace.NoOpTracerProvider()
 
     def __init__(
         self,
@@ -95,8 +87,8 @@ class Pipeline:
         point_attributes: Mapping[str, str | int],
         spans: SpanSettings | None = None,
         workers: bool = False,
-        attached: bool = False,
         silent: bool = False,
+        application: Collection[str] = SIGNALS,
         series_limit: int = SERIES_LIMIT,
         run_ledger: RunLedger | None = None,
     ) -> None:
@@ -114,19 +106,16 @@ class Pipeline:
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
         self._over = Event()
-        self._held = False
         self._quiet = False
         self.at_end: list[Callable[[], object]] = []
         self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
         self._run_ledger = run_ledger
+        self.application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
             return
         self._ranges = self._queue_ranges()
-        self._engine = self._make_engine(attached=attached, leftovers=not attached)
-        for signal, name in _PROVIDERS.items() if self._engine.providers is not None else ():
-            if signal not in settings.off:
-                setattr(self, name, getattr(self._engine.providers, name))
+        self._engine = self._make_engine(leftovers=True)
         self._handle = monitel.register_event_handler(self.take)
         if self._ranges is not None:
             self._ranges.listen()
@@ -138,6 +127,21 @@ class Pipeline:
     def engine(self) -> Engine | None:
         """The engine of this process; None in a forked child that has not recorded anything."""
         return self._engine
+
+    @property
+    def meter_provider(self) -> MeterProvider:
+        """The provider for the application's instruments."""
+        return self.application.meter_provider
+
+    @property
+    def logger_provider(self) -> APILoggerProvider:
+        """The provider for the application's log records."""
+        return self.application.logger_provider
+
+    @property
+    def tracer_provider(self) -> TracerProvider:
+        """The provider for the application's spans."""
+        return self.application.tracer_provider
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -175,7 +179,7 @@ class Pipeline:
         return self._accounting.account()
 
     def force_flush(self, timeout: float = 10.0) -> bool:
-        """Close expired windows, and deliver all queued items. Never raises.
+        """Close expired windows, and deliver all queued items and what the application's providers hold. Never raises.
 
         Open windows stay open; ``monitel.flush()`` closes them. A pause that the backend has requested by Retry-After
         is kept.
@@ -185,12 +189,15 @@ class Pipeline:
 
         Returns:
             True if all queued items were acknowledged, or are on disk because no endpoint is set, and if the pipeline
-            has lost no item so far.
+            has lost no item so far; and if the flush of the application's providers has ended.
         """
         if self.ended is not None:
             return self.ended
+        deadline = time.monotonic() + _bounded(timeout)
         try:
-            return not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
+            flushing = self.application.begin("force_flush")
+            done = not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
+            return self.application.wait(flushing, deadline) and done
         except Exception:
             _log.exception("the flush of telemetry failed")
             return False
@@ -296,8 +303,10 @@ class Pipeline:
             self._ranges.close()
         if not in_signal_handler:  # else another thread flushes the Stats
             monitel.unregister_event_handler(self._handle)
-        engine = self._engine
+        engine, deadline = self._engine, time.monotonic() + timeout
+        ending = self.application.begin("shutdown")
         complete = engine is None or engine.shutdown(timeout, in_signal_handler=in_signal_handler)
+        self.application.wait(ending, deadline)
         monitel.unregister_event_handler(self._handle)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
@@ -312,6 +321,7 @@ class Pipeline:
             if self._ranges is not None:
                 self._ranges.close()
             monitel.unregister_event_handler(self._handle)
+            self.application.begin("shutdown")
             if self._run_ledger is not None:
                 self._run_ledger.finish(_LEAST_LEDGER)
             for action in self.at_end:
@@ -325,8 +335,6 @@ class Pipeline:
 
     def _print_summary(self, engine: Engine) -> None:
         accounts = self.account()
-        if engine.providers is None and not any(each.recorded for each in accounts.values()):
-            return  # attached, in a launcher or another program with the same environment variables
         spool_dir, run_time = self._settings.spool_dir, self._run_time
         offline, stored = not self._settings.endpoints, engine.delivery.stored
         reported = report_end(
@@ -379,7 +387,7 @@ class Pipeline:
             stop_before_flush(self._start_to_count)
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
-            self._engine = self._make_engine(attached=False)
+            self._engine = self._make_engine()
             finalize(self.shutdown, _BEFORE_QUEUES)
             return self._engine
 
@@ -388,15 +396,14 @@ class Pipeline:
         if any(each.total for each in monitel.counters()) or any(each.count for _, each in own_waits()):
             self._start_in_child()
 
-    def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
+    def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
         self._rank_check = check = RankCheck(rank)
 
         def each_round() -> None:
             for action in self.each_round:
                 action()
-            if not attached:  # else the resource is the application's
-                check.check()
+            check.check()
 
         return Engine(
             self._settings,
@@ -404,7 +411,6 @@ class Pipeline:
             self._point_attributes,
             self._resource,
             self._ranges,
-            attached=attached,
             series_limit=self._series_limit,
             leftovers=leftovers,
             each_round=each_round,
@@ -413,8 +419,8 @@ class Pipeline:
     def _queue_ranges(self) -> QueuedSpans | None:
         if self._spans is None:
             return None
-        sampler = {} if self._ranges is None else {"sampler": self._ranges.sampler}
-        return self._spans.queue(LIMIT, LIMIT_BYTES, first=self._first_range, wake=self._wake, **sampler)
+        sampler = self.application.sampler
+        return self._spans.queue(LIMIT, LIMIT_BYTES, first=self._first_range, wake=self._wake, sampler=sampler)
 
     def _wake(self) -> None:
         if (engine := self._engine) is not None:
@@ -428,15 +434,10 @@ class Pipeline:
         )
 
     def _before_fork(self) -> None:
-        """Wait until the SDK does not collect, so that the child inherits no held lock."""
-        self._held = self._engine is not None and self._engine.collecting.acquire(timeout=_FORK_PATIENCE)
         if self._run_ledger is not None:
             self._run_ledger.before_fork()
 
     def _after_fork(self) -> None:
-        """Let the SDK collect again, in the parent."""
-        if self._held and self._engine is not None:
-            self._engine.collecting.release()
         if self._run_ledger is not None:
             self._run_ledger.after_fork()
 

@@ -84,7 +84,8 @@ def test_exit_is_in_time_beside_callbacks_that_hang(
 REFUSED = """\
 import atexit, threading
 from opentelemetry.metrics import Observation
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+from monitel.profiler import record_function
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, spans=True)
 if sys.argv[2] == "hangs":
     def hang(_options):
         threading.Event().wait()
@@ -98,7 +99,8 @@ loss = Stat("loss", [COUNT], 1e9)
 loss.add(1)
 for number in range(1000):
     monitel.emit("event", number=number)
-pipeline.tracer_provider.get_tracer("mine").start_span("span 0").end()
+with record_function("span 0"):
+    pass
 print(time.monotonic(), flush=True)
 """
 
@@ -119,51 +121,20 @@ def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> No
         assert 1 == len(received.spans())
 
 
-FORK = """\
-from threading import Event
-from opentelemetry.metrics import Observation
-entered = Event()
-def hang(_options):
-    entered.set()
-    Event().wait()
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
-meter = pipeline.meter_provider.get_meter("mine")
-meter.create_observable_gauge("faulty", [hang])
-entered.wait()
-for number in range(3):
-    begin = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        meter.create_observable_gauge(f"child{number}", [lambda _options: []])
-        monitel.emit("child")
-        assert pipeline.force_flush(60)
-        sys.exit()
-    print(time.monotonic() - begin)
-    assert os.waitpid(pid, 0)[1] == 0
-"""
-
-
-def test_fork_does_not_wait_for_a_callback_that_hangs(receiver: Receiver, train: Run) -> None:
-    """Forks return at once; children create instruments and deliver their events."""
-    ended = train(with_patience(FORK, SHORT), receiver.url)
-    assert 3 == len(receiver.records("child"))
-    assert max(map(float, ended.stdout.split())) < DEADLINE
-
-
 def test_sigterm_beside_a_held_logging_lock_loses_nothing(
     terminate: Terminate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If the interrupted code holds the lock that an event handler waits for, windows and values are still kept."""
+    """If the interrupted code holds the lock that an event handler waits for, windows and totals are still kept."""
     terminate(HELD_LOCK, "")
     content = cat(capsys, tmp_path / "spool")
-    assert ([1], [7]) == (content.values("loss.count"), content.values("mine"))
+    assert (1, 7) == (content.values("loss.count")[-1], content.values("mine")[-1])
 
 
 HELD_LOCK = """
 import logging
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 pipeline = monitel_otlp.configure(spool_dir="spool", sigterm=True, export_interval=3600.0)
-pipeline.meter_provider.get_meter("mine").create_counter("mine").add(7)
+monitel.counter("mine").add(7)
 monitel.register_event_handler(lambda event: logging.getLogger("mine").info("an event"))
 loss = Stat("loss", [COUNT], 1e9)
 loss.add(1)

@@ -86,14 +86,14 @@ def test_faulty_event_handler_stops_nothing_else(
             raise OSError("no space left")
         release.wait(DEADLINE)
 
-    pipeline = start(export_interval=0.02)
+    pipeline = start(export_interval=0.02, spans=True)
     with monitel.register_event_handler(handle):
         idle = Stat("idle", [COUNT], 60.0)
         idle.add(1)
         clock.advance(60)
         assert called.wait(DEADLINE)
         for number in range(3):
-            record_one_of_each(pipeline, number)
+            record_one_of_each(number)
             receiver.wait_until(partial(has_arrived, receiver, number))
         wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
         assert pipeline.shutdown(DEADLINE)

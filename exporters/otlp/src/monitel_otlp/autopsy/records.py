@@ -55,8 +55,13 @@ def event_of(record: Any) -> PastEvent:
 
 
 def event_of_plain(plain: PlainEvent) -> PastEvent:
-    """Return an event from its plain values. A body that is a mapping becomes part of the data."""
-    time_ns, observed_ns, severity, name, body, attributes, *_ = plain
+    """Return an event from its plain values, or a log record by the name of its logger.
+
+    A body that is a mapping becomes part of the data.
+    """
+    time_ns, observed_ns, severity, name, body, attributes, _, _, _, _, *of_logger = plain
+    if of_logger:
+        name, body = of_logger[0], body if isinstance(body, dict) else {"message": body}
     data = _few({**(body if isinstance(body, dict) else {}), **attributes})
     return PastEvent(time_ns or observed_ns, severity, name, data)
 

@@ -13,7 +13,7 @@ from monitel.attributes import escape_surrogates
 from monitel_otel.records import EventFields, timestamp_ns
 from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import SeverityNumber, log_record_limits
-from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
+from monitel_otlp.messages.attributes import Limits, plain_attributes, plain_value, write_attributes, write_value
 from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Identified
 
@@ -75,11 +74,32 @@ def _offset_ns(timestamp: datetime) -> int:
 
 
 _SAMPLED = 1  # in the flags of a trace
+_LOGGER = 10  # index of the logger's name in a PlainEvent
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 #: Time, time of logging, severity, name, body (None stands for the name), attributes, number of dropped attributes,
-#: trace id, span id, flags.
-PlainEvent = tuple[int, int, int, str, "Plain", "dict[str, Plain]", int, bytes, bytes, int]
+#: trace id, span id, flags. A record of ``logging`` also has the name of its logger, and the text of its severity.
+PlainEvent = tuple[Any, ...]
+
+
+class LoggedRecord(NamedTuple):
+    """A record of Python's ``logging``.
+
+    Attributes:
+        logger: The name of the logger, which is the scope.
+        time_ns: Time of the record, Unix ns.
+        severity: Its severity as a number of OpenTelemetry.
+        severity_text: The name of its level.
+        body: The message.
+        attributes: The attributes.
+    """
+
+    logger: str
+    time_ns: int
+    severity: int
+    severity_text: str
+    body: Any
+    attributes: dict[str, Any]
 
 
 class LoggedEvent(NamedTuple):
@@ -94,7 +114,7 @@ class LoggedEvent(NamedTuple):
         number: Its number in the journal of the black box; 0 if it is not there.
     """
 
-    event: monitel.Event
+    event: monitel.Event | LoggedRecord
     step: int | None
     context: Context
     inside: Identified | None
@@ -123,12 +143,18 @@ class EventMapping:
             item: A :class:`LoggedEvent`, or a tuple of its fields.
         """
         event, step, context, inside, observed_ns = item[:5]
+        ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
+        if isinstance(event, LoggedRecord):
+            attributes = plain_attributes(event.attributes)
+            dropped = self._limits.apply(event.logger, attributes) if self._limits.exceeded(len(attributes)) else 0
+            of_logger = str.__str__(event.logger), str.__str__(event.severity_text)
+            body = plain_value(event.body)
+            return event.time_ns, observed_ns, event.severity, "", body, attributes, dropped, *ids, *of_logger
         name = escape_surrogates(event.name)
         body, attributes = self._fields.of(event, step)
         if isinstance(event, monitel.RunConfig):
             body = plain_value(body)
         dropped = self._limits.apply(name, attributes) if self._limits.exceeded(len(attributes)) else 0
-        ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
         time_ns = self._ns(event.timestamp)
         return time_ns, observed_ns, int(event.severity), name, body, attributes, dropped, *ids
 
@@ -138,18 +164,23 @@ class EventMapping:
         return (*plain[:5], attributes, self._limits.apply(plain[3], attributes), *plain[7:])
 
     @staticmethod
+    def scope_of(plain: PlainEvent) -> tuple[str, str, str] | None:
+        """Return the scope of an application's log record; None for an event."""
+        return (plain[_LOGGER], "", "") if len(plain) > _LOGGER else None
+
+    @staticmethod
     def write(plain: PlainEvent, record: Any) -> None:
         """Fill a new log record of the protocol."""
-        time_ns, observed_ns, severity, name, body, attributes, dropped, trace_id, span_id, flags = plain
+        time_ns, observed_ns, severity, name, body, attributes, dropped, trace_id, span_id, flags, *of_logger = plain
         record.time_unix_nano = time_ns
         record.observed_time_unix_nano = observed_ns
         record.severity_number = severity
-        record.severity_text = _SEVERITY_TEXTS.get(severity, "")
+        record.severity_text = of_logger[1] if of_logger else _SEVERITY_TEXTS.get(severity, "")
         record.event_name = name
-        if body is None:
-            record.body.string_value = name
-        else:
+        if body is not None:
             write_value(record.body, body)
+        elif not of_logger:
+            record.body.string_value = name
         if attributes:
             write_attributes(record.attributes, attributes)
         if dropped:
@@ -181,7 +212,7 @@ class EventRequests(ItemRequests):
     Args:
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+        resource: The resource and its schema; see :func:`monitel_otlp.messages.resource.encode_resource`.
     """
 
     def __init__(
@@ -191,7 +222,7 @@ class EventRequests(ItemRequests):
         resource: bytes,
     ) -> None:
         self.mapping = EventMapping()
-        builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put)
+        builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put, scope_of=self.mapping.scope_of)
         super().__init__("an event", "logs", builder, lost)
 
     def add(self, item: tuple[Any, ...]) -> None:

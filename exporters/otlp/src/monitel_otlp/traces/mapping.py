@@ -161,7 +161,7 @@ class RangeRequests(ItemRequests):
     Args:
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+        resource: The resource and its schema; see :func:`monitel_otlp.messages.resource.encode_resource`.
     """
 
     def __init__(
