@@ -20,16 +20,15 @@ import time
 import traceback
 from collections import Counter
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from tests.nightly.blackbox.job import SERIES, STATS, THREADS, Collector, Job, Recorder
-from tests.nightly.blackbox.sender import MODES, Backend, Sender, by_source
+from tests.nightly.blackbox.job import SERIES, STATS, THREADS, Collector, Job
+from tests.nightly.blackbox.sender import MODES, Backend, by_source
 from tests.nightly.kills.history import read_history
 
-from monitel.blackbox.box import Box
 from monitel.blackbox.recovery import processes, sweep
 
 if TYPE_CHECKING:
@@ -162,59 +161,27 @@ class Campaign:
         return [f"{each} is left" for folder in folders for each in folder.iterdir()]
 
     def every_line(self, step: int) -> None:
-        """Kill collectors at their lines 1, 1 + step, 1 + 2 * step ..., in four situations."""
-        for moved, outage in ((False, False), (False, True), (True, False), (True, True)):
+        """Kill collectors of a record at their lines 1, 1 + step, 1 + 2 * step ..., in four situations."""
+        dead = self._folder.with_name("dead")
+        for disk_after_s, outage in product((60.0, 0.0), (False, True)):
+            backend = self.clear()
+            self.behave("outage" if outage else "healthy")
+            job = Job(self._folder, self._spool, 1, {"disk_after_s": disk_after_s}, 0, 9.0, 1.0)
+            _, died_ns = finish(start(partial(job.run, backend)), 0.25)
+            history = read_history(self._folder / "history")
+            self._folder.rename(dead)
             for lines in count(1, step):
-                backend = self.clear()
-                self.behave("healthy")
-                finish(start(partial(self._small_job, backend, moved=moved, sends=not outage)))
-                self.behave("outage" if outage else "healthy")
-                (name,) = processes(self._boxes, self._spool)
-                status, _ = finish(
-                    start(partial(Collector(self._folder, self._spool, name, lines, outage).run, backend))
-                )
-                self.behave("healthy")
-                self._collect(backend, self._spool, [0] * 4, 0)
-                problems = [*_compare_small(backend), *self._left(self._spool)]
-                self.problems += [f"line {lines}, moved {moved}, outage {outage}: {each}" for each in problems]
-                if status != -signal.SIGKILL:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                shutil.copytree(dead, self._folder)
+                collectors, missing = self._collect(backend, self._spool, [lines], int(outage))
+                found = Comparison(history, backend, died_ns)
+                found.compare(repeats=1 + collectors, killed=True)
+                found.problems += [*self._left(self._spool), *["some items were not found"] * missing]
+                self.problems += [f"line {lines}, {disk_after_s}, outage {outage}: {each}" for each in found.problems]
+                if not collectors:
                     break
                 self.counts["collectors"] += 1
-
-    def _small_job(self, backend: Backend, *, moved: bool, sends: bool) -> None:
-        """Leave a record with something of each kind: sent, on disk, closed after the snapshot."""
-        box = Box(self._spool, self._boxes, {}, interval_s=99.0, disk_after_s=0.0)
-        recorder = Recorder(box, lambda _: 99.0)
-        stats = [recorder.stats[name] for name in STATS[:2]]
-        for window in range(3):
-            for number in range(3 * window + 1, 3 * window + 4):
-                for stat in stats:
-                    stat.add(number)
-                recorder.emit("event.0", number)
-                recorder.add_range("range.0", number)
-            recorder.flush_ranges()
-            for stat in stats if window < 2 else ():
-                stat.flush()
-            if window == 0 and moved:
-                box.tend_disk(0.0)
-            if window == 1 and sends:
-                Sender(box.journals["metrics"], backend.send, box.note_position).send()
-        recorder.counters[6] = 5
-        box.snapshot()
-        stats[0].flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _compare_small(backend: Backend) -> list[str]:
-    """Return the differences of the telemetry of the small job from what it did."""
-    found = by_source({(name, each[2], each[1]): each for name, sent in backend.requests() for each in sent}.values())
-    expected = {"event.0": [*range(1, 10)], "range.0": [*range(1, 10)], "process.died": [1], 6: [5]}
-    arrived: dict[Any, Any] = {source: [each[-1] for each in found[source]] for source in ("event.0", "range.0")}
-    arrived |= {"process.died": [each[3] for each in found["process.died"]], 6: [*{each[4] for each in found[6]}]}
-    for name in (1, 2):
-        expected[name] = [(1.0, 3.0, (3, 6.0)), (4.0, 6.0, (6, 21.0)), (7.0, 9.0, (9, 45.0))]
-        arrived[name] = [(*each[6:8], each[9]) for each in found[name]]
-    return [f"{source}: {arrived[source]}" for source in expected if expected[source] != arrived[source]]
+            shutil.rmtree(dead)
 
 
 class Comparison:
