@@ -133,8 +133,7 @@ class Journal:
         self._spare: Segment | None = None
         self._serials = count(1)
         self._is_rolling = self._is_excessive = False
-        self._pinned = 0  # the last item that is being sent; its segment is not dropped, nor the next two
-        self._reading: Segment | None = None
+        self._pinned = 0  # the last item that is being sent; neither its segment nor the next one is dropped
         self._moving: Segment | None = None
         self._tail: Segment | None = None  # the file on the disk that still grows
         self._cursor: tuple[Segment, int, int] | None = None
@@ -302,7 +301,7 @@ class Journal:
         self.lock = RLock()  # another thread of the parent may hold the inherited one
         if self._active is not None:  # the fork may have interrupted append()
             self._active.buffer = bytearray(self._active.size)
-        self._active = self._spare = self._begun = self._moving = self._reading = self._tail = None
+        self._active = self._spare = self._begun = self._moving = self._tail = None
         self.fold = self.disk = self.loading = self._cursor = None
         self.segments, self._holes, self._reader = [], [], "nobody"
         self.before_remove = self.wake = lambda: None
@@ -330,7 +329,8 @@ class Journal:
                 begin, first, end = HEAD.size, segment.first, segment.end
                 if self._cursor is not None and self._cursor[0] is segment and self._cursor[2] == number:
                     _, begin, first = self._cursor
-                self._reading, buffer, found, size = segment, segment.buffer, list[Item](), 0
+                self._pinned = number  # wherever that item is moved meanwhile
+                buffer, found, size = segment.buffer, list[Item](), 0
             for item, part in _items(buffer, begin, end, first, number=number, limit=limit):
                 size += part.end - part.begin
                 if found and (len(found) >= most or size > most_bytes):
@@ -338,12 +338,14 @@ class Journal:
                 found.append(item)
                 begin = part.end
             with self.lock:
-                self._reading = None
                 if found:
                     self._pinned = found[-1].last
                     self._cursor = segment, begin, self._pinned + 1
                     return found
-                segment.next, segment.is_damaged = min(segment.next, number), True
+                self._pinned = 0
+                # If nothing follows the last whole record, items are missing that were never written here.
+                rest = max((part.end for part in scan(buffer, begin, end, first)), default=begin)
+                segment.next, segment.is_damaged = min(segment.next, number), any(buffer[rest:end])
                 if segment is self._active:
                     self._active = None
 
@@ -472,7 +474,7 @@ class Journal:
         return True
 
     def _is_free(self, segment: Segment) -> bool:
-        if segment in {self._active, self._moving, self._reading}:
+        if segment in {self._active, self._moving}:
             return False
         is_sent = segment.first <= self._pinned < segment.next
         return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
