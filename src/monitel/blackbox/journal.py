@@ -343,9 +343,11 @@ class Journal:
                     self._cursor = segment, begin, self._pinned + 1
                     return found
                 self._pinned = 0
-                # If nothing follows the last whole record, items are missing that were never written here.
-                rest = max((part.end for part in scan(buffer, begin, end, first)), default=begin)
-                segment.next, segment.is_damaged = min(segment.next, number), any(buffer[rest:end])
+                # If the file has no record here, and nothing after its last one, the items were never in it.
+                parts = [*scan(buffer, begin, end, first)]
+                begin = parts[-1].end if parts else begin
+                segment.is_damaged = any(part.number >= number for part in parts) or any(buffer[begin:end])
+                segment.next = min(segment.next, number)
                 if segment is self._active:
                     self._active = None
 

@@ -294,18 +294,22 @@ class Dead:
         """True if every item is settled."""
         return all(journal.settled >= journal.next - 1 for journal in self.journals.values())
 
-    def items(self, journal: str) -> Iterator[Item]:
-        """Yield the items of a journal that are in its files, settled or not."""
-        found, reached = self.journals[journal], 0
-        for segment in [*found.segments]:
-            for item in found.items(segment, reached + 1):
-                reached = item.last
+    def items(self, name: str, first: int = 1) -> Iterator[Item]:
+        """Yield the items of a journal from a number on that are in its files, settled or not."""
+        journal = self.journals[name]
+        for segment in [each for each in journal.segments if each.next > first]:
+            is_loaded = segment.buffer is not None
+            for item in journal.items(segment, first):
+                first = item.last + 1
                 yield item
+            if not is_loaded:
+                segment.buffer = None
 
     def open_windows(self) -> Iterator[tuple[int, bytes]]:
         """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW."""
         if self.snapshot is not None:
-            closed = {key(item.value[1]) for item in self.items("metrics") if item.kind == WINDOW}
+            later = self.items("metrics", self.snapshot.position)
+            closed = {key(item.value[1]) for item in later if item.kind == WINDOW}
             for name, (each, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
                 if each not in closed:
                     yield name, content

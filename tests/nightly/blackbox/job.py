@@ -231,7 +231,7 @@ class Collector:
         failed, missing = False, 0
         for journal in dead.journals.values():
             sender = Sender(journal, backend.send, dead.note_position, Totals(*dead.totals[:2]))
-            sender.catch_up(dead.items(journal.name))
+            sender.catch_up(dead.items(journal.name, sender.totals.number + 1))
             while not failed:
                 answer = sender.send()
                 if answer is None and journal.loading is None:
