@@ -55,6 +55,10 @@ _EXPORTERS: dict[str, tuple[str, str, object]] = {
 _LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
 
+_MISSING = (
+    "the application's %s by OpenTelemetry's API go nowhere, because the exporter is missing; over gRPC run "
+    "`pip install 'monitel-otlp[grpc]'`"
+)
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
 
 _Provider = TypeVar("_Provider")
@@ -84,11 +88,17 @@ class ApplicationTelemetry:
         self.meter_provider: metrics.MeterProvider = metrics.NoOpMeterProvider()
         self.logger_provider: APILoggerProvider = NoOpLoggerProvider()
         self.tracer_provider: APITracerProvider = trace.NoOpTracerProvider()
+        missing = []
         for signal in signals:
             if signal not in settings.off:
-                endpoint = settings.endpoints.get(signal)
-                exporter = None if endpoint is None else _exporter(signal, endpoint)
+                endpoint, exporter = settings.endpoints.get(signal), None
+                try:
+                    exporter = None if endpoint is None else _exporter(signal, endpoint)
+                except ImportError:
+                    missing.append(signal)
                 self._make(signal, exporter, settings.interval, resource)
+        if missing:  # monitel itself sends without the package of the exporter
+            _log.warning(_MISSING, " and ".join(missing))
 
     @property
     def sampler(self) -> Sampler:
@@ -175,7 +185,11 @@ def _mask(record: logging.LogRecord) -> bool:
 
 
 def _exporter(signal: str, endpoint: Endpoint) -> Any:
-    """Return the official exporter for an endpoint; None if there is none, which is logged."""
+    """Return the official exporter for an endpoint; None if it cannot be made, which is logged.
+
+    Raises:
+        ImportError: Its package is missing.
+    """
     module, name, success = _EXPORTERS[signal]
     protocol = "grpc" if endpoint.protocol == GRPC else "http"
     options = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
@@ -186,11 +200,7 @@ def _exporter(signal: str, endpoint: Endpoint) -> Any:
         with _quiet():
             exporter = made(**options, **more, timeout=endpoint.timeout)
     except ImportError:
-        _log.warning(
-            "the application's %s by OpenTelemetry's API go nowhere: for the protocol %r install "
-            "opentelemetry-exporter-otlp-proto-%s",
-            *(signal, endpoint.protocol, protocol),
-        )
+        raise
     except Exception as error:  # a file, a provider of credentials, a variable
         _log.warning(
             "the application's %s by OpenTelemetry's API go nowhere: %s", signal, endpoint.mask(f"{error!r:.300}")
