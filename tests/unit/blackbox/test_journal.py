@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from monitel.blackbox import disk, folder, journal
-from monitel.blackbox.folder import Folder, FolderError, Lock, automatic_roots, make_folder, open_root
+from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.names import Names, read_names
 from monitel.blackbox.record import EVENT, HEAD, RANGES, Account, Item, pack_file
@@ -180,19 +180,6 @@ def test_handlers_faster_than_a_file_record_in_anonymous_memory(box: Folder, mon
     add(made, "outer")
     assert ["handler", "outer"] == [item.value for item in stored(made)]
     assert made.left_out == 2
-
-
-def test_forked_child_appends_to_nobody(box: Folder) -> None:
-    """What a child appends is not in the files of its parent."""
-    made = new(box)
-    add(made, "parent")
-    if not (child := os.fork()):
-        made.room.renew()
-        made.abandon()
-        fill(made, 5000)
-        os._exit(0 if made.account() == Account() and made.room.memory <= 1 << 19 else 1)
-    assert 0 == os.waitpid(child, 0)[1]
-    assert ["parent"] == drain(adopted(box))
 
 
 # ---- room
@@ -448,22 +435,6 @@ def test_definitions_are_numbered_once_and_copied(box: Folder, tmp_path: Path) -
     assert [{"pid": 1}, "A", "B", "C"] == read_names(None, box)[0]
     box.write("names", b"\1", len(box.read("names")) - 1)
     assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
-
-
-def test_lock_is_seen_without_being_taken_and_ends_with_its_process(box: Folder) -> None:
-    """Another holder gets None; a forked child that closes its copy does not release the lock."""
-    lock = Lock.take(box)
-    assert lock is not None
-    assert Lock.is_held(box)
-    assert Lock.take(box) is None
-    if not (child := os.fork()):
-        lock.close()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert Lock.is_held(box)
-    assert not lock.is_lost
-    lock.close()
-    assert (False, True) == (Lock.is_held(box), lock.is_lost)
 
 
 def test_links_and_special_files_are_refused(tmp_path: Path) -> None:
