@@ -141,12 +141,14 @@ def test_exporter_that_cannot_be_made_is_one_warning(
 ) -> None:
     """Everything else is delivered."""
     monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_LOGS_CREDENTIAL_PROVIDER", "none")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")  # less than a batch
     pipeline = start()
     record(pipeline)
     monitel.emit("epoch")
     assert pipeline.force_flush(DEADLINE)
     assert ([3], ["epoch"]) == (receiver.values("counter"), receiver.record_names())
-    assert 1 == len(warnings_with(caplog, "the application's logs by OpenTelemetry's API go nowhere: "))
+    for signal in ("logs", "traces"):
+        assert 1 == len(warnings_with(caplog, f"the application's {signal} by OpenTelemetry's API go nowhere: "))
 
 
 def test_secrets_of_an_endpoint_are_not_logged(

@@ -55,10 +55,7 @@ _EXPORTERS: dict[str, tuple[str, str, object]] = {
 _LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
 
-_MISSING = (
-    "the application's %s by OpenTelemetry's API go nowhere, because the exporter is missing; over gRPC run "
-    "`pip install 'monitel-otlp[grpc]'`"
-)
+_NOWHERE = "the application's %s by OpenTelemetry's API go nowhere: %s"
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
 
 _Provider = TypeVar("_Provider")
@@ -96,9 +93,14 @@ class ApplicationTelemetry:
                     exporter = None if endpoint is None else _exporter(signal, endpoint)
                 except ImportError:
                     missing.append(signal)
-                self._make(signal, exporter, settings.interval, resource)
+                try:
+                    self._make(signal, exporter, settings.interval, resource)
+                except Exception as error:  # a variable of the SDK's processors
+                    _log.warning(_NOWHERE, signal, f"{error!r:.300}")
+                    self._make(signal, None, settings.interval, resource)
         if missing:  # monitel itself sends without the package of the exporter
-            _log.warning(_MISSING, " and ".join(missing))
+            what = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
+            _log.warning(_NOWHERE, " and ".join(missing), what)
 
     @property
     def sampler(self) -> Sampler:
@@ -202,9 +204,7 @@ def _exporter(signal: str, endpoint: Endpoint) -> Any:
     except ImportError:
         raise
     except Exception as error:  # a file, a provider of credentials, a variable
-        _log.warning(
-            "the application's %s by OpenTelemetry's API go nowhere: %s", signal, endpoint.mask(f"{error!r:.300}")
-        )
+        _log.warning(_NOWHERE, signal, endpoint.mask(f"{error!r:.300}"))
     else:
         _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
         for logger in _LOGGERS:
