@@ -193,6 +193,8 @@ class Box:
     def _lose(self, reason: str) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
         self._report("box", OSError(reason))
+        if self.folder is not None:
+            self.folder.close()
         self.folder = self.names.folder = self.room.box = None
         self._slots, self._has_snapshot = {}, False
         for journal in self.journals.values():
@@ -462,20 +464,17 @@ class Box:
         if self.folder is not None and not left and not moves:
             with suppress(OSError):
                 self.folder.remove()
-        for lock in (self._lock, self._disk_lock) if not moves else ():
-            if lock is not None:
-                lock.close()
+        for each in (self._lock, self._disk_lock, self.folder, self.disk) if not moves else ():
+            if each is not None:
+                each.close()
         return not left and not moves
 
     def abandon(self) -> None:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
-        for lock in (self._lock, self._disk_lock):
-            if lock is not None:
-                lock.close()
-        for folder in (self.folder, self.disk):
-            if folder is not None:
-                folder.close()
+        for each in (self._lock, self._disk_lock, self.folder, self.disk):
+            if each is not None:
+                each.close()
         self.folder = self.disk = self._writer = self._mover = None
         self._slots, self._disk_slots, self._spills = {}, {}, []
         self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them

@@ -209,10 +209,10 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
             return dead
     except (_Taken, FileNotFoundError):
         pass
-    except OSError as error:
+    except (OSError, FolderError) as error:
         _log.warning("the record %s cannot be read: %s", name, error)
     except Exception as error:
-        _log.exception("the record %s cannot be read, and is set aside as %s%s: %r", name, name, _CORRUPT, error)
+        _log.warning("the record %s is set aside as %s%s, because it is senseless: %r", name, name, _CORRUPT, error)
         for folder in folders:
             with suppress(OSError):
                 folder.path.rename(folder.path.with_name(name + _CORRUPT))
@@ -267,11 +267,11 @@ class Dead:
         totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
         self.totals: tuple[int, Any, list[tuple[int, int]]] = max(totals, key=lambda each: each[0])
         self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
-        room = Room()
-        room.box = box
+        self._room = Room()
+        self._room.box = box
         self.journals: dict[str, Journal] = {}
         for name in JOURNALS:
-            journal = self.journals[name] = Journal(name, room)
+            journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
             settled, is_metrics = max(each.get(name, 0) for each in positions), name == "metrics"
             self._adopt(name, max(settled, self.totals[0] * is_metrics), self.totals[2] if is_metrics else [])
@@ -384,7 +384,8 @@ class Dead:
         for journal in self.journals.values():
             on_disk.move(journal, lambda: disk)
         self.box.remove()
-        self.box = None
+        self.box.close()
+        self.box = self._room.box = None
 
     def remove(self) -> None:
         """Remove the record: everything is delivered, or is not needed any more.
@@ -395,6 +396,7 @@ class Dead:
         for folder in (self.disk, self.box):
             if folder is not None:
                 folder.remove()
+                folder.close()
         self.box = self.disk = None
 
     def close(self) -> None:
