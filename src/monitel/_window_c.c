@@ -407,11 +407,15 @@ static void
 append_window(Bytes *bytes, const Closed *closed)
 {
     int64_t flags = closed->is_closed | closed->has_stddev << 1 | closed->has_histogram << 2;
-    int64_t numbers[] = {closed->serial, closed->number, flags, closed->previous_end, closed->start, closed->end,
-                         closed->count, closed->discarded, closed->first_step, closed->last_step};
-    double values[] = {closed->sum, closed->min, closed->max, closed->last, closed->has_stddev ? closed->stddev : 0.0};
-    append(bytes, numbers, sizeof(numbers));
-    append(bytes, values, sizeof(values));
+    struct {
+        int64_t serial, number, flags, previous_end, start, end, count;
+        double sum, min, max, last;
+        int64_t discarded, first_step, last_step;
+        double stddev;
+    } fields = {closed->serial, closed->number, flags, closed->previous_end, closed->start, closed->end, closed->count,
+                closed->sum, closed->min, closed->max, closed->last, closed->discarded, closed->first_step,
+                closed->last_step, closed->has_stddev ? closed->stddev : 0.0};
+    append(bytes, &fields, sizeof(fields));
     if (!closed->has_histogram) {
         return;
     }

@@ -13,7 +13,7 @@ from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.failures import call_each, enable_loggers
 from monitel.fork import register_at_fork
 from monitel.os_threads import RLock
-from monitel.stats import Stat, take_and_log
+from monitel.stats import Stat, TakenWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -102,7 +102,24 @@ def flush() -> None:
     Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
     flushed, even if a handler raises; then the first exception is raised.
     """
-    call_each(_call, (before_flush.run, lambda: take_and_log(_window.live(), Stat._take_open, Stat._take_fetched)))
+
+    def close() -> None:
+        taken = TakenWindows(_window.live())
+        steps = (lambda: taken.take(Stat._take_open), lambda: taken.take(Stat._take_fetched), taken.log)
+        call_each(_call, steps)
+
+    call_each(_call, (before_flush.run, close))
+
+
+def take_windows(*, expired: bool = False) -> TakenWindows:
+    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
+
+    Returns:
+        The windows, whose event handlers are called by :meth:`TakenWindows.log`.
+    """
+    taken = TakenWindows(_window.expired() if expired else _window.live())
+    taken.take(Stat._take_expired if expired else Stat._take_open)
+    return taken
 
 
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
@@ -122,8 +139,8 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
 
     def close() -> None:
         expired.extend(_window.expired())
-        pauses = iter if pause is None else partial(_with_pauses, pause)
-        take_and_log(expired, Stat._take_expired, pauses=pauses)
+        taken = TakenWindows(expired, iter if pause is None else partial(_with_pauses, pause))
+        call_each(_call, (lambda: taken.take(Stat._take_expired), taken.log))
 
     call_each(_call, (before_flush.run, close))
     return len(expired)

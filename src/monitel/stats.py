@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from monitel import clock, pending, window_sinks
@@ -210,8 +209,7 @@ class Stat(Accumulator):
             if samples is not None:
                 send(samples.sample(self))
         finally:
-            if closed is not None:
-                self._log_closed(closed)
+            self._log_closed(closed)
 
     def _log_closed(self, closed: Closed | None) -> None:
         """Log a window that was just closed, or keep it until its values are known; called without any lock."""
@@ -298,30 +296,30 @@ class Stat(Accumulator):
         raise TypeError(f"cannot copy or pickle {type(self).__name__} {self.name!r}: create it in the worker")
 
 
-def take_and_log(
-    stats: Iterable[Stat],
-    *steps: Callable[[Stat], list[Taken]],
-    pauses: Callable[[list[Any]], Iterable[Any]] = iter,
-) -> None:
-    """Take the windows of all Stats step by step, and call the event handlers only then, Stat by Stat.
+class TakenWindows:
+    """Windows of Stats that are closed and passed to the sinks, before the event handlers are called.
 
     So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
     Stat is taken and logged, even if one raises; then the first exception is raised.
 
     Args:
         stats: The Stats.
-        steps: Methods that close windows of a Stat, pass them to the sinks, and return them.
         pauses: Returns what it is given, and may pause in between.
     """
-    process = os.getpid()
-    taken: list[tuple[Stat, list[Taken]]] = [(stat, []) for stat in stats]
 
-    def take(step: Callable[[Stat], list[Taken]], pair: tuple[Stat, list[Taken]]) -> None:
-        pair[1].extend(step(pair[0]))
+    def __init__(self, stats: Iterable[Stat], pauses: Callable[[list[Any]], Iterable[Any]] = iter) -> None:
+        self._process = os.getpid()
+        self._pauses = pauses
+        self._taken: list[tuple[Stat, list[Taken]]] = [(stat, []) for stat in stats]
 
-    def log(pair: tuple[Stat, list[Taken]]) -> None:
-        if os.getpid() == process:  # else a handler has forked, and the parent logs these windows
+    def take(self, step: Callable[[Stat], list[Taken]]) -> None:
+        """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
+        call_each(lambda pair: pair[1].extend(step(pair[0])), self._pauses(self._taken))
+
+    def log(self) -> None:
+        """Call the event handlers, Stat by Stat."""
+        call_each(self._log, self._pauses(self._taken))
+
+    def _log(self, pair: tuple[Stat, list[Taken]]) -> None:
+        if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
             call_each(pair[0]._log_taken, pair[1])
-
-    passes: list[Callable[[Any], object]] = [*(partial(take, step) for step in steps), log]
-    call_each(lambda action: call_each(action, pauses(taken)), passes)

@@ -1,8 +1,8 @@
 """Windows as bytes: the only form in which the collecting code passes them on, open and closed ones.
 
-It is a sequence of windows, each of them in the byte order of the machine: ten integers and five floats of 64 bits
-(see ``_FIELDS``), and for a histogram three integers, three floats, and for each side of zero the index of the first
-bucket, the number of buckets and their counts. ``_window_c.c`` writes the same.
+It is a sequence of windows, each of them in the byte order of the machine: numbers of 64 bits (see ``_FIELDS``), and
+for a histogram three integers, three floats, and for each side of zero the index of the first bucket, the number of
+buckets and their counts. ``_window_c.c`` writes the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from monitel.histogram import Histogram
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-__all__ = ["OpenWindow", "Snapshot", "decode", "encode", "key", "numbers"]
+__all__ = ["OpenWindow", "Snapshot", "decode", "encode", "key", "numbers", "split"]
 
-# Serial number of the Stat, number of the window, flags, end of the previous window, start, end, count, discarded,
-# first step, last step; sum, min, max, last, standard deviation.
-_FIELDS = struct.Struct("=10q5d")
+# Serial number of the Stat, number of the window, flags, end of the previous window; then the fields of Snapshot in its
+# order, without the histogram. A step that was not set is -1.
+_FIELDS = struct.Struct("=7q4d3qd")
 _HEAD = struct.Struct("=3q")
 _KEY = struct.Struct("=2q")
 _HISTOGRAM = struct.Struct("=3q3d")
@@ -55,7 +55,8 @@ class OpenWindow(NamedTuple):
         serial: Number of the Stat in its process.
         number: Number of the window, from 1 on; with the serial number the key of the window in its process.
         closed: The window is closed.
-        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns.
+        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns; 0 if values of the window came
+            after its end.
         snapshot: The numbers as if the window had been closed at that moment.
     """
 
@@ -102,39 +103,39 @@ def decode(content: bytes, serials: Container[int] | None = None) -> Iterator[Op
             yield OpenWindow(*found, Snapshot(*values))
 
 
+def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield the key and the bytes of each window.
+
+    Raises:
+        ValueError: As :func:`decode`.
+    """
+    offset = 0
+    while offset < len(content):
+        begin = offset
+        try:
+            found, _, offset = _unpack(content, begin)
+        except struct.error as error:
+            raise ValueError(f"windows end in the middle: {error}") from None
+        yield found[:2], content[begin:offset]
+
+
 def key(content: bytes) -> tuple[int, int]:
     """Return the key of the first window: the serial number of its Stat, and its number."""
     return _KEY.unpack_from(content)
 
 
-def numbers(content: bytes) -> tuple[Any, ...]:
-    """Return the fields of the first window's :class:`Snapshot`, in a third of its time."""
+def numbers(content: bytes) -> list[Any]:
+    """Return the fields of the first window's :class:`Snapshot`, in less time."""
     return _unpack(content, 0)[1]
 
 
 def encode(window: OpenWindow) -> bytes:
     """Return the form of one window. The C code writes the same bytes."""
     serial, number, closed, previous_end_ns, snapshot = window
-    flags = _CLOSED * closed | _STDDEV * (snapshot.stddev is not None)
-    flags |= _HAS_HISTOGRAM * (snapshot.histogram is not None)
-    found = _FIELDS.pack(
-        serial,
-        number,
-        flags,
-        previous_end_ns,
-        snapshot.start_ns,
-        snapshot.end_ns,
-        snapshot.count,
-        snapshot.discarded,
-        -1 if snapshot.first_step is None else snapshot.first_step,
-        -1 if snapshot.last_step is None else snapshot.last_step,
-        snapshot.sum,
-        snapshot.min,
-        snapshot.max,
-        snapshot.last,
-        snapshot.stddev or 0.0,
-    )
-    histogram = snapshot.histogram
+    *known, first_step, last_step, stddev, histogram = snapshot
+    flags = _CLOSED * closed | _STDDEV * (stddev is not None) | _HAS_HISTOGRAM * (histogram is not None)
+    steps = (-1 if step is None else step for step in (first_step, last_step))
+    found = _FIELDS.pack(serial, number, flags, previous_end_ns, *known, *steps, stddev or 0.0)
     if histogram is None:
         return found
     numbers = _HISTOGRAM.pack(
@@ -150,62 +151,28 @@ def encode(window: OpenWindow) -> bytes:
     return b"".join((found, numbers, *sides))
 
 
-def _unpack(content: bytes, offset: int) -> tuple[tuple[int, int, bool, int], tuple[Any, ...], int]:
-    (  # slices would take as long as all the rest
-        serial,
-        number,
-        flags,
-        previous_end,
-        start,
-        end,
-        count,
-        discarded,
-        first_step,
-        last_step,
-        total,
-        smallest,
-        largest,
-        last,
-        stddev,
-    ) = _FIELDS.unpack_from(content, offset)
+def _unpack(content: bytes, offset: int) -> tuple[tuple[int, int, bool, int], list[Any], int]:
+    serial, number, flags, previous_end, *values = _FIELDS.unpack_from(content, offset)
     offset += _FIELDS.size
+    if values[8] < 0:
+        values[8] = None
+    if values[9] < 0:
+        values[9] = None
+    if not flags & _STDDEV:
+        values[10] = None
     histogram = None
     if flags & _HAS_HISTOGRAM:
-        scale, zeros, nonfinite, finite_sum, low, high = _HISTOGRAM.unpack_from(content, offset)
-        positive_offset, positive, offset = _side(content, offset + _HISTOGRAM.size)
-        negative_offset, negative, offset = _side(content, offset)
-        histogram = Histogram(
-            scale,
-            zeros,
-            positive_offset,
-            positive,
-            negative_offset,
-            negative,
-            finite_sum,
-            low,
-            high,
-            nonfinite,
-        )
-    values = (
-        start,
-        end,
-        count,
-        total,
-        smallest,
-        largest,
-        last,
-        discarded,
-        None if first_step < 0 else first_step,
-        None if last_step < 0 else last_step,
-        stddev if flags & _STDDEV else None,
-        histogram,
-    )
+        scale, zeros, nonfinite, total, low, high = _HISTOGRAM.unpack_from(content, offset)
+        positive, offset = _side(content, offset + _HISTOGRAM.size)
+        negative, offset = _side(content, offset)
+        histogram = Histogram(scale, zeros, *positive, *negative, total, low, high, nonfinite)
+    values.append(histogram)
     return (serial, number, bool(flags & _CLOSED), previous_end), values, offset
 
 
-def _side(content: bytes, offset: int) -> tuple[int, tuple[int, ...], int]:
+def _side(content: bytes, offset: int) -> tuple[tuple[int, tuple[int, ...]], int]:
     first, number = _SIDE.unpack_from(content, offset)
     if not 0 <= number <= _MAX_BUCKETS:
         raise ValueError(f"expected at most {_MAX_BUCKETS} buckets, got {number}")
     counts = struct.unpack_from(f"={number}Q", content, offset + _SIDE.size)
-    return first, counts, offset + _SIDE.size + 8 * number
+    return (first, counts), offset + _SIDE.size + 8 * number

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from monitel.fork import register_at_fork
-from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "remove", "send"]
 
 _log = logging.getLogger("monitel")
-_lock = RLock()  # held briefly while the tuple is replaced
-_sinks: tuple[Sink, ...] = ()
+_sinks: list[Sink] = []  # changed by single operations of CPython, which need no lock
 _warned = False
 
 
@@ -48,33 +45,22 @@ def add(sink: Sink) -> None:
         loss 0.5 1
         >>> window_sinks.remove(store)
     """
-    global _sinks
-    with _lock:
-        _sinks = (*_sinks, sink)
+    _sinks.append(sink)
 
 
 def remove(sink: Sink) -> None:
     """Stop calling a sink. Idempotent."""
-    global _sinks
-    with _lock:
-        _sinks = tuple(other for other in _sinks if other != sink)
+    with suppress(ValueError):
+        _sinks.remove(sink)
 
 
 def send(definition: StatDefinition, window: Window, content: bytes) -> None:
     """Pass a closed window to the sinks."""
     global _warned
-    for sink in _sinks:
+    for sink in tuple(_sinks):
         try:
             sink(definition, window, content)
         except Exception:
             if not _warned:
                 _warned = True
                 _log.warning("a sink of windows raised (further failures are not logged)", exc_info=True)
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = RLock()
-
-
-register_at_fork(after_in_child=_renew_lock)

@@ -80,7 +80,7 @@ def test_collector_that_is_killed_in_mid_run_loses_no_span(filing: tuple[Program
     with ranks(url, tmp_path, [3, 3, 3]) as job:
         job.wait_until_recorded()
         assert ["True", "True"] == job.flush(DEADLINE)
-        of_ranges, of_steps = 2 * (3 * 7 + 1), 2 * (2 + 1)  # the spans of the last step follow when it is over
+        of_ranges, of_steps = 2 * 3 * 7, 2 * (2 + 1)  # the spans of the last step follow when it is over
         eventually(lambda: len(read_file(file)) == of_ranges + of_steps, "the Collector does not write its file")
         program.pause()
         job.go_on()

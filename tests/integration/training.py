@@ -35,8 +35,7 @@ def note(event):
         events.append({"time_ns": time_ns, "severity": event.severity, "step": event.step, "data": dict(event.data)})
 
 monitel.register_event_handler(note)
-pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool")
-tracer = pipeline.tracer_provider.get_tracer("train")
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool", spans=True)
 loss = monitel.Stat("train.loss", monitel.aggregation.TORCHS, 0.05)
 seconds = monitel.Stat("step.time", monitel.aggregation.TORCHS, 0.1, unit="s", attributes={"split": "train"})
 steps = 0
@@ -56,7 +55,7 @@ def epoch():
 if how_long == "told":
     threading.Thread(target=lambda: sys.stdin.readline() and over.set(), daemon=True).start()
 while not over.is_set() and how_long != str(steps // 50):
-    with tracer.start_as_current_span("epoch"):
+    with monitel.profiler.record_function("epoch"):
         epoch()
     if how_long == "told":
         print(steps // 50, flush=True)

@@ -34,7 +34,6 @@ SEED = 20261120
 TRAIN = """
 import gc, json, pathlib, random, resource, sys, threading, time
 import monitel, monitel_otlp
-from opentelemetry.metrics import Observation
 
 url, seconds, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
@@ -53,20 +52,13 @@ def check():
             logged["breaks"] += 1
             print("the account does not add up:", signal, each, file=sys.stderr)
 
-def slow_sensor(_options):
-    if rng.random() < 0.1:
-        pause.wait(2.5)
-    return [Observation(1)]
-
 def remove_a_segment():
     for segment in sorted(pathlib.Path("spool").rglob("*.spool"))[:1]:
         segment.unlink(missing_ok=True)
 
 monitel.register_event_handler(count)
 stats = [monitel.Stat(f"stat.{n}", monitel.aggregation.TORCHS, 0.05) for n in range(20)]
-meter = pipeline.meter_provider.get_meter("mine")
-counter = meter.create_counter("mine")
-meter.create_observable_gauge("slow", [slow_sensor])
+counter = monitel.counter("mine")
 
 def resident():
     gc.collect()
@@ -99,7 +91,6 @@ check()
 account = {signal: {"recorded": each.recorded, "delivered": each.delivered, "on_disk": each.on_disk,
                     "waiting": each.waiting, "dropped": dict(each.dropped)}
            for signal, each in pipeline.account().items()}
-pause.wait(3)  # a sensor may still be asleep
 left = [each.name for each in threading.enumerate() if each.name.startswith("monitel")]
 print(json.dumps({**logged, "early": early, "late": late, "took": took, "account": account, "left": left}))
 """

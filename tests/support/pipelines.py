@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.support.inbox import DEADLINE
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tests.support.inbox import Inbox
 
     from monitel_otlp import Pipeline
-    from monitel_otlp.messages.request import FrozenRequest
 
 
 class Start(Protocol):
@@ -36,31 +35,19 @@ def check_accounts(pipeline: Pipeline) -> None:
         assert "unaccounted" not in account.dropped, (name, account)
 
 
-#: Lines of a script that begin and end a period in which nothing is encoded, as :func:`busy_encoder` does.
-HOLD_ENCODER = "pipeline.engine.encoder._encoding.acquire()\n"
-RELEASE_ENCODER = "pipeline.engine.encoder._encoding.release()\n"
+#: Lines of a script that begin and end a period in which nothing is sent, as :func:`busy_encoder` does.
+HOLD_ENCODER = "senders = [*pipeline.engine._senders.values()]\nfor each in senders: each._sending.acquire()\n"
+RELEASE_ENCODER = "for each in senders: each._sending.release()\n"
 
 
 @contextmanager
 def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
-    """Let nothing be encoded during the block, as on a machine without CPU time for the encoder."""
+    """Let nothing be encoded and sent during the block, as on a machine without CPU time for the senders."""
     assert pipeline.engine is not None
-    with pipeline.engine.encoder._encoding:
+    with ExitStack() as held:
+        for sender in pipeline.engine._senders.values():
+            held.enter_context(sender._sending)
         yield
-
-
-def metric_requests(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[FrozenRequest]:
-    """Return a list to which each metrics request is added when the encoder has finished it."""
-    assert pipeline.engine is not None
-    found: list[FrozenRequest] = []
-    put = pipeline.engine.delivery.put
-
-    def add_and_put(request: FrozenRequest) -> None:
-        found.append(request)
-        put(request)
-
-    monkeypatch.setattr(pipeline.engine.metric_requests, "_put", add_and_put)
-    return found
 
 
 def emit_and_flush(pipeline: Pipeline, *names: str, seconds: float = 0.2) -> bool:

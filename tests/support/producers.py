@@ -15,16 +15,11 @@ from tests.support.pipelines import check_accounts
 from tests.support.receiver import partial_success
 
 import monitel
-import monitel_otlp.delivery.retry_queue
-import monitel_otlp.delivery.sender
-import monitel_otlp.engine.engine
-import monitel_otlp.messages.request_builder
-import monitel_otlp.sdk.metric_requests
-import monitel_otlp.sdk.record_requests
-import monitel_otlp.spool.segment_writer
+import monitel_otlp.pipeline
 from monitel import COUNT, VALUE, Stat
+from monitel.blackbox import journal
 from monitel.profiler import record_function
-from monitel_otlp._compat import SeverityNumber
+from monitel_otlp.export import engine, sender
 from monitel_otlp.messages.request import LEVELS, SIGNALS, count_records
 
 if TYPE_CHECKING:
@@ -39,8 +34,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("application")
 _SIGNAL_OF = {
     "window": "metrics",
-    **dict.fromkeys(["event", "record", "logging"], "logs"),
-    **dict.fromkeys(["range", "span"], "traces"),
+    **dict.fromkeys(["event", "logging"], "logs"),
+    "range": "traces",
 }
 
 
@@ -59,13 +54,14 @@ def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
             clock.advance(each)
 
 
-def record_one_of_each(pipeline: Pipeline, number: int) -> None:
-    """Record a window, an event and a span with this number."""
+def record_one_of_each(number: int) -> None:
+    """Record a window, an event and a range with this number."""
     stat = Stat(f"stat{number}", [COUNT], 60.0)
     stat.add(1)
     stat.flush()
     monitel.emit(f"event {number}")
-    pipeline.tracer_provider.get_tracer("mine").start_span(f"span {number}").end()
+    with record_function(f"range {number}"):
+        pass
 
 
 def has_arrived(receiver: Inbox, number: int, signals: Iterable[str] = SIGNALS) -> bool:
@@ -73,17 +69,15 @@ def has_arrived(receiver: Inbox, number: int, signals: Iterable[str] = SIGNALS) 
     found: dict[str, Callable[[], object]] = {
         "metrics": lambda: receiver.values(f"stat{number}.count"),
         "logs": lambda: receiver.records(f"event {number}"),
-        "traces": lambda: any(span.name == f"span {number}" for span in receiver.spans()),
+        "traces": lambda: any(span.name == f"range {number}" for span in receiver.spans()),
     }
     return all(found[signal]() for signal in signals)
 
 
-def emit_items(pipeline: Pipeline, count: int, seed: int) -> Counter[str]:
+def emit_items(count: int, seed: int) -> Counter[str]:
     """Record items of all kinds in random order, and return their number by signal."""
     choose = random.Random(seed)
     stat = Stat(f"loss.{seed}", [COUNT, VALUE], 3600.0)
-    logger = pipeline.logger_provider.get_logger("mine")
-    tracer = pipeline.tracer_provider.get_tracer("mine")
     handed_over: Counter[str] = Counter()
     for number in range(count):
         kind = choose.choice(list(_SIGNAL_OF))
@@ -96,10 +90,6 @@ def emit_items(pipeline: Pipeline, count: int, seed: int) -> Counter[str]:
         elif kind == "range":
             with record_function(f"range {seed}.{number}"):
                 pass
-        elif kind == "record":
-            logger.emit(body=f"{seed}.{number}", severity_number=SeverityNumber.INFO)
-        elif kind == "span":
-            tracer.start_span(f"span {seed}.{number}").end()
         else:
             _logger.warning("%d.%d", seed, number)
     return handed_over
@@ -193,20 +183,14 @@ def answer_at_random(receiver: Receiver, seed: int, answers: list[str]) -> Rando
 
 
 def make_small(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    queue: int = 100_000,
-    memory_bytes: int = 1 << 20,
-    spool_bytes: int = 1 << 30,
+    monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 1 << 20, spool_bytes: int = 1 << 30, after_s: float = 0.05
 ) -> None:
-    """Reduce the sizes of requests, pauses and optionally limits, so that every path of the delivery is taken."""
-    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", queue)
-    monkeypatch.setattr(monitel_otlp.engine.engine, "_SPOOL_BYTES", spool_bytes)
-    monkeypatch.setattr(monitel_otlp.messages.request_builder, "RECORDS_PER_REQUEST", 16)
-    monkeypatch.setattr(monitel_otlp.sdk.record_requests, "RECORDS_PER_REQUEST", 16)
-    monkeypatch.setattr(monitel_otlp.sdk.metric_requests, "RECORDS_PER_REQUEST", 16)
-    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_OLDEST_IN_MEMORY", 0.05)
-    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_DISK_PAUSE", 0.02)
-    monkeypatch.setattr(monitel_otlp.delivery.sender, "_LONGEST_PAUSE", 0.002)
-    monkeypatch.setattr(monitel_otlp.spool.segment_writer, "SEGMENT_BYTES", 4_000)
+    """Reduce requests, segments, pauses and optionally limits, so that every path of the delivery is taken."""
+    monkeypatch.setattr(engine, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(engine, "SPOOL_BYTES", spool_bytes)
+    monkeypatch.setattr(engine, "DISK_AFTER_S", after_s)
+    monkeypatch.setattr(engine, "SNAPSHOT_S", 0.05)
+    monkeypatch.setattr(sender, "ITEMS_PER_REQUEST", 16)
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(journal, "_SMALL", 2_000)
+    monkeypatch.setattr(journal, "_LARGE", 4_000)

@@ -33,15 +33,15 @@ STAGES = {"optimizer", "other", "data", "forward", "backward"}
 
 @pytest.fixture
 def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
-    """Return a function that runs a script with ``opentelemetry-instrument``, monitel's exporters, and variables."""
+    """Return a function that runs a script with ``opentelemetry-instrument``, and variables."""
 
     def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
         (tmp_path / "train.py").write_text(script)
         usual = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_METRICS_EXPORTER": "monitel",
-            "OTEL_LOGS_EXPORTER": "monitel",
+            "OTEL_METRICS_EXPORTER": "otlp_proto_http",
+            "OTEL_LOGS_EXPORTER": "otlp_proto_http",
             "OTEL_TRACES_EXPORTER": "none",
         }
         program = Path(sys.executable).with_name("opentelemetry-instrument")

@@ -87,7 +87,7 @@ DISTRIBUTIONS = {
     "monitel_otel": "monitel-otel",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
-    "opentelemetry.exporter.otlp.proto.common": "opentelemetry-exporter-otlp-proto-common",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
     "opentelemetry.proto": "opentelemetry-proto",
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",

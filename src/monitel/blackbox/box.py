@@ -138,6 +138,8 @@ class Box:
         self._disk_slots: dict[str, SlotFile] = {}
         self._slots_lock, self._snapshotting = RLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
+        self._jobs: SimpleQueue[Callable[[Folder], object]] = SimpleQueue()
+        self._keeps_disk = False  # a job has written something
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
@@ -150,6 +152,16 @@ class Box:
     def left_out(self) -> int:
         """Number of items that were recorded in anonymous memory: not safe from a kill until they were moved."""
         return sum(journal.left_out for journal in self.journals.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        """Number of bytes in the spool folder."""
+        return sum(map(on_disk.size_on_disk, self.journals.values()))
+
+    def on_disk(self, job: Callable[[Folder], object]) -> None:
+        """Call a function with the spool folder, in the thread that writes there. The folder stays at the end."""
+        self._jobs.put(job)
+        self._wake_disk.set()
 
     def start(self) -> None:
         """Start the threads. Idempotent."""
@@ -193,6 +205,8 @@ class Box:
     def _lose(self, reason: str) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
         self._report("box", OSError(reason))
+        if self.folder is not None:
+            self.folder.close()
         self.folder = self.names.folder = self.room.box = None
         self._slots, self._has_snapshot = {}, False
         for journal in self.journals.values():
@@ -257,6 +271,10 @@ class Box:
             is_there = self.folder.is_there() and self._lock is not None and not self._lock.is_lost
             if not is_there:
                 self._lose("its folder was removed, or the application has closed its descriptors")
+        if self.folder is not None:
+            self.problem = ""
+            if self.room.memory:
+                self._report("box", OSError(self.room.problem or "it is full"))
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
             position = metrics.next
@@ -283,7 +301,8 @@ class Box:
             return None
 
     def _write_state(self, value: tuple[Any, ...]) -> bool:
-        if STATE not in self._slots:
+        slots = self._slots.get(STATE)
+        if slots is None:
             return False
         try:
             content = marshal.dumps(value, 2)
@@ -291,8 +310,8 @@ class Box:
             plain = {name: part for name, part in value[-1].items() if self._read(name, lambda: marshal.dumps(part, 2))}  # noqa: B023
             content = marshal.dumps((*value[:-1], plain), 2)
         try:
-            self._slots[STATE].write(content)
-        except (OSError, KeyError) as error:
+            slots.write(content)
+        except OSError as error:
             self._report("box", error)
             return False
         return True
@@ -301,13 +320,13 @@ class Box:
 
     def note_position(self) -> None:
         """Write which items are settled. To be called after each request, in the thread of its sender."""
-        with self._slots_lock:
-            if self._is_over or POSITION not in self._slots:
-                return
+        slots = self._slots
+        if not self._is_over and slots:
             with suppress(OSError):
-                self._slots[POSITION].write(self._position())
-                if self.room.memory:  # items in anonymous memory, which nobody else could add to the totals
-                    self._write_totals(self._slots)
+                with self._slots_lock:
+                    slots[POSITION].write(self._position())
+                if self.room.memory:  # a collector could not add items that were in anonymous memory to the totals
+                    self._write_totals(slots)
 
     def _position(self) -> bytes:
         return marshal.dumps({name: journal.settled for name, journal in self.journals.items()}, 2)
@@ -346,7 +365,7 @@ class Box:
 
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
-        if self.disk is not None and all(each.settled >= each.next - 1 for each in self.journals.values()):
+        if self.disk is not None and not self._keeps_disk and all(each.settled >= each.next - 1 for each in self.journals.values()):
             with suppress(OSError):
                 self.disk.remove()
 
@@ -356,7 +375,13 @@ class Box:
         Args:
             after_s: Seconds after which items are moved. Those without a sender are moved at once.
         """
+        if self.spool is None:
+            return
         try:
+            while not self._jobs.empty():
+                job = self._jobs.get()
+                job(self._open_disk())
+                self._keeps_disk = True
             for journal in self.journals.values():
                 on_disk.load(journal)
                 on_disk.seal(journal, after_s)
@@ -384,10 +409,11 @@ class Box:
             sizes[largest] = on_disk.size_on_disk(largest)
 
     def _open_disk(self) -> Folder:
-        if self.spool is None:
-            raise FolderError("there is no spool folder")
+        assert self.spool is not None
         if self.disk is None or not self.disk.is_there():
             self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
+            for journal in self.journals.values():
+                journal._tail = None  # in a folder that was removed
         return self.disk
 
     def _fill_disk(self, folder: Folder) -> None:
@@ -454,20 +480,17 @@ class Box:
         if self.folder is not None and not left and not moves:
             with suppress(OSError):
                 self.folder.remove()
-        for lock in (self._lock, self._disk_lock) if not moves else ():
-            if lock is not None:
-                lock.close()
+        for each in (self._lock, self._disk_lock, self.folder, self.disk) if not moves else ():
+            if each is not None:
+                each.close()
         return not left and not moves
 
     def abandon(self) -> None:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
-        for lock in (self._lock, self._disk_lock):
-            if lock is not None:
-                lock.close()
-        for folder in (self.folder, self.disk):
-            if folder is not None:
-                folder.close()
+        for each in (self._lock, self._disk_lock, self.folder, self.disk):
+            if each is not None:
+                each.close()
         self.folder = self.disk = self._writer = self._mover = None
         self._slots, self._disk_slots, self._spills = {}, {}, []
         self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them

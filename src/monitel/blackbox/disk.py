@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import write_at
-from monitel.blackbox.journal import BOX, DISK, MEMORY, Segment
+from monitel.blackbox.journal import BOX, DISK, Segment
 from monitel.blackbox.record import HEAD, MAGIC, first_of, scan
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
     """Let the next record begin a segment, if the active one has unsettled items and is as old as that."""
     with journal.lock:
         active = journal._active
-        if active is not None and active.next > max(active.first, journal.settled + 1):
-            if journal.reader == "disk" or time.monotonic() - active.begun_s >= older_than_s:
-                journal._active = None
+        if active is None or active.next <= max(active.first, journal.settled + 1):
+            return
+        if journal.reader == "disk" or time.monotonic() - active.begun_s >= older_than_s:
+            journal._active = None
 
 
 def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> int:
@@ -110,15 +111,8 @@ def load(journal: Journal) -> bool:
     segment = journal.loading
     if segment is None or journal.disk is None:
         return False
-    with journal.lock:
-        journal.loading = None
-        if segment is journal._tail:
-            journal._tail = None
-    content = b""
-    with suppress(OSError):
-        content = journal.disk.read(segment.name)
-    with journal.lock:
-        segment.buffer, segment.end = content, len(content)
+    journal.load(segment)
+    journal.loading = None
     return True
 
 

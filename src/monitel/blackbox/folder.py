@@ -145,9 +145,9 @@ class Folder:
         Raises:
             OSError: The file cannot be opened, is a link or a device, or belongs to another user.
         """
-        path = str(self.path / name)
+        path, folder = str(self.path / name), self.descriptor
         try:
-            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=self.descriptor)
+            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=folder)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None

@@ -1,7 +1,7 @@
 """A journal: the append-only sequence of what a process records for one signal, which is also the queue to its sender.
 
-It consists of segments. Those in the box are mapped files, which outlive the process; where the box has no room they are
-anonymous memory, until a thread has moved them to the disk (:mod:`monitel.blackbox.disk`).
+It consists of segments. Those in the box are mapped files, which outlive the process; where the box has no room they
+are anonymous memory, until a thread has moved them to the disk (:mod:`monitel.blackbox.disk`).
 
 What does not fit in the memory is dropped, the oldest segment first, and counted.
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, load, scan
+from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, Part, load, scan
 from monitel.blackbox.room import map_file
 from monitel.os_threads import RLock
 
@@ -69,8 +69,19 @@ class Segment:
         is_damaged: A record was missing or senseless.
     """
 
-    __slots__ = ("asked_s", "begun_s", "buffer", "end", "first", "is_copied", "is_damaged", "name", "next", "size")
-    __slots__ += ("where",)
+    __slots__ = (
+        "asked_s",
+        "begun_s",
+        "buffer",
+        "end",
+        "first",
+        "is_copied",
+        "is_damaged",
+        "name",
+        "next",
+        "size",
+        "where",
+    )
 
     def __init__(self, name: str, where: str, size: int = 0, first: int = 0) -> None:
         self.name, self.where, self.size = name, where, size
@@ -122,11 +133,9 @@ class Journal:
         self._spare: Segment | None = None
         self._serials = count(1)
         self._is_rolling = self._is_excessive = False
-        # Segments that are not dropped: what is being sent, read, moved, and the file on the disk that still grows.
-        self._pinned = 0
-        self._reading: Segment | None = None
+        self._pinned = 0  # the last item that is being sent; neither its segment nor the next one is dropped
         self._moving: Segment | None = None
-        self._tail: Segment | None = None
+        self._tail: Segment | None = None  # the file on the disk that still grows
         self._cursor: tuple[Segment, int, int] | None = None
 
     @property
@@ -263,7 +272,7 @@ class Journal:
 
     def prepare(self) -> None:
         """Make the next segment ahead, so that :meth:`append` need not. Called by one thread, after each wake-up."""
-        if self._spare is None and self._active is not None:
+        if self._spare is None and self._active is not None and self.room.mapped:
             spare = self._make_in_box(_LARGE if self._reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
             if spare is not None:
                 with self.lock:
@@ -278,10 +287,13 @@ class Journal:
     def leave_box(self) -> None:
         """Keep in anonymous memory what is in the box, which was lost: ``room.box`` is None, or another one."""
         with self.lock:
+            if self._spare is not None:
+                self.room.release(self._spare.size)
             self._spare = self._active = None
             for each in self.segments:
                 if each.where == BOX:
                     each.where, each.is_copied = MEMORY, False
+                    self.room.release(each.size)
                     self.room.note_memory(each.size)
 
     def abandon(self) -> None:
@@ -289,7 +301,8 @@ class Journal:
         self.lock = RLock()  # another thread of the parent may hold the inherited one
         if self._active is not None:  # the fork may have interrupted append()
             self._active.buffer = bytearray(self._active.size)
-        self._active = self._spare = self._begun = self._moving = self._reading = self.fold = self.disk = None
+        self._active = self._spare = self._begun = self._moving = self._tail = None
+        self.fold = self.disk = self.loading = self._cursor = None
         self.segments, self._holes, self._reader = [], [], "nobody"
         self.before_remove = self.wake = lambda: None
 
@@ -309,55 +322,51 @@ class Journal:
         """
         while True:
             with self.lock:
-                segment = self._pass_holes()
-                if segment is None:
+                segment, number = self._pass_holes(), self.settled + 1
+                limit = 0 if segment is None else self._readable(segment)
+                if segment is None or limit <= number:
                     return []
-                number, limit, end = self.settled + 1, segment.next, segment.end
-                if segment.where == MEMORY and self.room.box is not None:
-                    # After a kill these items would not be found. Their numbers would be used again, and totals would
-                    # be lower than those sent. If the disk does not take them, those after the snapshot are sent.
-                    limit = min(limit, self.keep_from)
-                    if limit <= number or not self._has_waited(segment):
-                        return []
-                if (buffer := segment.buffer) is None:
-                    self.loading = segment
-                    self.wake()
-                    return []
-                begin, first = HEAD.size, segment.first
+                begin, first, end = HEAD.size, segment.first, segment.end
                 if self._cursor is not None and self._cursor[0] is segment and self._cursor[2] == number:
                     _, begin, first = self._cursor
-                self._reading = segment
-            found, size, cursor = [], 0, None
-            with suppress(ValueError, TypeError, IndexError):  # senseless: the rest is a hole
-                for part in scan(buffer, begin, end, first):
-                    if part.number >= limit or (found and size + part.end - part.begin > most_bytes):
-                        break
-                    if part.number + part.items > number:
-                        item = Item(part.number, part.items, part.kind, load(buffer[part.begin : part.end]))
-                        if item.number < number:  # a part of it is settled
-                            _, item = item.split(number - item.number)
-                        found.append(item)
-                        number, size = item.last + 1, size + part.end - part.begin
-                        cursor = segment, part.end, number
-                        if len(found) >= most:
-                            break
+                self._pinned = number  # wherever that item is moved meanwhile
+                buffer, found, size = segment.buffer, list[Item](), 0
+            for item, part in _items(buffer, begin, end, first, number=number, limit=limit):
+                size += part.end - part.begin
+                if found and (len(found) >= most or size > most_bytes):
+                    break
+                found.append(item)
+                begin = part.end
             with self.lock:
-                self._reading = None
                 if found:
-                    self._cursor, self._pinned = cursor, number - 1
+                    self._pinned = found[-1].last
+                    self._cursor = segment, begin, self._pinned + 1
                     return found
-                segment.next, segment.is_damaged = min(segment.next, number), True
+                self._pinned = 0
+                # If the file has no record here, and nothing after its last one, the items were never in it.
+                parts = [*scan(buffer, begin, end, first)]
+                begin = parts[-1].end if parts else begin
+                segment.is_damaged = any(part.number >= number for part in parts) or any(buffer[begin:end])
+                segment.next = min(segment.next, number)
                 if segment is self._active:
                     self._active = None
 
-    def _has_waited(self, segment: Segment) -> bool:
-        """Have a segment moved to the disk; return True if that does not happen."""
-        if not segment.asked_s:
-            segment.asked_s = time.monotonic()
+    def _readable(self, segment: Segment) -> int:
+        """Return the number before which the items of a segment can be sent now. The caller holds the lock."""
+        if segment.buffer is None:
+            self.loading = segment
+            self.wake()
+            return 0
+        if segment.where != MEMORY or self.room.box is None:
+            return segment.next
+        # After a kill these items would not be found: their numbers would be used again, and totals would be lower than
+        # those sent. So they are moved to the disk; if it does not take them, those before the snapshot are sent.
+        segment.asked_s = segment.asked_s or time.monotonic()
         if segment is self._active:
             self._active = None
         self.wake()
-        return time.monotonic() - segment.asked_s > _PATIENCE_S
+        has_waited = time.monotonic() - segment.asked_s > _PATIENCE_S
+        return min(segment.next, self.keep_from) if has_waited else 0
 
     def _pass_holes(self) -> Segment | None:
         """Settle the items that are in no segment, and return the segment of the next item."""
@@ -451,25 +460,46 @@ class Journal:
         Returns:
             False if there is none. The next snapshot, or the end of the request, makes it possible.
         """
-        with self.lock:
-            used = self._active, self._moving, self._reading
-            for found in self.segments:
-                pinned = found.first <= self._pinned < found.next or found.next > self.keep_from
-                if found.where in where and found not in used and (not pinned or self._reader == "nobody"):
+        while True:
+            with self.lock:
+                found = next((each for each in self.segments if each.where in where and self._is_free(each)), None)
+                if found is not None and (found.buffer is not None or self.fold is None):
+                    self._drop(found, reason)
                     break
-            else:
+            if found is None:
                 return False
-            first = max(found.first, self.settled + 1)
-            if found.next > first and self._reader != "nobody":
-                if self.fold is not None:
-                    self.fold.drop(first, found.next, self.items(found, first))
-                self._dropped[reason] += found.next - first
-                self._holes.append((first, found.next))
-            self.segments.remove(found)
-        with suppress(OSError):  # the file is removed because there is no room
-            self.before_remove()
+            self.load(found)
+        if self.fold is not None:
+            with suppress(OSError):  # the file is removed because there is no room
+                self.before_remove()
         self._discard(found)
         return True
+
+    def _is_free(self, segment: Segment) -> bool:
+        if segment in {self._active, self._moving}:
+            return False
+        is_sent = segment.first <= self._pinned < segment.next
+        return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
+
+    def _drop(self, found: Segment, reason: str) -> None:
+        first = max(found.first, self.settled + 1)
+        if found.next > first and self._reader != "nobody":
+            if self.fold is not None:
+                self.fold.drop(first, found.next, self.items(found, first))
+            self._dropped[reason] += found.next - first
+            self._holes.append((first, found.next))
+        self.segments.remove(found)
+
+    def load(self, segment: Segment) -> None:
+        """Load a segment on the disk, which may hang. Its file does not grow any more."""
+        with self.lock:
+            if segment is self._tail:
+                self._tail = None
+        content = b""
+        with suppress(OSError):
+            content = self.disk.read(segment.name) if self.disk is not None else b""
+        with self.lock:
+            segment.buffer, segment.end = content, len(content)
 
     def _drop_excess(self) -> None:
         """Drop what does not fit, unless this thread has the lock: then the fold may be in the middle of a change."""
@@ -484,15 +514,10 @@ class Journal:
 
     def items(self, segment: Segment, number: int = 1) -> Iterator[Item]:
         """Yield the records of a segment from an item on, as far as they are sound."""
-        buffer = segment.buffer
-        with suppress(ValueError, OSError):
-            if buffer is None and self.disk is not None:
-                buffer = self.disk.read(segment.name)
-            for part in scan(buffer or b"", HEAD.size, min(segment.end, len(buffer or b"")), segment.first):
-                if part.number >= segment.next:
-                    return
-                if part.number >= number:
-                    yield Item(part.number, part.items, part.kind, load(buffer[part.begin : part.end]))
+        if segment.buffer is None:
+            self.load(segment)
+        read = _items(segment.buffer, HEAD.size, segment.end, segment.first, number=number, limit=segment.next)
+        yield from (item for item, _ in read)
 
     def _discard(self, segment: Segment) -> None:
         """Remove the file of a segment, or free its memory. A damaged file is set aside."""
@@ -511,3 +536,17 @@ class Journal:
                 _log.warning("%s is damaged: set aside as %s", folder.path / segment.name, segment.name + CORRUPT)
         elif folder is not None:
             folder.unlink(segment.name)
+
+
+def _items(buffer: Any, begin: int, end: int, first: int, *, number: int, limit: int) -> Iterator[tuple[Item, Part]]:
+    """Yield the items from a number to a limit, with their places, as far as they are sound.
+
+    The records that are scanned are those from offset ``begin``, whose first item is ``first``, to ``end``.
+    """
+    with suppress(ValueError, TypeError, IndexError):  # senseless: the rest is a hole
+        for part in scan(buffer, begin, end, first):
+            if part.number >= limit:
+                return
+            if part.number + part.items > number:
+                item = Item(part.number, part.items, part.kind, load(buffer[part.begin : part.end]))
+                yield (item if part.number >= number else item.split(number - part.number)[1]), part

@@ -39,9 +39,10 @@ from monitel.blackbox.names import read_names
 from monitel.blackbox.record import HEAD, JOURNALS, WINDOW, Item, first_of, load, pack_file, scan
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile, read_slots
+from monitel.window_bytes import key, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["Dead", "Record", "Snapshot", "claim", "is_alive", "look", "processes", "read_snapshot", "sweep"]
 
@@ -203,15 +204,15 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
             spool = Path(names[0]["spool"]) if names and names[0]["spool"] else spool
         disk = _take(spool, name, folders, locks)
         if box is not None or disk is not None:
-            dead = Dead(box, disk, locks)
+            dead = Dead(box, disk, locks, spool)
             folders, locks = [], []
             return dead
     except (_Taken, FileNotFoundError):
         pass
-    except OSError as error:
+    except (OSError, FolderError) as error:
         _log.warning("the record %s cannot be read: %s", name, error)
     except Exception as error:
-        _log.exception("the record %s cannot be read, and is set aside as %s%s: %r", name, name, _CORRUPT, error)
+        _log.warning("the record %s is set aside as %s%s, because it is senseless: %r", name, name, _CORRUPT, error)
         for folder in folders:
             with suppress(OSError):
                 folder.path.rename(folder.path.with_name(name + _CORRUPT))
@@ -253,9 +254,9 @@ class Dead:
         disk: The spool folder; None if there is none.
     """
 
-    def __init__(self, box: Folder | None, disk: Folder | None, locks: list[Lock]) -> None:
+    def __init__(self, box: Folder | None, disk: Folder | None, locks: list[Lock], spool: Path | None) -> None:
         folders = [each for each in (box, disk) if each is not None]
-        self.box, self.disk, self._locks = box, disk, locks
+        self.box, self.disk, self._locks, self._spool = box, disk, locks, spool
         self.name = folders[0].path.name
         self.names, self._names_content = read_names(*folders)
         self.snapshot = None if box is None else read_snapshot(box)
@@ -266,20 +267,22 @@ class Dead:
         totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
         self.totals: tuple[int, Any, list[tuple[int, int]]] = max(totals, key=lambda each: each[0])
         self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
-        room = Room()
-        room.box = box
-        self._position = 1 if self.snapshot is None else self.snapshot.position
+        self._room = Room()
+        self._room.box = box
         self.journals: dict[str, Journal] = {}
         for name in JOURNALS:
-            journal = self.journals[name] = Journal(name, room)
+            journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
-            settled = max(each.get(name, 0) for each in positions)
-            if name == "metrics":
-                on_disk.adopt(journal, max(settled, self.totals[0]), self.totals[2], self._position)
-            else:
-                on_disk.adopt(journal, settled)
-            if self.names and name in self.names[0].get("off", ()):
-                journal.reader, journal.settled = "nobody", journal.next - 1
+            settled, is_metrics = max(each.get(name, 0) for each in positions), name == "metrics"
+            self._adopt(name, max(settled, self.totals[0] * is_metrics), self.totals[2] if is_metrics else [])
+
+    def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
+        journal = self.journals[name]
+        # Items before the snapshot may be in no file: their numbers are not used again.
+        following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
+        on_disk.adopt(journal, settled, holes, following)
+        if self.names and name in self.names[0].get("off", ()):
+            journal.reader, journal.settled = "nobody", journal.next - 1
 
     @property
     def has_ended(self) -> bool:
@@ -291,24 +294,24 @@ class Dead:
         """True if every item is settled."""
         return all(journal.settled >= journal.next - 1 for journal in self.journals.values())
 
-    def items(self, journal: str) -> Iterator[Item]:
-        """Yield the items of a journal that are in its files, settled or not."""
-        found, reached = self.journals[journal], 0
-        for segment in [*found.segments]:
-            for item in found.items(segment, reached + 1):
-                reached = item.last
+    def items(self, name: str, first: int = 1) -> Iterator[Item]:
+        """Yield the items of a journal from a number on that are in its files, settled or not."""
+        journal = self.journals[name]
+        for segment in [each for each in journal.segments if each.next > first]:
+            is_loaded = segment.buffer is not None
+            for item in journal.items(segment, first):
+                first = item.last + 1
                 yield item
+            if not is_loaded:
+                segment.buffer = None
 
-    def open_windows(self, split: Callable[[bytes], Iterator[tuple[Any, bytes]]]) -> Iterator[tuple[int, bytes]]:
-        """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW.
-
-        Args:
-            split: Yields key and bytes of each window in bytes of windows. The key of a window stays the same.
-        """
+    def open_windows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW."""
         if self.snapshot is not None:
-            closed = {key for item in self.items("metrics") if item.kind == WINDOW for key, _ in split(item.value[1])}
-            for name, (key, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
-                if key not in closed:
+            later = self.items("metrics", self.snapshot.position)
+            closed = {key(item.value[1]) for item in later if item.kind == WINDOW}
+            for name, (each, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
+                if each not in closed:
                     yield name, content
 
     def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
@@ -334,9 +337,7 @@ class Dead:
         else:
             self.box.write(ENDED, b"", 0)
         for name in records:
-            journal = self.journals[name]
-            following = self._position if name == "metrics" else 0
-            on_disk.adopt(journal, journal.settled, journal.holes(), following)
+            self._adopt(name, self.journals[name].settled, self.journals[name].holes())
 
     def note_position(self) -> None:
         """Write which items are settled. To be called after each request."""
@@ -371,8 +372,11 @@ class Dead:
         if self.box is None:
             return
         if self.disk is None:
-            path = Path(self.names[0]["spool"], self.name)
-            self.disk, lock = make_shown(path, lambda folder: folder.write("names", self._names_content, 0))
+            if self._spool is None:
+                raise FolderError("there is no spool folder")
+            self.disk, lock = make_shown(
+                self._spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
+            )
             self._locks.append(lock)
         disk = self.disk
         self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
@@ -380,7 +384,8 @@ class Dead:
         for journal in self.journals.values():
             on_disk.move(journal, lambda: disk)
         self.box.remove()
-        self.box = None
+        self.box.close()
+        self.box = self._room.box = None
 
     def remove(self) -> None:
         """Remove the record: everything is delivered, or is not needed any more.
@@ -391,6 +396,7 @@ class Dead:
         for folder in (self.disk, self.box):
             if folder is not None:
                 folder.remove()
+                folder.close()
         self.box = self.disk = None
 
     def close(self) -> None:

@@ -34,13 +34,14 @@ def costing(run: Callable[[], object]) -> Contender:
 def events() -> dict[str, Contender]:
     """Events with three attributes: live, by the SDK, and raw."""
     from opentelemetry.context import Context  # late: monitel_otlp may be missing
+    from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+    from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
     from opentelemetry.sdk.resources import Resource
 
     from monitel_otel.records import Records
-    from monitel_otlp._compat import LoggerProvider, LogRecordProcessor, encode_logs
     from monitel_otlp.logs.mapping import EventRequests
+    from monitel_otlp.messages.resource import encode_resource
     from monitel_otlp.raw.forms import raw_events
-    from monitel_otlp.sdk.official_encoders import encode_resource
 
     resource = Resource({"service.name": "bench"})
     data: dict[str, str | int | float] = {"path": "/checkpoints/17", "seconds": 1.5, "bytes": 12_345}
@@ -83,12 +84,10 @@ def events() -> dict[str, Contender]:
 
 def windows() -> dict[str, Contender]:
     """Windows with torch's six aggregations: live and raw."""
-    from opentelemetry.sdk.resources import Resource  # late: monitel_otlp may be missing
-
-    from monitel_otlp.metrics.mapping import WindowMapping
+    from monitel_otlp.metrics.mapping import WindowMapping  # late: monitel_otlp may be missing
+    from monitel_otlp.metrics.requests import MetricRequests
     from monitel_otlp.metrics.window_queue import WindowQueue
     from monitel_otlp.raw.forms import raw_windows
-    from monitel_otlp.sdk.metric_requests import MetricRequests
 
     queue = WindowQueue(_ITEMS, 1 << 30, {"training.rank": 3})
 
@@ -104,7 +103,7 @@ def windows() -> dict[str, Contender]:
     monitel.unregister_event_handler(handle)
     entries = queue.queue.take(_ITEMS)
     mapping = WindowMapping("cumulative", 0, "percentiles")
-    exporter = MetricRequests(mapping, lambda: 0, Resource({}), _ignore, _ignore)
+    exporter = MetricRequests(mapping, lambda: 0, b"", _ignore, _ignore)
 
     def live() -> None:
         for begin in range(0, _ITEMS, 8):

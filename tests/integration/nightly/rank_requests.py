@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 
+from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.metrics.mapping import WindowMapping
+from monitel_otlp.metrics.requests import MetricRequests
 from monitel_otlp.metrics.window_queue import WindowQueue
-from monitel_otlp.sdk.metric_requests import MetricRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,8 @@ class RankRequests:
         self._found: list[FrozenRequest] = []
         self._queue = WindowQueue(1 << 20, 1 << 30)
         mapping = WindowMapping("cumulative", start_ns)
-        self._requests = MetricRequests(mapping, lambda: 0, Resource(resource), self._found.append, _fail)
+        encoded = encode_resource(Resource(resource))
+        self._requests = MetricRequests(mapping, lambda: 0, encoded, self._found.append, _fail)
 
     def encode(self, windows: Iterable[monitel.Window]) -> list[bytes]:
         """Return the requests with these windows, which continue the totals of the windows before."""

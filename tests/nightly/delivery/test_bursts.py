@@ -16,7 +16,9 @@ from tests.support.producers import checked_continuously
 
 import monitel
 import monitel_otlp.engine.engine
+import monitel_otlp.pipeline
 from monitel import COUNT, Stat
+from monitel.profiler import record_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,23 +26,25 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp import Pipeline
 
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
 BURST = 12  # duration of a burst in metrics requests
 
 
-def _emit(_pipeline: Pipeline) -> Callable[[int], object]:
+def _emit() -> Callable[[int], object]:
     return lambda number: monitel.emit("event", number=number)
 
 
-def _end_spans(pipeline: Pipeline) -> Callable[[int], object]:
-    tracer = pipeline.tracer_provider.get_tracer("mine")
-    return lambda number: tracer.start_span(f"span {number}").end()
+def _end_ranges() -> Callable[[int], object]:
+    def end(number: int) -> None:
+        with record_function(f"range {number}"):
+            pass
+
+    return end
 
 
-def _close_windows(_pipeline: Pipeline) -> Callable[[int], object]:
+def _close_windows() -> Callable[[int], object]:
     stats = [Stat(f"stat{number}", [COUNT], 60.0) for number in range(50)]
 
     def close(number: int) -> None:
@@ -52,7 +56,7 @@ def _close_windows(_pipeline: Pipeline) -> Callable[[int], object]:
 
 PRODUCERS = {
     "events": ("logs", _emit),
-    "spans": ("traces", _end_spans),
+    "ranges": ("traces", _end_ranges),
     "windows": ("metrics", _close_windows),
 }
 
@@ -80,7 +84,7 @@ def producing(produce: Callable[[int], object]) -> Iterator[list[int]]:
 
 
 def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
-    """Wait for metrics requests with values of instruments, and return their times of arrival."""
+    """Wait for metrics requests with values of counters, and return their times of arrival."""
 
     def found() -> list[float]:
         return [each.arrived for each in receiver.of("metrics") if b"alive" in each.body]
@@ -99,12 +103,13 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
 ) -> None:
     """Drops are counted at once, and the account adds up whenever it is read."""
     monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", 5000)
+    monkeypatch.setattr(monitel_otlp.pipeline, "LIMIT", 5000)
     signal, make = PRODUCERS[kind]
-    pipeline = start(export_interval=INTERVAL)
-    pipeline.meter_provider.get_meter("mine").create_counter("alive").add(1)
+    pipeline = start(export_interval=INTERVAL, spans=True, span_budget=10**9)
+    monitel.counter("alive").add(1)
     if backend == "away":
         receiver.rule(lambda request: Answer(503) if request.signal == signal else None)
-    with producing(make(pipeline)) as produced, checked_continuously(pipeline) as checks:
+    with producing(make()) as produced, checked_continuously(pipeline) as checks:
         arrivals = wait_for_metrics(receiver, BURST)
         seen = [pipeline.account()[signal]]
         wait_for_metrics(receiver, 2)

@@ -28,8 +28,6 @@ from monitel.profiler import record_function
 _, url, kind, busy, folder = sys.argv
 options = {{"spans": True, "span_budget": 200_000}}
 pipeline = monitel_otlp.configure(endpoint=url, spool_dir=folder, export_interval=3600.0, **options)
-logger = pipeline.logger_provider.get_logger("mine")
-tracer = pipeline.tracer_provider.get_tracer("mine")
 stats = [Stat(f"stat{{number}}", [COUNT], 3600.0) for number in range(100)]
 
 def event(number):
@@ -40,13 +38,9 @@ def window(number):
 def range_(number):
     with record_function(f"range {{number}}"):
         pass
-def record(number):
-    logger.emit(event_name="record", attributes={{"number": number}})
-def span(number):
-    tracer.start_span(f"span {{number}}").end()
 
 {HOLD_ENCODER}
-produce = {{"events": event, "windows": window, "ranges": range_, "records": record, "spans": span}}[kind]
+produce = {{"events": event, "windows": window, "ranges": range_}}[kind]
 for number in range(100_000):
     produce(number)
 {RELEASE_ENCODER}
@@ -74,7 +68,7 @@ def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
 
 def numbers(receiver: Receiver, kind: str) -> Counter[int]:
     """Return the number of arrivals of each item."""
-    if kind in {"events", "records"}:
+    if kind == "events":
         return Counter(record.attributes["number"] for record in receiver.records())
     return Counter(int(span.name.split()[1]) for span in receiver.spans())
 
@@ -95,8 +89,8 @@ def check_windows(receiver: Receiver) -> None:
     ("kind", "answers", "load"),
     [
         *((kind, "healthy", "idle") for kind in ("events", "windows", "ranges")),
-        *((kind, "refuses", "busy") for kind in ("events", "windows", "records", "spans")),
-        ("spans", "hangs", "busy"),
+        *((kind, "refuses", "busy") for kind in ("events", "windows", "ranges")),
+        ("ranges", "hangs", "busy"),
     ],
 )
 def test_exit_with_full_queues_loses_nothing(

@@ -145,35 +145,6 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
     assert 1 == receiver.values("loss.count")[-1]
 
 
-EXPORTER = f"""\
-import sys
-import monitel
-{patience()}from opentelemetry import metrics
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-import monitel_otlp
-exporter = monitel_otlp.MetricExporter(endpoint=sys.argv[-1], spool_dir="own")
-reader = PeriodicExportingMetricReader(exporter, 3_600_000)
-provider = MeterProvider([reader], Resource.create({{"service.name": "mine"}}))
-metrics.set_meter_provider(provider)
-monitel.stat("loss", [monitel.COUNT], 1e9).add(1)
-monitel.flush()
-assert metrics.get_meter_provider() is provider
-"""
-
-
-@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-def test_exporter_of_the_program_wins(receiver: Receiver) -> None:
-    """Windows arrive once, and the program can set its providers."""
-    Path("train.py").write_text(EXPORTER)
-    ended = outcome([*RUN, sys.executable, "train.py", receiver.url])
-    assert (0, "") == (ended.status, ended.stderr)
-    points = receiver.points("loss.count")
-    assert ({"mine"}, 1) == ({each.resource["service.name"] for each in points}, points[-1].value)
-    assert not any(counts for counts, _ in [spooled(Path("monitel-runs"))])
-
-
 def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:
     """The rest stays on disk, and the status is that of the command."""
     Path("train.py").write_text(f"{LOSS}sys.stdout.close()\nos.close(1)\nraise SystemExit(7)\n")

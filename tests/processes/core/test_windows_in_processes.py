@@ -90,6 +90,18 @@ say("parent", open_.count, full.discarded)
     ] == ended.lines
 
 
+def test_child_that_a_handler_forks_logs_no_window_of_its_parent(run_script: RunScript) -> None:
+    """A flush has closed all windows before; the handlers of the parent receive them, even if the child goes on."""
+    body = """
+stats = [Stat(name, [SUM], 3600.0) for name in "ab"]
+for stat in stats:
+    stat.add(1)
+monitel.register_event_handler(lambda event: "a.sum" in event.data and os.fork() and os.wait())
+monitel.flush()
+"""
+    assert ["parent {'a.sum': 1} 0", "parent {'b.sum': 1} 0"] == run_script(SAY + body).lines
+
+
 def test_child_of_a_child(run_script: RunScript) -> None:
     """Each process logs its own samples; ``os._exit()`` logs nothing."""
     ended = run_script(

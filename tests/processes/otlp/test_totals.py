@@ -1,11 +1,10 @@
-"""Counters, waits and the times of activities: through an application's reader, in forked children, and by replay."""
+"""Counters and the times of activities: in forked children, and by replay."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.inbox import TEMPORALITY
 from tests.support.scripts import CONFIGURE
 from tests.support.series import increase
 
@@ -13,52 +12,13 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
 
-TIME, GOODPUT = "training.time", "training.goodput"
+TIME = "training.time"
 WORK = """
 for step in range(3):
     with monitel.activity("data"):
         time.sleep(0.01)
     monitel.set_step(step)
 """
-ATTACHED = """\
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.metrics import set_meter_provider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-exporter = monitel_otlp.MetricExporter(endpoint=sys.argv[1])
-provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
-set_meter_provider(provider)
-own = provider.get_meter("application").create_counter("own")
-samples, waiting = monitel.counter("samples"), monitel.WaitCounter("loading")
-for amount in (50, 10):
-    own.add(1)
-    samples.add(amount)
-    with waiting.guard(): pass
-    provider.force_flush()
-samples.add(1)
-own.add(1)
-provider.shutdown()
-"""
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-def test_reader_of_an_application_has_all_totals(receiver: Receiver, train: Run, temporality: str) -> None:
-    """At each of its collections, and at its shutdown."""
-    train(WORK + ATTACHED, receiver.url, env={TEMPORALITY: temporality})
-    times: dict[str, float] = {}
-    for point in receiver.points(TIME):
-        name = str(point.attributes["training.activity"])
-        times[name] = point.value + (times.get(name, 0) if temporality == "delta" else 0)
-    assert {"startup", "data", "step"} == {*times}
-    assert times["data"] >= 0.03
-    assert 2 in receiver.values("training.step")
-    assert len(receiver.values(GOODPUT)) >= 3
-    waits = receiver.values("loading.wait.count")
-    if temporality == "cumulative":
-        assert [50, 60, 61] == sorted({*receiver.values("samples")})
-        assert (61, 2) == (increase(receiver, "samples"), waits[-1])
-    else:
-        assert ([50, 10, 1], 2) == (receiver.values("samples"), sum(waits))
 
 
 @pytest.mark.parametrize("steps", [False, True])

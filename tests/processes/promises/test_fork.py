@@ -42,6 +42,10 @@ def test_child_without_items_exports_nothing(receiver: Receiver, train: Run) -> 
     child = """\
 if os.fork() == 0:
     pipeline.meter_provider.get_meter("mine").create_counter("mine").add(10)
+    pipeline.logger_provider.get_logger("mine").emit(event_name="mine")
+    pipeline.tracer_provider.get_tracer("mine").start_span("mine").end()
+    for provider in (pipeline.meter_provider, pipeline.logger_provider, pipeline.tracer_provider):
+        provider.force_flush()
     assert pipeline.force_flush(60)
     assert not any(each.recorded for each in pipeline.account().values())
     sys.exit()
@@ -49,7 +53,7 @@ sys.exit(os.wait()[1])
 """
     ended = train(BEGIN + child, receiver.url)
     assert ([[2]], ["parent"]) == ([*counts(receiver).values()], receiver.record_names())
-    assert {1} == {*receiver.values("mine")}
+    assert ({1}, []) == ({*receiver.values("mine")}, receiver.spans())
     assert 1 == len({point.resource["service.instance.id"] for point in receiver.all_points()})
     assert 1 == ended.stderr.count("monitel: exported")
 

@@ -101,7 +101,7 @@ def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_p
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
-        **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
+        **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "otlp_proto_http"),
         "OTEL_TRACES_EXPORTER": "none",
         "MONITEL_SAMPLES_PER_STEP": "8",
     }

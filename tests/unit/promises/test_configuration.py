@@ -116,7 +116,7 @@ WRONG_VARIABLES = {
     "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5000 ms"),
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
     "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
-    TEMPORALITY: ("sometimes", "one of cumulative, delta, lowmemory", "cumulative"),
+    TEMPORALITY: ("sometimes", "cumulative or delta or lowmemory", "cumulative"),
     "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "none or gzip or deflate", "none"),
 }
 

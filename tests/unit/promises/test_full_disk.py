@@ -19,6 +19,7 @@ from tests.unit.promises.spool_content import cat, files, monitel
 
 import monitel as monitel_api
 from monitel import COUNT, Stat
+from monitel.profiler import record_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,11 +125,12 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
 ) -> None:
     """Without a backend all items are dropped as ``disk``; one warning has folder and reason; no file is left."""
     disk.free, disk.error = 0, error
-    pipeline = start(endpoint=refusing_url())
+    pipeline = start(endpoint=refusing_url(), spans=True)
     emit(pipeline, 5)
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
-    pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+    with record_function("span"):
+        pass
     assert not pipeline.shutdown()
     assert {"metrics": (1, {"disk": 1}), "logs": (5, {"disk": 5}), "traces": (1, {"disk": 1})} == {
         signal: (each.recorded, dict(each.dropped)) for signal, each in pipeline.account().items()
@@ -282,11 +284,12 @@ def test_disk_that_hangs_in_an_outage_stops_nothing_else(receiver: Receiver, sta
     """Other signals are delivered meanwhile; the backlog is delivered once when backend and disk are back."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.hang()
-    pipeline = start(export_interval=0.02)
+    pipeline = start(export_interval=0.02, spans=True)
     names = emit(pipeline, 32)
     wait_until(disk.hung.is_set, "a write that hangs")
     for number in range(1, 4):
-        pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+        with record_function("span"):
+            pass
         wait_until(lambda: pipeline.force_flush(0.0) or pipeline.account()["traces"].delivered == number)  # noqa: B023
     names += emit(pipeline, 3, 32)
     check_accounts(pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import opentelemetry.environment_variables
@@ -171,6 +172,11 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
     return found
 
 
+def names(inbox: Inbox) -> set[str]:
+    """Return the names of all received metrics, events and spans."""
+    return {each.metric for each in inbox.all_points()} | {name for name, _ in protos(inbox)}
+
+
 def protos(inbox: Inbox) -> Iterator[tuple[str, Any]]:
     """Yield name and message of each log record and span of the test."""
     for request in inbox.of("logs"):
@@ -212,12 +218,14 @@ def test_signals_may_have_addresses_and_protocols_of_their_own(
     monkeypatch.setenv(f"{OTLP}{second.upper()}_ENDPOINT", f"{receiver.url}/own/{second}")
     work(start(endpoint=None, spans=True))
     assert {signal} == {request.signal for request in grpc_receiver.requests}
+    if find_spec("opentelemetry.exporter.otlp.proto.grpc") is not None:
+        assert {"metrics": "counter", "logs": "record", "traces": "span"}[signal] in names(grpc_receiver)
     expected = {each: f"/base/v1/{each}" for each in SIGNALS if each != signal} | {second: f"/own/{second}"}
     assert expected == {request.signal: request.path for request in receiver.requests}
-    assert all(
-        request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} Python/3.")
-        for request in (*grpc_receiver.requests, *receiver.requests)
-    )
+    agents = [request.headers["user-agent"] for request in (*grpc_receiver.requests, *receiver.requests)]
+    own = [each for each in agents if each.startswith(f"monitel-otlp/{monitel.__version__} Python/3.")]
+    assert 3 <= len(own)
+    assert [] == [each for each in agents if each not in own and "OTel-OTLP-Exporter-Python" not in each]
 
 
 def test_signal_that_is_off_is_in_no_record_of_a_process(
@@ -226,7 +234,7 @@ def test_signal_that_is_off_is_in_no_record_of_a_process(
     """Neither on disk, nor in the accounts; Python's logging, and the global provider, are left alone."""
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "NONE ")
     handlers = [*logging.getLogger().handlers]
-    pipeline = start(endpoint=None, logging_level="INFO")
+    pipeline = start(endpoint=None, logging_level="INFO", spans=True)
     assert handlers == logging.getLogger().handlers
     assert ["metrics", "traces"] == [signal for signal, number in work(pipeline).items() if number]
     assert [] == receiver.requests
@@ -238,7 +246,7 @@ def test_value_with_another_meaning_than_expected_is_a_warning(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """``configure()`` exports over OTLP alone, and in Python a time limit is in seconds."""
-    usual = {"OTEL_LOGS_EXPORTER": "monitel", f"{OTLP}TIMEOUT": "300"}
+    usual = {"OTEL_LOGS_EXPORTER": "otlp", f"{OTLP}TIMEOUT": "300"}
     for name, value in {**usual, "OTEL_METRICS_EXPORTER": "otlp, console", f"{OTLP}LOGS_TIMEOUT": "10000"}.items():
         monkeypatch.setenv(name, value)
     start()

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-__all__ = ["Account", "LogExporter", "MetricExporter", "Pipeline", "RankResourceDetector", "SpanExporter", "configure"]
+__all__ = ["Account", "Pipeline", "RankResourceDetector", "configure"]
 
 if TYPE_CHECKING:
-    from monitel_otlp.attach import LogExporter, MetricExporter, SpanExporter
     from monitel_otlp.config.launcher import RankResourceDetector
     from monitel_otlp.configuration import configure
     from monitel_otlp.export.account import Account
@@ -18,11 +17,8 @@ if TYPE_CHECKING:
 else:  # lazy: the SDK imports this module as a resource detector, before the import of the SDK has finished
     _MODULES = {
         "Account": "export.account",
-        "LogExporter": "attach",
-        "MetricExporter": "attach",
         "Pipeline": "pipeline",
         "RankResourceDetector": "config.launcher",
-        "SpanExporter": "attach",
         "configure": "configuration",
     }
 

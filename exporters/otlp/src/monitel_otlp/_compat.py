@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
 from opentelemetry._logs import (
-    LogRecord,
     NoOpLoggerProvider,
     SeverityNumber,
     get_logger_provider,
     set_logger_provider,
 )
 from opentelemetry._logs import _internal as logs_internal
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.metrics import _internal as metrics_internal
-from opentelemetry.sdk._logs import (
-    LoggerProvider,
-    LogRecordLimits,
-    LogRecordProcessor,
-    ReadableLogRecord,
-    ReadWriteLogRecord,
-)
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits
 from opentelemetry.sdk._logs._internal import std_to_otel
-from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
 from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDetector
 from opentelemetry.sdk.trace import SpanLimits
@@ -37,20 +29,15 @@ _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
 __all__ = [
     "APILoggerProvider",
+    "BatchLogRecordProcessor",
     "HostResourceDetector",
-    "LogRecord",
     "LogRecordExportResult",
-    "LogRecordExporter",
     "LogRecordLimits",
-    "LogRecordProcessor",
     "LoggerProvider",
     "NoOpLoggerProvider",
     "OsResourceDetector",
     "ProcessResourceDetector",
-    "ReadWriteLogRecord",
-    "ReadableLogRecord",
     "SeverityNumber",
-    "encode_logs",
     "get_logger_provider",
     "is_set",
     "log_record_limits",

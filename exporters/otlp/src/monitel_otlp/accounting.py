@@ -33,12 +33,12 @@ UNACCOUNTED = "unaccounted"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The items of one signal, by outcome. Items are windows, log records (including events), or spans.
+    """The items of one signal, by outcome: windows and numbers, events and records of ``logging``, or ranges.
 
     ``recorded == delivered + on_disk + folded + sum(dropped.values()) + waiting`` holds in every account.
 
     Attributes:
-        recorded: Items that the application has handed over. A range that is not sampled is not recorded.
+        recorded: Items that were recorded by monitel. A range that is not sampled is not recorded.
         delivered: Items that a backend has acknowledged.
         on_disk: Items in the spool.
         folded: Ranges beyond the span budget that are part of a complete folded span (one per step).
@@ -72,7 +72,6 @@ class Stage(Enum):
     ENCODING = "encoding"  #: taken from a queue, and not in a request yet
     MEMORY = "memory"  #: in a request in memory
     DISK = "disk"  #: in the spool
-    APPLICATION = "application"  #: handed to the application's provider, which returns it to one of monitel's exporters
 
 
 class _Ledger:
@@ -136,13 +135,6 @@ class Accounting:
             self._ledgers[signal].at[Stage.ENCODING] += len(taken)
             return taken
 
-    def record(self, signal: str, items: int, stage: Stage = Stage.ENCODING) -> None:
-        """Count items that were recorded without a queue, such as batches of the application's processors."""
-        with self.lock:
-            if self._closed is None:
-                self._ledgers[signal].direct += items
-                self._ledgers[signal].at[stage] += items
-
     def fold(self, ranges: int) -> None:
         """Count the ranges of complete folded spans. ``folds.folding()`` no longer includes them."""
         self._ledgers["traces"].folded += ranges
@@ -175,12 +167,9 @@ class Accounting:
     def lose(self, signal: str, reason: str, items: int) -> None:
         """Count items as recorded and lost in one step."""
         with self.lock:
-            self.record(signal, items)
-            self.drop(signal, Stage.ENCODING, reason, items)
-
-    def held(self, signal: str, stage: Stage) -> int:
-        """Return the number of items at a stage."""
-        return self._ledgers[signal].at[stage]
+            if self._closed is None and items:
+                self._ledgers[signal].direct += items
+                self._ledgers[signal].dropped[reason] += items
 
     def account(self) -> dict[str, Account]:
         """Return the accounts of all signals, read at the same moment."""
@@ -223,11 +212,7 @@ def _account(ledger: _Ledger) -> Account:
         delivered=ledger.delivered,
         on_disk=at[Stage.DISK],
         folded=ledger.folded,
-        waiting=sum(each.waiting for each in counts)
-        + at[Stage.ENCODING]
-        + at[Stage.MEMORY]
-        + at[Stage.APPLICATION]
-        + folding,
+        waiting=sum(each.waiting for each in counts) + at[Stage.ENCODING] + at[Stage.MEMORY] + folding,
         dropped=_frozen(dropped),
         synthetic=ledger.synthetic,
     )
@@ -269,7 +254,7 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, o
         parts.append(f"dropped {sum(dropped.values())} ({reasons})")
     spooled = sum(account.on_disk for account in accounts.values())
     if spooled or stored:
-        what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of instruments"
+        what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
         where = " --endpoint http://HOST:4318" if offline else ""
         parts.append(f"{what} in {spool_dir}, replay with: monitel replay {shlex.quote(str(spool_dir))}{where}")
     return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"

@@ -1,8 +1,8 @@
-"""The pipeline that ``monitel run`` makes without code: it gives way to a pipeline that the program makes itself."""
+"""The pipeline that is made without code: it gives way to a pipeline that the program makes itself."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import monitel
 
@@ -69,3 +69,23 @@ def hand_over(events: Iterable[monitel.Event] | None, pipeline: Pipeline) -> Non
     """Let a new pipeline take the events that :func:`replace_automatic` has returned."""
     for event in events or ():
         pipeline.take(event)
+
+
+class Instrumentor:
+    """Makes a pipeline without code for ``opentelemetry-instrument``, as ``monitel run`` does.
+
+    It is the entry point ``monitel`` of ``opentelemetry_instrumentor``. The pipeline sends what the program records by
+    monitel, beside the exporters that OpenTelemetry's distribution has made for what it records by OpenTelemetry's API.
+    Nothing is made in launchers, and in processes that a recorded process has started, unless they have a rank.
+    """
+
+    def instrument(self, **_given: Any) -> None:
+        """Make the pipeline, unless there is one."""
+        from monitel_otlp.run.autostart import begin  # late: it is rarely needed
+
+        begin("monitel")
+
+    def uninstrument(self, **_given: Any) -> None:
+        """End the pipeline that was made without code."""
+        if _current is not None:
+            _current.pipeline.shutdown()

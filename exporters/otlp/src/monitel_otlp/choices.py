@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from monitel.blackbox.folder import automatic_roots
 from monitel.os_threads import in_main_thread
 from monitel.variables import BOOLEAN, Variable, at_least, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 #: Bytes that the box of a process may use, without a ``black_box_size``.
-BOX_SIZE = 4 << 20
+BOX_SIZE = 16 << 20
 #: The least ``black_box_size``, in bytes.
 LEAST_BOX_SIZE = 64 << 10
 
@@ -32,9 +33,12 @@ class BoxSettings:
     folder: Path | None = None
     size: int = BOX_SIZE
 
-
-#: No black box.
-OFF = BoxSettings(enabled=False)
+    @property
+    def root(self) -> Path | None:
+        """The folder in which the box is made; None for no box."""
+        if not self.enabled or self.folder is not None:
+            return self.folder if self.enabled else None
+        return next((root for root in automatic_roots() if root.parent.is_dir()), None)
 
 
 def box_settings(

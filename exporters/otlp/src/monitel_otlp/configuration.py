@@ -18,6 +18,7 @@ from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
 from monitel.sigterm import SigtermHandler, is_default
 from monitel.variables import reads_variables
+from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-_OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc", "monitel"}  # words for the exporter
+_OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc"}  # words for the exporter
 #: Providers of a signal that is off. They do not become the global ones: another library may set its provider.
 _NOTHING = (metrics.NoOpMeterProvider, NoOpLoggerProvider, trace.NoOpTracerProvider)
 _DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
@@ -182,6 +183,7 @@ def configure(
         else _span_settings(span_budget, span_steps, shared, settings.interval),
         workers=workers,
         silent=silent,
+        application=SIGNALS if not _automatically else ("metrics",) if system else (),
         series_limit=series_limit,
         run_ledger=None
         if silent or is_launcher(sys.orig_argv)
@@ -201,10 +203,10 @@ def configure(
 
 
 def configure_automatically() -> Pipeline:
-    """Make a pipeline from the variables, without code in the program, for ``monitel run``.
+    """Make a pipeline from the variables, without code in the program.
 
-    Its providers do not become the global ones, so a program can set its providers. If the program makes a pipeline
-    itself, by :func:`configure` or by the exporters of this package, that one takes the place of this one.
+    It has no providers for the application, which the program or ``opentelemetry-instrument`` may set. If the program
+    makes a pipeline itself, by :func:`configure`, that one takes the place of this one.
     """
     global _automatically
     _automatically = True
@@ -275,7 +277,7 @@ def _resource(
         escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
         for name, value in {**host_attributes(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
     }
-    return Resource(found, created.schema_url).merge(marker)
+    return Resource(found, created.schema_url or SCHEMA_URL).merge(marker)
 
 
 def _is_applications(provider: object) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_value, text_of
+from monitel.blackbox.forms import LogRecord
 from monitel.failures import enable_loggers, error_type
 from monitel.os_threads import Event, start_thread
-from monitel_otlp._compat import SeverityNumber, std_to_otel
+from monitel_otlp._compat import std_to_otel
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
@@ -107,36 +109,35 @@ class LogHandler(logging.Handler):
         if name.partition(".")[0] in _EXCLUDED or self._pipeline.ended is not None:
             return
         engine = self._pipeline.engine_for("logs")
-        if engine is None or engine.providers is None:
+        if engine is None:
             return
         try:
-            fields = self._fields(record)
+            logged = self._logged(name, record)
         except Exception:
-            engine.accounting.lose("logs", "encoding", 1)
+            engine.lose("logs", "encoding", 1)
             self.handleError(record)
             return
-        try:
-            inside = engine.innermost()
-            context = None if inside is None else inside.context()
-            engine.providers.logger_provider.get_logger(name).emit(context=context, **fields)
-        except Exception:  # raised by a processor that the application has added
-            self.handleError(record)
+        engine.recorder.record(logged)
 
-    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return the fields of a record as arguments of ``Logger.emit()``, as OpenTelemetry's own handler does."""
+    def _logged(self, name: str, record: logging.LogRecord) -> LogRecord:
+        """Return a record with the fields that OpenTelemetry's own handler gives it."""
         body: Any = record.msg
         if record.args or isinstance(body, str):
             try:
                 body = record.getMessage()
             except Exception:
                 self.handleError(record)
-        return {
-            "timestamp": int(record.created * 1e9),
-            "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
-            "severity_text": _SEVERITIES.get(record.levelname, record.levelname),
-            "body": _value(body),
-            "attributes": _attributes(record),
-        }
+        return LogRecord(
+            time_ns=int(record.created * 1e9),
+            observed_ns=time.time_ns(),
+            severity=int(std_to_otel(record.levelno).value),
+            name="",
+            step=None,
+            attributes=_attributes(record),
+            body=_value(body),
+            scope=text_of(name),
+            severity_text=text_of(_SEVERITIES.get(record.levelname, record.levelname)),
+        )
 
 
 def _attributes(record: logging.LogRecord) -> dict[str, Any]:

@@ -436,11 +436,7 @@ class Pipeline:
         if self._spans is None:
             return None
         sampler = self.application.sampler
-        return self._spans.queue(first=self._first_range, wake=self._wake, sampler=sampler)
-
-    def _wake(self) -> None:
-        if (engine := self._engine) is not None:
-            engine.wake()
+        return self._spans.queue(first=self._first_range, sampler=sampler)
 
     def _register_end(self) -> None:
         atexit.register(self.shutdown)

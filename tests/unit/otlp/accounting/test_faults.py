@@ -1,4 +1,4 @@
-"""Items that cannot be formatted, encoded or collected, unusual timeouts, and exceptions in a phase of the exit."""
+"""Items that cannot be formatted or encoded, unusual timeouts, and exceptions in a phase of the exit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import reported_drops
-from tests.support.producers import emit_items
 
 import monitel
 from monitel import COUNT, Stat
-from monitel_otlp.accounting import Account, exit_summary
+from monitel_otlp.export.account import Account, exit_summary
 from monitel_otlp.engine import exit_phases
 
 if TYPE_CHECKING:
@@ -76,25 +75,6 @@ def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:
         monitel.emit("event")
         assert pipeline.shutdown(timeout), pipeline.account()
         assert 11 == pipeline.account()["logs"].on_disk
-
-
-def test_instruments_that_cannot_be_collected_stop_nothing_else(
-    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If the SDK raises in each collection, windows, events and spans are still delivered."""
-    pipeline = start(spans=True, logging_level="INFO")
-    assert pipeline.engine is not None
-    assert pipeline.engine.providers is not None
-
-    def broken() -> Any:
-        raise RuntimeError("injected")
-
-    monkeypatch.setattr(pipeline.engine.providers, "collect", broken)
-    handed_over = emit_items(pipeline, 60, 5)
-    assert pipeline.force_flush(DEADLINE)
-    assert pipeline.shutdown(DEADLINE)
-    assert handed_over == {signal: each.delivered for signal, each in pipeline.account().items()}
-    assert 1 == len([each for each in caplog.records if "cannot be collected" in each.getMessage()])
 
 
 def test_windows_that_cannot_be_encoded_are_counted(

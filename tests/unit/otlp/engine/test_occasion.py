@@ -40,7 +40,7 @@ class Rounds:
         """Run rounds, and return the names of the metrics in each request with metrics."""
         for _ in range(number):
             self._clock.advance(ROUND)
-            self._engine.encoder.encode_here(DEADLINE)
+            self._engine.encoder._round(last=False)
             assert self._engine.delivery.flush(time.monotonic() + DEADLINE)
         found = self._receiver.of("metrics")[self._seen :]
         self._seen += len(found)

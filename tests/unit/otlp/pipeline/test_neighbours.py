@@ -39,20 +39,6 @@ def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> Non
     assert sent == len(receiver.requests)
 
 
-def test_windows_survive_the_shutdown_of_a_provider(receiver: Receiver, start: Start) -> None:
-    """A framework may shut down the global MeterProvider."""
-    pipeline = start()
-    providers: list[Any] = [pipeline.meter_provider, pipeline.logger_provider, pipeline.tracer_provider]
-    for provider in providers:
-        provider.shutdown()
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    monitel.emit("epoch")
-    assert pipeline.force_flush(60)
-    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("epoch")))
-
-
 def test_requests_of_the_pipeline_are_not_instrumented(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,14 +72,14 @@ def test_faulty_event_handler_stops_nothing_else(
             raise OSError("no space left")
         release.wait(DEADLINE)
 
-    pipeline = start(export_interval=0.02)
+    pipeline = start(export_interval=0.02, spans=True)
     with monitel.register_event_handler(handle):
         idle = Stat("idle", [COUNT], 60.0)
         idle.add(1)
         clock.advance(60)
         assert called.wait(DEADLINE)
         for number in range(3):
-            record_one_of_each(pipeline, number)
+            record_one_of_each(number)
             receiver.wait_until(partial(has_arrived, receiver, number))
         wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
         assert pipeline.shutdown(DEADLINE)

@@ -18,7 +18,7 @@ MOST_IN_PROGRESS = 100
 _LEAST = -(2**63)  # of an int of 64 bits
 _LONGEST_S = 2**63 / 1e9  # seconds
 _LONGEST_NAME = 10_000  # characters, of a wait, a range, an activity or a stage
-_EVENT_FIELDS = 10
+_EVENT_FIELDS, _RECORD_FIELDS = 10, 12
 _SERIES_FIELDS = 12
 
 
@@ -96,12 +96,14 @@ def check_event(values: Any) -> Any:
     Raises:
         ValueError: A value is not one of an event.
     """
-    if type(values) is not tuple or len(values) != _EVENT_FIELDS:
+    if type(values) is not tuple or len(values) not in {_EVENT_FIELDS, _RECORD_FIELDS}:
         raise ValueError("expected the fields of an event")
-    time_ns, observed_ns, severity, name, _, attributes, dropped, trace_id, span_id, flags = values
+    time_ns, observed_ns, severity, name, _, attributes, dropped, trace_id, span_id, flags, *of_logger = values
     for each in (time_ns, observed_ns, severity):
         whole(each, _LEAST)
     _of(str, name), _of(dict, attributes), whole(dropped), _of(bytes, trace_id), _of(bytes, span_id), whole(flags)
+    for each in of_logger:
+        _of(str, each)
     return values
 
 

@@ -46,7 +46,7 @@ class Header(NamedTuple):
     Attributes:
         owner: The process.
         created_ns: Creation of the box, Unix ns.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+        resource: The resource and its schema; see :func:`monitel_otlp.messages.resource.encode_resource`.
         scope: Name, version and schema of the scope.
         mapping: The arguments of :class:`monitel_otlp.metrics.mapping.WindowMapping`.
         spool_dir: The spool folder of the pipeline.

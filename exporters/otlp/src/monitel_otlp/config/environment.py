@@ -120,6 +120,14 @@ class Environment:
         return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
 
 
+def temporality_preference() -> str:
+    """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``; cumulative, with a warning, for any other value."""
+    name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    found = name, os.environ.get(name, "").strip()
+    preference, _ = Environment().value(found, one_of(("cumulative", "delta", "lowmemory")), "cumulative")
+    return str(preference)
+
+
 def sdk_is_disabled() -> bool:
     """Return True if OTEL_SDK_DISABLED is true."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"

@@ -56,8 +56,10 @@ def identify() -> str:
 
 def announce(process: str, rank: str) -> None:
     """Announce this process to ``monitel run``, if it runs. Never raises, and never blocks."""
+    folder = os.environ.get(VARIABLE, "")
+    if not folder:  # started by ``opentelemetry-instrument``
+        return
     with suppress(OSError, ValueError):
-        folder = os.environ.get(VARIABLE, "")
         descriptor = os.open(os.path.join(folder, _FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if stat.S_ISFIFO(os.fstat(descriptor).st_mode):

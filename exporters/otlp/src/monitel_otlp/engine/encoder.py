@@ -54,7 +54,7 @@ class Encoder:
     Args:
         accounting: Counts the items.
         sources: The queues.
-        metrics: Encodes windows and the values of instruments. Its argument is True in the last round.
+        metrics: Encodes windows and the metrics of the process. Its argument is True in the last round.
         after: Called at the end of each round. Its argument is True in the last round.
         interval: Seconds between two rounds.
         commit: Called whenever no item is between a queue and a request. Its argument is True if all items are encoded
@@ -191,14 +191,6 @@ class Encoder:
         else:
             self._run_round()
         return self.finished and not any(len(source.queue) for source in self.sources)
-
-    def encode_here(self, patience: float) -> None:
-        """Run a round in the caller's thread, unless the current round takes longer than so many seconds."""
-        if self._encoding.acquire(timeout=patience):
-            try:
-                self._round(last=False)
-            finally:
-                self._encoding.release()
 
     def _run(self) -> float:
         if self._woken or self._deadline is not None or time.monotonic() >= self._next_metrics:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.delivery import RawItems
 from monitel_otlp.logs.mapping import EventMapping
-from monitel_otlp.raw.forms import raw_events, raw_ranges, raw_records, raw_spans, raw_windows
+from monitel_otlp.raw.forms import raw_events, raw_ranges, raw_windows
 from monitel_otlp.spool.raw_segment import encode_blocks
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ def raw_forms(windows: WindowMapping, ranges: RangeMapping, resource: bytes) -> 
         "windows": lambda items: raw_windows(list(items), windows, resource),
         "events": lambda items: raw_events(items, EventMapping(), resource),
         "ranges": lambda items: raw_ranges(items, ranges, resource),
-        "records": raw_records,
-        "spans": raw_spans,
     }
 
 

@@ -40,7 +40,7 @@ class Recording:
     Args:
         settings: Settings of the box.
         spool_dir: The spool folder of the pipeline.
-        resource: Returns the resource of the requests.
+        resource: The resource of the requests.
         mapping: The mapping of windows.
         table: The series of the pipeline.
         wake: Starts a round of the encoder.
@@ -54,7 +54,7 @@ class Recording:
         self,
         settings: BoxSettings,
         spool_dir: os.PathLike[str],
-        resource: Callable[[], bytes],
+        resource: bytes,
         *,
         mapping: WindowMapping,
         table: SeriesTable,
@@ -102,7 +102,7 @@ class Recording:
         return math.inf if self._recorder is None else self._recorder.due
 
     def put(self, request: FrozenRequest) -> None:
-        """Add a finished request of the encoder, unless its signal is off: values of instruments may be in it."""
+        """Add a finished request of the encoder, unless its signal is off: metrics of the process may be in it."""
         if request.signal in self._off:
             return
         if self._recorder is not None:
@@ -138,7 +138,7 @@ class Recording:
         return Header(
             owner=this_process(),
             created_ns=time.time_ns(),
-            resource=self._resource(),
+            resource=self._resource,
             scope=(name, version, schema_url),
             mapping=plain,
             spool_dir=str(self._spool_dir),

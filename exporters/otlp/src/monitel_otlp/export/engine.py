@@ -19,6 +19,7 @@ from monitel.blackbox.record import READING
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
+from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
 from monitel_otlp.export import rejected
 from monitel_otlp.export.account import Account
@@ -27,17 +28,17 @@ from monitel_otlp.export.application import ApplicationThread, Job
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
-from monitel_otlp.export.rows import MILLISECOND_NS
+from monitel_otlp.metrics.series import MILLISECOND_NS
 from monitel_otlp.export.sender import Outbox, Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
-from monitel_otlp.messages.attributes import encode_resource, plain_attributes
-from monitel_otlp.messages.request import SIGNALS
+from monitel_otlp.messages.attributes import add_attributes, plain_attributes
+from monitel_otlp.messages.request import LEVELS, SIGNALS, count_records, write_scope
+from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
-from monitel_otlp.metrics.temporality import temporality_preference
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.factory import make_transports
@@ -67,6 +68,8 @@ REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME = (
 )
 
 _BESIDE = {"metrics": "readings", "traces": "steps"}  # journals of what the pipeline makes itself
+_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
+_APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _TICK = 0.05  # seconds between two checks of a flush
 _COLLECT = 1.0  # seconds that a caller waits for another thread that reads counters and ranges
 # Shares of the time to shut down that have passed when each phase ends.
@@ -106,6 +109,7 @@ class Engine:
         self._ranges = ranges
         self._resource = resource
         self._config: dict[str, Any] = {}
+        self._lost: Counter[tuple[str, str]] = Counter()
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         encoded = encode_resource(resource)
@@ -120,7 +124,7 @@ class Engine:
         }
         self.box = Box(
             settings.spool_root,
-            settings.box.root if settings.box.enabled else None,
+            settings.box.root,
             identity,
             interval_s=min(SNAPSHOT_S, settings.interval),
             box_bytes=settings.box.size,
@@ -139,7 +143,7 @@ class Engine:
                 "monitel.log.coalesced": lambda: self._points.coalesced,
                 "monitel.black_box.left_out": lambda: self.box.left_out,
             },
-            lambda: self.box.disk_size,
+            lambda: self.box.disk_bytes,
             temporality=temporality,
             start_ns=now_ns,
         )
@@ -151,7 +155,12 @@ class Engine:
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = 0
         self.application = ApplicationThread()
-        self._handlers: Job | None = None
+        self._calls = {
+            "a source of events": before_flush.run,
+            "an event handler, while windows were closed,": self._call_handlers,
+            "a source of wait counters": self._readings.waits.refresh_sources,
+        }
+        self._jobs: dict[str, Job] = {}  # the last call of each
         self._late: deque[Any] = deque()  # closed windows that event handlers have not seen
         self._make_senders(encoded)
         self._leftovers: Leftovers | None = None
@@ -186,7 +195,7 @@ class Engine:
     @property
     def stored(self) -> bool:
         """True if something is on disk, even if it is no item."""
-        return self.box.disk_size > 0
+        return self.box.disk_bytes > 0
 
     def latest(self) -> Latest:
         """Return the last values of this process. It touches no file and takes no lock."""
@@ -204,9 +213,10 @@ class Engine:
         """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
         return None if self._ranges is None else self._ranges.innermost()
 
-    def wake(self) -> None:
-        """Take what was collected into the record soon. Takes no lock."""
-        self.box.wake()
+    def lose(self, signal: str, reason: str, items: int) -> None:
+        """Count items that cannot be recorded."""
+        with self.box.journals[signal].lock:
+            self._lost[signal, reason] += items
 
     def account(self) -> dict[str, Account]:
         """Return the account of each signal."""
@@ -221,14 +231,16 @@ class Engine:
                     folded = self.recorder.folded
             reasons = Counter(now.dropped)
             reasons["queue_full"] += dropped
+            unrecorded = {reason: items for (of, reason), items in self._lost.items() if of == signal}
+            reasons.update(unrecorded)
             found[signal] = Account(
-                recorded=now.recorded + queued + dropped + folding + folded,
+                recorded=now.recorded + queued + dropped + folding + folded + sum(unrecorded.values()),
                 delivered=now.delivered,
                 on_disk=now.on_disk,
                 folded=folded,
                 waiting=now.waiting + queued + folding,
                 dropped={reason: items for reason, items in reasons.items() if items},
-                synthetic=self.box.journals["steps"].delivered if signal == "traces" else 0,
+                synthetic=self.box.journals["steps"].account().delivered if signal == "traces" else 0,
             )
         return found
 
@@ -252,18 +264,28 @@ class Engine:
         """
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
-        self._late += registry.close_expired()
-        if self._handlers is None or self._handlers.is_over:
-            self._handlers = self.application.submit(Job("an event handler, while windows were closed,", self._handle))
+        self._late.append(registry.take_windows(expired=True))
+        self._call_application(0.0)
         self._read(asked=asked)
         for sender in self._senders.values():
             sender.wake()
 
-    def _handle(self) -> None:
-        """Call event handlers with windows that are recorded already, and read sources of waits."""
-        self._readings.waits.refresh_sources()
-        before_flush.run()
-        registry.call_handlers(self._late)
+    def _call_application(self, timeout: float) -> None:
+        """Run code of the application, which may hang, in its thread, and wait for so many seconds at most.
+
+        Sources log what they have queued, event handlers are called with windows that are recorded already, and sources
+        of waits are read. What still runs from the last time is not begun again.
+        """
+        for noun, function in self._calls.items():
+            if (job := self._jobs.get(noun)) is None or job.is_over:
+                self._jobs[noun] = self.application.submit(Job(noun, function))
+        deadline = time.monotonic() + timeout
+        for job in [*self._jobs.values()] if timeout else ():
+            self.application.wait(job, deadline - time.monotonic())
+
+    def _call_handlers(self) -> None:
+        while self._late:
+            self._late.popleft().log()
 
     def _read(self, *, asked: bool) -> None:
         """Append the counters, waits and metrics of the process, if it is time."""
@@ -281,12 +303,22 @@ class Engine:
             message = ResourceMetrics()
             changed = self._readings.write(message, now_ns)
             if first:
-                self._own.write(scope_metrics(message), now_ns)
+                self._write_own(message, now_ns)
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
             if changed or readings.settled == readings.next - 1:
                 content = message.SerializeToString()
-                readings.append(READING, marshal.dumps((content, count_points(message)), 2))
+                points = count_records(message, LEVELS["metrics"][1:])
+                readings.append(READING, marshal.dumps((content, points), 2))
             first = False
+
+    def _write_own(self, message: Any, now_ns: int) -> None:
+        """Add the metrics of the pipeline itself to a ``ResourceMetrics`` message."""
+        if not message.scope_metrics:
+            write_scope(message.scope_metrics.add())
+        metrics = message.scope_metrics[0].metrics
+        known = len(metrics)
+        self._own.write(metrics, now_ns)
+        add_attributes(metrics[known:], self._table.attributes())
 
     def _items_lost(self) -> int:
         return sum(each.lost for each in self.account().values())
@@ -301,18 +333,16 @@ class Engine:
             offline, and if no item was lost so far.
         """
         deadline = time.monotonic() + timeout
-        if not self._collect(deadline, last=False):
-            return False
-        if self._handlers is not None:
-            self.application.wait(self._handlers, deadline - time.monotonic())
-        return self._deliver(deadline) and not self._items_lost()
+        self._call_application(min(_APPLICATION, timeout))
+        return self._collect(deadline, last=False) and self._deliver(deadline) and not self._items_lost()
 
     def _collect(self, deadline: float, *, last: bool) -> bool:
         """Take everything that was collected into the record, in the caller's thread."""
         if not self._collecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return False
         try:
-            self.recorder.flush_ranges(last=last)
+            for _ in range(2):  # a step is over when it is found so twice
+                self.recorder.flush_ranges(last=last)
             self._round(asked=True)
         finally:
             self._collecting.release()
@@ -337,7 +367,7 @@ class Engine:
 
     def close_windows(self) -> None:
         """Take all open windows into the record, in one pass and without calling a handler."""
-        self._late += registry.close_all()
+        self._late.append(registry.take_windows())
 
     def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
         """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
@@ -353,8 +383,9 @@ class Engine:
         if self._leftovers is not None:
             self._leftovers.stop()
         self.close_windows()
-        handlers = self.application.submit(Job("an event handler, while Stats were flushed,", self._handle_last))
-        self.application.wait(handlers, _HANDLED * timeout)
+        end = self.application.submit(Job("the end of the run", end_if_due))
+        self._call_application(_HANDLED * timeout)
+        self.application.wait(end, 0.0)
         before()
         self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
         senders = list(self._senders.values())
@@ -374,10 +405,6 @@ class Engine:
             for signal, each in self.account().items()
         )
 
-    def _handle_last(self) -> None:
-        end_if_due()
-        self._handle()
-
     def abandon(self) -> None:
         """Leave everything to the parent. In a forked child."""
         self.box.abandon()
@@ -391,13 +418,13 @@ class Engine:
     def _make_senders(self, resource: bytes) -> None:
         """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
         box, pace = self.box, Pace()
-        definitions = Definitions(box.names.value)
+        definitions = Definitions(self.recorder.definitions.__getitem__)
         totals = Totals(definitions, histograms=self.mapping.totals_of_histograms, after_ns=self.mapping.after_ns)
         box.journals["metrics"].fold = totals
         self._totals = [totals]
         encoders = {
             "metrics": MetricsEncoder(resource, totals, self._points, self._write_queue_size, pace.pause),
-            "readings": ReadingsEncoder(resource),
+            "readings": ReadingsEncoder(resource, self._write_queue_size),
             "logs": LogsEncoder(resource),
             "traces": SpansEncoder(resource),
             "steps": SpansEncoder(resource),
@@ -408,7 +435,7 @@ class Engine:
             names = [signal, *([_BESIDE[signal]] if signal in _BESIDE else [])]
             if signal in transports:
                 self._senders[signal] = Sender(
-                    [Outbox(box.journals[name], encoders[name]) for name in names],
+                    [Outbox(box.journals[name], encoders[name], _MOST.get(name, 0)) for name in names],
                     transports[signal],
                     interval=self.settings.interval,
                     attempted=self._own.attempted,
@@ -421,14 +448,14 @@ class Engine:
 
     def _write_queue_size(self, metrics: Any) -> None:
         waiting = sum(account.waiting for account in self.account().values())
-        write_queue_size(metrics, waiting, self.mapping.start_ns, time.time_ns(), self._table.attributes())
+        write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes())
 
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
-        self.box.on_disk(partial(rejected.append, signal=signal, body=body, items=items, reason=reason))
+        self.box.on_disk(lambda folder: rejected.append(folder, signal=signal, body=body, items=items, reason=reason))
 
     def _note_settled(self) -> None:
         self.box.note_position()
         with self._settled:
             self._settled.notify_all()
-        if self._leftovers is not None and any(self.box.journals[name].delivered for name in SIGNALS):
+        if self._leftovers is not None and any(journal.account().delivered for journal in self.box.journals.values()):
             self._leftovers.deliver()

@@ -11,9 +11,10 @@ from opentelemetry.trace import get_current_span
 
 import monitel
 from monitel.attributes import escape_surrogates, recordable, text_of
-from monitel.blackbox.forms import NUMBER, STAT, Definition
+from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES, SPANS, WINDOW
-from monitel.open_windows import forget, open_windows
+from monitel.open_windows import forget, live_stats, open_windows
+from monitel.window_bytes import key
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
 from monitel_otlp.metrics.series import LoggedNumber
@@ -41,6 +42,7 @@ class Recorder:
     Attributes:
         nonfinite: Number of windows whose sum was left out of the total of their series.
         discarded: Number of samples that ``max_samples`` kept out.
+        definitions: The definitions by their numbers.
         numbers: The last number of each series of ``monitel.log()``.
         folded: Number of ranges that are part of a complete folded span.
     """
@@ -55,8 +57,10 @@ class Recorder:
         self._ranges = ranges
         self._range_mapping = range_mapping
         self._stats: dict[monitel.StatDefinition, tuple[int, Series]] = {}
+        self._serials: dict[int, int] = {}  # of Stats: numbers of their definitions
         self._ns = Timestamps().ns
         self._failed = False
+        self.definitions: dict[int, Definition] = {}
         self.nonfinite = self.discarded = self.folded = 0
         self.numbers: dict[Series, LoggedNumber] = {}
 
@@ -65,9 +69,11 @@ class Recorder:
         number, series = self._stats.get(definition) or self._new_stat(definition)
         payload = marshal.dumps((number, content), 2)
         finite = series.finite(window.sum)
+        serial, key_number = key(content)
+        self._serials[serial] = number
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
             self._metrics.append(WINDOW, payload)
-            forget(content)
+            forget(serial, key_number)
             series.latest = window
             series.count += window.count
             self.discarded += window.discarded
@@ -80,8 +86,14 @@ class Recorder:
 
     def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
         """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
-        content, definitions = open_windows()
-        return content, tuple((self._stats.get(each) or self._new_stat(each))[0] for each in definitions)
+        content, serials = open_windows()
+        known = self._serials
+        if not known.keys() >= set(serials):
+            for stat in live_stats():
+                if stat._serial not in known:
+                    definition = stat.definition
+                    known[stat._serial] = (self._stats.get(definition) or self._new_stat(definition))[0]
+        return content, tuple(known.get(serial, -1) for serial in serials)
 
     def numbers_of(self, logged: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""
@@ -120,20 +132,11 @@ class Recorder:
             payload = self._cleaned(record)
         self._logs.append(EVENT, payload)
 
-    def record(self, **fields: Any) -> None:
-        """Append a record of Python's logging; the fields are those of :class:`monitel.blackbox.forms.LogRecord`."""
+    def record(self, record: LogRecord) -> None:
+        """Append a record of Python's logging."""
         trace_id, span_id, flags = self._ids()
-        record = (
-            fields["time_ns"],
-            time.time_ns(),
-            fields["severity"],
-            "",
-            None,
-            fields["attributes"],
-            fields["body"],
-            *(trace_id, span_id, flags, fields["scope"], fields["severity_text"]),
-        )
-        self._logs.append(EVENT, self._dumps(record))
+        complete = record._replace(trace_id=trace_id, span_id=span_id, flags=flags)
+        self._logs.append(EVENT, self._dumps(tuple(complete)))
 
     def flush_ranges(self, *, last: bool = False) -> None:
         """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
@@ -193,7 +196,9 @@ class Recorder:
             series.plain_attributes,
             suffixes,
         )
-        return self._box.names.define((kind, series, suffixes), tuple(definition))
+        number = self._box.names.define((kind, series, suffixes), tuple(definition))
+        self.definitions[number] = definition
+        return number
 
     def _ids(self) -> tuple[bytes, bytes, int]:
         """Return trace id, span id and flags of the innermost open range or span; empty without one."""

@@ -59,7 +59,7 @@ class Encoder:
             items: Items, in order.
             after: The request before, if it is not settled yet.
         """
-        outer, scopes, _ = LEVELS[self.signal]
+        outer, scopes = LEVELS[self.signal][:2]
         message = REQUESTS[self.signal]()
         resource = getattr(message, outer).add()
         resource.ParseFromString(self._resource)
@@ -120,10 +120,12 @@ class ReadingsEncoder(Encoder):
 
     Args:
         resource: As for :class:`Encoder`.
+        write_queue_size: As for :class:`MetricsEncoder`.
     """
 
-    def __init__(self, resource: bytes) -> None:
+    def __init__(self, resource: bytes, write_queue_size: Callable[[Any], object] = lambda _: None) -> None:
         super().__init__("metrics", resource)
+        self._write_queue_size = write_queue_size
 
     def encode(self, items: Sequence[Item], after: Encoded | None = None) -> Encoded:  # noqa: ARG002  no totals
         """Encode some readings. The resource and their scopes are parts of one message."""
@@ -133,7 +135,9 @@ class ReadingsEncoder(Encoder):
             contents.append(content)
             points += number
         message = REQUESTS[self.signal]()
-        message.resource_metrics.add().ParseFromString(b"".join(contents))
+        resource_metrics = message.resource_metrics.add()
+        resource_metrics.ParseFromString(b"".join(contents))
+        self._write_queue_size(resource_metrics.scope_metrics[0].metrics)
         return Encoded(message.SerializeToString(), points, 0)
 
 

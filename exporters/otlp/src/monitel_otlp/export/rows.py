@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import monitel
+from monitel_otlp.metrics.series import MILLISECOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel_otlp.export.totals import Series
-
-MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
 
 #: The ``suffixes`` of a logged number, which is a row with one sample.
 NUMBER = ("logged",)
@@ -106,10 +105,12 @@ def ascending(rows: list[Row], earliest_ns: int) -> list[Row]:
 def _merged(one: Row, other: Row) -> Row:
     """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one.
 
+    Numbers keep the time of the first one, so that a row of them does not become one number.
+
     It has the aggregations of both, because two Stats of one series may differ in them.
     """
     if other.suffixes == NUMBER:
-        return other._replace(items=one.items + other.items)
+        return other._replace(end_ns=one.end_ns, items=one.items + other.items)
     both = _window(one).merge(_window(other))
     sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
     return other._replace(

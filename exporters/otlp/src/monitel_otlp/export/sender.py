@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
+ITEMS_PER_REQUEST = 500
 REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
 _LONGEST_PAUSE = 30.0
 _REFUSED_PAUSE = 60.0
 _LONGEST_RETRY_AFTER = 600.0  # a longer pause that a backend requests is shortened
 _INVALID_RETRY_AFTER = 86_400.0  # a Retry-After beyond a day is a mistake, and is ignored
 _URGENT_PAUSE = 1.0  # between two attempts of a flush
+_DISK_PAUSE = 0.02  # until the disk has loaded what is to be sent
 _TRIES = 3  # of a request with which the backend fails
 _ATTEMPTS = 16  # at the parts of a rejected request
 _BAD = {Verdict.REJECTED, Verdict.FAILED, Verdict.TOO_LARGE}
@@ -52,20 +54,20 @@ class Outbox:
     Args:
         journal: The journal.
         encoder: Encodes its items.
-        most: The most items in a request.
+        most: The most items in a request; 0 for the usual number.
     """
 
-    def __init__(self, journal: Journal, encoder: Encoder, most: int = 500) -> None:
+    def __init__(self, journal: Journal, encoder: Encoder, most: int = 0) -> None:
         self.journal = journal
         self.encoder = encoder
-        self._most = most
+        self._most = most or ITEMS_PER_REQUEST
         self._parts: list[Sequence[Item]] = []  # of one read, in order
         self._encoded: Encoded | None = None  # the first part
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is being sent."""
-        return not self._parts
+        """True if everything is settled."""
+        return self.journal.settled >= self.journal.next - 1
 
     def next(self) -> tuple[Sequence[Item], Encoded] | None:
         """Return the items to send now, and their request; None if there are none, or the disk has to load them."""
@@ -204,10 +206,13 @@ class Sender:
                     pass
                 self._urgent = False
                 pause = self._pause()
-            if self._deadline is not None:
+            waits_for_disk = self.trouble is None and not all(outbox.is_empty for outbox in self._outboxes)
+            if self._deadline is not None and not (waits_for_disk and time.monotonic() < self._deadline):
                 self.finished.set()
                 for outbox in self._outboxes:
                     outbox.give_back()
+            if waits_for_disk:
+                return _DISK_PAUSE
             return pause if self.trouble else self._interval
 
     def _pause(self) -> float:
@@ -219,8 +224,8 @@ class Sender:
         return max(own, self._retry_after_end) - now
 
     def _send(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded) -> bool:
-        if not encoded.body:
-            self._settle(outbox, items, encoded, 0)
+        if not encoded.body:  # nothing is to be sent for windows without aggregations
+            self._settle(outbox, items, encoded, count(items) - encoded.lost)
             return True
         answer = self._attempt(items, encoded)
         if answer is None:

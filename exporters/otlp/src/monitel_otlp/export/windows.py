@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-from monitel_otlp.export.rows import MILLISECOND_NS, NUMBER, ascending
+from monitel_otlp.export.rows import NUMBER, ascending
+from monitel_otlp.metrics.series import MILLISECOND_NS, start_point_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -32,7 +33,6 @@ _log = logging.getLogger("monitel.otlp")
 _UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-_EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
 
 
 class Mapping(NamedTuple):
@@ -274,19 +274,6 @@ class WindowPoints:
         if not self._failed:
             self._failed = True
             _log.exception("a window cannot be encoded and is dropped (further windows are only counted)")
-
-
-def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
-    """Return the time of the start point of a sum.
-
-    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
-
-    Args:
-        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
-        begin_ns: Time at which the sum was still zero, Unix ns.
-        first_ns: Time of the first point, Unix ns.
-    """
-    return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
 
 
 def _fill(point: Any, value: float) -> None:

@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import escape_surrogates, recordable, text_of
+from monitel.attributes import escape_surrogates, fits_int64, recordable, text_of
 from monitel_otel.records import timestamp_ns
 from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
@@ -67,6 +67,7 @@ def _offset_ns(timestamp: datetime) -> int:
     return (timestamp - utc) // _MICROSECOND * 1000
 
 
+_SCALARS = frozenset({str, int, float, bool})
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 
@@ -110,25 +111,27 @@ class EventMapping:
             record.body.string_value = name
         else:
             write_value(record.body, plain.body)
-        attributes = plain.attributes if plain.step is None else {"training.step": plain.step, **plain.attributes}
+        attributes = plain.attributes if plain.scope else self._recordable(name, plain.attributes)
+        if plain.step is not None:
+            attributes = {"training.step": plain.step, **attributes}
         if self._limits.exceeded(len(attributes)):
             attributes = dict(attributes)
             if dropped := self._limits.apply(name, attributes):
                 record.dropped_attributes_count = dropped
         if attributes:
-            self._write_attributes(record.attributes, name, attributes)
+            write_attributes(record.attributes, attributes)
         if plain.flags:
             record.flags = plain.flags
         if plain.trace_id:
             record.trace_id = plain.trace_id
             record.span_id = plain.span_id
 
-    def _write_attributes(self, field: Any, name: str, attributes: dict[str, Any]) -> None:
-        try:
-            write_attributes(field, attributes)
-        except Exception:
-            del field[:]
-            write_attributes(field, recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key))))
+    def _recordable(self, name: str, attributes: dict[str, Any]) -> dict[str, Any]:
+        if _SCALARS.issuperset(map(type, attributes.values())) and not any(
+            type(value) is int and not fits_int64(value) for value in attributes.values()
+        ):
+            return attributes
+        return recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
 
     def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:

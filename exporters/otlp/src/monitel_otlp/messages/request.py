@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from monitel_otel.scope import SCHEMA_URL, SCOPE
+from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,14 +108,3 @@ def count_records(message: Any, levels: tuple[str, ...]) -> int:
 def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:
     """Fill the header of a ``ScopeMetrics``, ``ScopeLogs`` or ``ScopeSpans`` with name, version and schema."""
     target.scope.name, target.scope.version, target.schema_url = scope
-
-
-def is_own(target: Any) -> bool:
-    """Return True if a ``ScopeMetrics``, ``ScopeLogs`` or ``ScopeSpans`` is monitel's."""
-    return bool(target.scope.name == SCOPE[0])
-
-
-def complete_schema(target: Any) -> None:
-    """Set the schema of a ``ResourceMetrics``, ``ResourceLogs`` or ``ResourceSpans``, unless it has one."""
-    if not target.schema_url:
-        target.schema_url = SCHEMA_URL

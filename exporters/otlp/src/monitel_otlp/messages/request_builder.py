@@ -19,14 +19,15 @@ BYTES_PER_REQUEST = 2**20
 
 
 class RequestBuilder:
-    """Builds requests of log records or spans with one resource and one scope.
+    """Builds requests of log records or spans with one resource.
 
     Args:
         signal: ``"logs"`` or ``"traces"``.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+        resource: The resource and its schema; see :func:`monitel_otlp.messages.resource.encode_resource`.
         scope: Name, version and schema of the scope.
         write: Fills one new record from plain values.
         put: Receives each finished request.
+        scope_of: Returns the scope of plain values that have another one; else None.
         created_ns: Creation time of the requests, Unix ns; None: the time at which each request is finished.
     """
 
@@ -38,11 +39,13 @@ class RequestBuilder:
         write: Callable[[Any, Any], None],
         put: Callable[[FrozenRequest], None],
         *,
+        scope_of: Callable[[Any], tuple[str, str, str] | None] = lambda _: None,
         created_ns: int | None = None,
     ) -> None:
         self._signal = signal
         self._resource = resource
         self._scope = scope
+        self._scope_of = scope_of
         self._write = write
         self._put = put
         self._created_ns = created_ns
@@ -58,7 +61,10 @@ class RequestBuilder:
         Raises:
             Exception: The record cannot be encoded, and was not added.
         """
-        records = self._records
+        scope = self._scope_of(plain) or self._scope
+        records = self._records.get(scope)
+        if records is None:
+            records = self._records[scope] = self._open_scope(scope)
         record = records.add()
         try:
             self._write(plain, record)
@@ -90,16 +96,20 @@ class RequestBuilder:
         return UnfinishedRequest(self._signal, self._message.SerializeToString(), items, weights, self._synthetic)
 
     def _open(self) -> None:
-        resources, scopes, records = LEVELS[self._signal]
         self._message = REQUESTS[self._signal]()
-        resource = getattr(self._message, resources).add()
-        resource.ParseFromString(self._resource)
-        scope = getattr(resource, scopes).add()
-        write_scope(scope, self._scope)
-        self._records = getattr(scope, records)
+        self._of_resource = getattr(self._message, LEVELS[self._signal][0]).add()
+        self._of_resource.ParseFromString(self._resource)
+        self._records: dict[tuple[str, str, str], Any] = {}
         self._weights = array("I")
         self._synthetic = 0
         self._bytes = 0
+
+    def _open_scope(self, scope: tuple[str, str, str]) -> Any:
+        """Return the list of records of a new scope."""
+        _, scopes, records = LEVELS[self._signal]
+        of_scope = getattr(self._of_resource, scopes).add()
+        write_scope(of_scope, scope)
+        return getattr(of_scope, records)
 
 
 class ItemRequests:

@@ -11,13 +11,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otel.names import describe
 from monitel_otel.scope import SCOPE
-from monitel_otlp.messages.request import LEVELS, FrozenRequest, UnfinishedRequest, count_records, is_own, write_scope
+from monitel_otlp.messages.request import LEVELS, FrozenRequest, UnfinishedRequest, count_records, write_scope
 
 if TYPE_CHECKING:
     from monitel_otlp.metrics.window_row import WindowRow
 
-#: The names of all self-metrics begin with this.
-SELF_METRICS = "monitel."
 #: Name, unit and description of the metric.
 QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
 
@@ -129,12 +127,13 @@ class Points:
         self._added.clear()
 
     def frozen(self, other_metrics: Any, created_ns: int, *, idle: bool = False) -> FrozenRequest:
-        """Return the finished request. All metrics in scopes of monitel are put in one scope, after those of windows.
+        """Return the finished request. The other metrics are put in the scope of the windows, after those.
 
         Args:
             other_metrics: ``ResourceMetrics`` with the resource and all other metrics of the request; it is copied.
             created_ns: Time of encoding, Unix ns.
-            idle: True if ``other_metrics`` has only the pipeline's self-metrics; used for a request without windows.
+            idle: True if nothing in ``other_metrics`` has changed but the pipeline's own metrics; used for a request
+                without windows.
         """
         target = self.request.resource_metrics[0]
         target.resource.CopyFrom(other_metrics.resource)
@@ -142,12 +141,7 @@ class Points:
         if not self.windows:
             del self._metrics[:]  # of windows that could not be encoded
         for scope in other_metrics.scope_metrics:
-            if is_own(scope):
-                self._metrics.extend(scope.metrics)
-            else:
-                target.scope_metrics.append(scope)
-        if not self._metrics:
-            del target.scope_metrics[0]
+            self._metrics.extend(scope.metrics)
         if not self.windows:
             return FrozenRequest("metrics", self.request.SerializeToString(), 0, created_ns, idle=idle)
         weights = self._weights_of_points(count_records(other_metrics, LEVELS["metrics"][1:]))

@@ -45,20 +45,19 @@ class Readings:
     Args:
         table: The series of counters.
         delta: Use delta temporality.
-        with_waits: Write wait counters, too.
 
     Attributes:
-        waits: Writes the wait counters; None without them.
+        waits: Writes the wait counters.
         due: A reading of the current round is not written yet.
     """
 
-    def __init__(self, table: SeriesTable, *, delta: bool, with_waits: bool) -> None:
+    def __init__(self, table: SeriesTable, *, delta: bool) -> None:
         self._table = table
         self._delta = delta
         self._pace = Pace()
         self._series: dict[monitel.Counter, Series] = {}
         self._sums = RisingSums(delta=delta)
-        self.waits = WaitReadings(self._sums, table.attributes()) if with_waits else None
+        self.waits = WaitReadings(self._sums, table.attributes())
         self.due = False
         self._round: Iterator[bool] = iter(())
         self._scope: Any = None  # of the current request
@@ -71,8 +70,7 @@ class Readings:
 
     def begin(self) -> None:
         """Begin a round, if there is a counter, a wait counter or a step."""
-        waits = self.waits is not None and self.waits.any()
-        self.due = waits or bool(monitel.counters()) or monitel.get_step() is not None
+        self.due = self.waits.any() or bool(monitel.counters()) or monitel.get_step() is not None
         self._round = self._write_round()
         self._unseen_ns, self._now_ns = self._now_ns or self._unseen_ns, 0
 
@@ -130,10 +128,9 @@ class Readings:
         # Time that passes in one activity is stored with the next change, so that a process that hangs fills no disk. A
         # delta has to be stored.
         yield activities > (0 if self._delta else 1)
-        if self.waits is not None:
-            for key, reading in self.waits.readings():
-                self._pace.pause()
-                yield self.waits.write(self._scope.metrics, key, reading, self._now_ns)
+        for key, reading in self.waits.readings():
+            self._pace.pause()
+            yield self.waits.write(self._scope.metrics, key, reading, self._now_ns)
         yield self._write_gauges()
 
     def _points_of(self, series: Series) -> Any:

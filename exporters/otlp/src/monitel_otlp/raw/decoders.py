@@ -12,11 +12,9 @@ from monitel_otlp.messages.attributes import add_attributes
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RequestBuilder
 from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.points import Points, write_queue_size
+from monitel_otlp.metrics.requests import WINDOWS_PER_STEP
 from monitel_otlp.metrics.window_row import series_of
 from monitel_otlp.raw.forms import VERSION
-from monitel_otlp.raw.sdk_values import owner_of, record_of, span_of
-from monitel_otlp.sdk.metric_requests import WINDOWS_PER_STEP
-from monitel_otlp.sdk.record_requests import RecordRequests
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.traces.mapping import RangeMapping
 
@@ -40,10 +38,8 @@ def decoders() -> Mapping[str, Callable[[Header], Decoder]]:
     """Return the functions that make a decoder from the header of a segment, by kind."""
     return {
         "windows": _WindowDecoder,
-        "events": lambda header: _ItemDecoder(header, "logs", EventMapping.write),
+        "events": lambda header: _ItemDecoder(header, "logs", EventMapping.write, scope_of=EventMapping.scope_of),
         "ranges": lambda header: _ItemDecoder(header, "traces", RangeMapping.write, synthetic=-1),
-        "records": lambda header: _SdkDecoder(header, "logs", record_of),
-        "spans": lambda header: _SdkDecoder(header, "traces", span_of),
     }
 
 
@@ -60,13 +56,21 @@ class _ItemDecoder:
     """Decodes events or ranges."""
 
     def __init__(
-        self, header: Header, signal: str, write: Callable[[Any, Any], None], synthetic: int | None = None
+        self,
+        header: Header,
+        signal: str,
+        write: Callable[[Any, Any], None],
+        *,
+        synthetic: int | None = None,
+        scope_of: Callable[[Any], tuple[str, str, str] | None] = lambda _: None,
     ) -> None:
         resource, scope, created_ns, _ = _fields(header)
         self._pace = Pace()  # a pipeline may decode beside a training loop
         self._requests: list[FrozenRequest] = []
         self._synthetic = synthetic
-        self._builder = RequestBuilder(signal, resource, scope, write, self._requests.append, created_ns=created_ns)
+        self._builder = RequestBuilder(
+            signal, resource, scope, write, self._requests.append, scope_of=scope_of, created_ns=created_ns
+        )
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         for plain in items:
@@ -76,7 +80,9 @@ class _ItemDecoder:
             except Exception:
                 _log.debug("an item on disk cannot be decoded", exc_info=True)
         self._builder.flush()
-        return _taken(self._requests)
+        requests = self._requests.copy()
+        self._requests.clear()
+        return requests
 
 
 class _WindowDecoder:
@@ -109,35 +115,3 @@ class _WindowDecoder:
         rank = [pair for pair in self._series[0].attributes if pair.key == "training.rank"]  # as on every point
         add_attributes(metrics.scope_metrics[-1].metrics, rank)
         return points.frozen(metrics, self._created_ns)
-
-
-class _SdkDecoder:
-    """Decodes log records or spans of the SDK."""
-
-    def __init__(self, header: Header, signal: str, make: Callable[[Any, Any], Any]) -> None:
-        _, _, created_ns, owners = _fields(header)
-        self._pace = Pace()
-        self._owners = [owner_of(plain) for plain in owners]
-        self._make = make
-        self._requests: list[FrozenRequest] = []
-        self._builder = RecordRequests(signal, self._requests.append, _nothing, created_ns)
-
-    def decode(self, items: list[Any]) -> list[FrozenRequest]:
-        for plain in items:
-            self._pace.pause()
-            try:
-                self._builder.add(self._make(plain, self._owners))
-            except Exception:
-                _log.debug("an item on disk cannot be decoded", exc_info=True)
-        self._builder.flush()
-        return _taken(self._requests)
-
-
-def _taken(requests: list[FrozenRequest]) -> list[FrozenRequest]:
-    taken = requests.copy()
-    requests.clear()
-    return taken
-
-
-def _nothing(_signal: str, _reason: str, _items: int) -> None:
-    """Ignore lost items: the spool counts the items that are missing in the requests of a block."""

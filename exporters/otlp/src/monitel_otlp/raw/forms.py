@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from monitel_otel.scope import SCOPE
 from monitel_otlp.metrics.window_row import plain_series, plain_window
-from monitel_otlp.raw.sdk_values import Owners, plain_record, plain_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,15 +83,3 @@ def raw_windows(items: Sequence[Any], mapping: WindowMapping, resource: bytes) -
         numbers.setdefault(entry.series, len(numbers))
     state = mapping.plain, len(items), [plain_series(series) for series in numbers]
     return RawForm("windows", resource, items, lambda entry: plain_window(entry, numbers[entry.series]), state)
-
-
-def raw_records(items: Iterable[Any]) -> RawForm:
-    """Return the raw form of log records of the SDK."""
-    owners = Owners()
-    return RawForm("records", b"", items, lambda record: plain_record(record, owners), owners.plain)
-
-
-def raw_spans(items: Iterable[Any]) -> RawForm:
-    """Return the raw form of spans of the SDK."""
-    owners = Owners()
-    return RawForm("spans", b"", items, lambda span: plain_span(span, owners), owners.plain)

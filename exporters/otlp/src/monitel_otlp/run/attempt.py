@@ -14,8 +14,8 @@ from monitel_otlp.collection.death import signal_name
 from monitel_otlp.config.launchers import LAUNCHERS
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.raw.forms import VERSION
-from monitel_otlp.sdk.official_encoders import encode_resource
 from monitel_otlp.spool.raw_segment import encode_blocks
 from monitel_otlp.spool.spool import Spool
 

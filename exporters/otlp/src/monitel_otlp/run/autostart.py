@@ -1,4 +1,4 @@
-"""Start of telemetry in a process of a job that ``monitel run`` has started, without code in the program."""
+"""Start of telemetry without code in the program, by ``monitel run`` or by ``opentelemetry-instrument``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def begin(module: str) -> bool:
         if not _is_recorded():
             return False
         _begun = True
-        if not {"monitel_otlp.configuration", "monitel_otlp.attach"} & {*sys.modules}:
+        if "monitel_otlp.configuration" not in sys.modules:
             from monitel_otlp.configuration import configure_automatically  # late: it loads OpenTelemetry's SDK
 
             configure_automatically()

@@ -1,4 +1,4 @@
-"""The thread that calls code of the application (observable callbacks, event handlers), which may hang."""
+"""The thread that calls code of the application (event handlers, sources of wait counters), which may hang."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitel.os_threads import Condition, Thread, current_thread, start_thread
 
@@ -26,8 +26,8 @@ class Callback:
 
     Args:
         noun: Names it in log messages.
-        function: Called without arguments. Its result is kept until :meth:`take`.
-        often: Call it in each round, not only in those that send the values of instruments.
+        function: Called without arguments.
+        often: Call it in each round, not only in those that send the metrics of the process.
 
     Attributes:
         often: The argument.
@@ -35,7 +35,7 @@ class Callback:
         returned: The last call has ended.
     """
 
-    def __init__(self, noun: str, function: Callable[[], list[Any] | None], *, often: bool = False) -> None:
+    def __init__(self, noun: str, function: Callable[[], object], *, often: bool = False) -> None:
         self.often = often
         self.queued = False
         self.returned = False
@@ -43,20 +43,12 @@ class Callback:
         self._function = function
         self._failed = False
         self._hung = False
-        self._result: deque[list[Any] | None] = deque(maxlen=1)  # the thread may replace it while another takes it
-
-    def take(self, _options: object = None) -> list[Any]:
-        """Return the result of the last call, once."""
-        try:
-            return self._result.pop() or []
-        except IndexError:
-            return []
 
     def run(self) -> None:
         """Call the function. An exception is logged once."""
         self.returned = False
         try:
-            self._result.append(self._function())
+            self._function()
         except BaseException:  # even a SystemExit must not stop the delivery
             if not self._failed:
                 self._failed = True
@@ -75,12 +67,11 @@ class Callback:
 
 
 class CallbackThread:
-    """Calls functions of the application in a separate thread, without the locks of the SDK.
+    """Calls functions of the application in a separate thread.
 
     A call that takes more than a second is abandoned together with its thread, and a new thread continues. The callback
     is skipped until the call returns, and a warning is logged once. At most three threads are abandoned at a time; then
-    only callbacks whose last call has returned are called. A result is exported at most once: a late result in the next
-    round, unless it has been replaced by a newer one. The thread starts with the first callback.
+    only callbacks whose last call has returned are called. The thread starts with the first callback.
     """
 
     def __init__(self) -> None:
@@ -102,10 +93,10 @@ class CallbackThread:
     def refresh(
         self, timeout: float, meanwhile: Callable[[], object] = lambda: None, *, often: bool | None = None
     ) -> None:
-        """Call the callbacks, and wait for the results.
+        """Call the callbacks, and wait for them.
 
         Args:
-            timeout: Seconds at most. A later result is kept for the next round.
+            timeout: Seconds at most.
             meanwhile: Called repeatedly during the wait. The wait ends when it returns True.
             often: Call only those that are called often, or only the others. By default all are called.
         """
@@ -163,7 +154,7 @@ class CallbackThread:
             self._changed.notify_all()
 
     def _can_progress(self, timeout: float = CALLBACK_TIMEOUT, *, urgent: bool = False) -> bool:
-        """Return True if results can be expected. A call that takes too long is abandoned, with its thread."""
+        """Return True if a call can be expected to end. A call that takes too long is abandoned, with its thread."""
         if self._thread is None:
             return False
         if self._current is None:

@@ -43,7 +43,6 @@ _SPAN_BYTES = 250  # a range with some attributes; without any it has about 160
 _RANK_BYTES = 3_000  # the resource in two requests, the span of the rank, the span of the folded ranges
 _REQUEST_BYTES = 900  # the resource in a further request
 _STEPS = 8
-_MANY = 1_000  # ranges in the queue, of which the writer takes note at once
 _LIMIT = 100_000  # ranges in the queue
 
 
@@ -151,11 +150,10 @@ class SpanSettings:
         self,
         *,
         first: Callable[[], bool],
-        wake: Callable[[], object],
         sampler: Sampler = DEFAULT_ON,
     ) -> QueuedSpans:
         """Return the span queue of a pipeline. The arguments are described in :class:`QueuedSpans`."""
-        return QueuedSpans(self, first=first, wake=wake, sampler=sampler)
+        return QueuedSpans(self, first=first, sampler=sampler)
 
 
 class Identified(Opened):
@@ -224,7 +222,6 @@ class QueuedSpans(Ranges[Identified]):
     Args:
         settings: The span settings.
         first: Called in the caller's thread when a range is queued or folded, until it returns True.
-        wake: Called in the caller's thread when many ranges are queued.
         sampler: Decides about traces that begin here.
 
     Attributes:
@@ -236,7 +233,6 @@ class QueuedSpans(Ranges[Identified]):
         settings: SpanSettings,
         *,
         first: Callable[[], bool],
-        wake: Callable[[], object],
         sampler: Sampler = DEFAULT_ON,
     ) -> None:
         self._traces = settings.step_traces
@@ -246,7 +242,6 @@ class QueuedSpans(Ranges[Identified]):
         budget = BUDGET if settings.budget is None else settings.budget
         super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
         self._queue: deque[Ended] = deque()
-        self._wake = wake
         self._dropping = RLock()
         self.dropped = 0
         self._random = RandomIds()
@@ -370,8 +365,6 @@ class QueuedSpans(Ranges[Identified]):
             args = _copied(args)  # the caller may change it later
         queue = self._queue
         queue.append(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
-        if not len(queue) % _MANY:
-            self._wake()
         if len(queue) > _LIMIT:
             with self._dropping, suppress(IndexError):
                 queue.popleft()

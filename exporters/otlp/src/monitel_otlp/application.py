@@ -1,0 +1,284 @@
+"""The providers for an application that records by OpenTelemetry's API, with the official OTLP exporters."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from queue import Queue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
+from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
+
+from monitel.os_threads import SimpleQueue, get_ident
+from monitel.variables import one_of
+from monitel_otlp._compat import (
+    BatchLogRecordProcessor,
+    LoggerProvider,
+    LogRecordExportResult,
+    NoOpLoggerProvider,
+    log_record_limits,
+    span_limits,
+)
+from monitel_otlp.config.environment import GRPC, Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from opentelemetry.sdk.trace.sampling import Sampler
+    from opentelemetry.trace import TracerProvider as APITracerProvider
+
+    from monitel_otlp._compat import APILoggerProvider
+    from monitel_otlp.config.endpoint import Endpoint
+    from monitel_otlp.config.settings import Settings
+
+_log = logging.getLogger("monitel.otlp")
+
+_PACKAGES = "opentelemetry.exporter.otlp.proto"
+#: Module and class of each exporter, and the result of an export.
+_EXPORTERS: dict[str, tuple[str, str, object]] = {
+    "metrics": ("metric_exporter", "OTLPMetricExporter", MetricExportResult.SUCCESS),
+    "logs": ("_log_exporter", "OTLPLogExporter", LogRecordExportResult.SUCCESS),
+    "traces": ("trace_exporter", "OTLPSpanExporter", SpanExportResult.SUCCESS),
+}
+#: Loggers of exporters, which may log an address.
+_LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _, _ in _EXPORTERS.values()]
+_LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
+
+_NOWHERE = "the application's %s by OpenTelemetry's API go nowhere: %s"
+_masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
+
+_Provider = TypeVar("_Provider")
+
+
+class ApplicationTelemetry:
+    """The OpenTelemetry providers for the application: a periodic reader, batch processors and the official exporters.
+
+    They have the endpoints, the headers and the resource of the pipeline. Without an endpoint, and in a forked child,
+    they send nothing: the SDK would send the values of the parent a second time. What a backend does not accept within
+    the exporter's timeout is lost; the accounts of the pipeline do not include it.
+
+    Args:
+        settings: Endpoints and interval.
+        resource: The resource of the pipeline.
+        signals: The signals that have a provider, unless they are off.
+
+    Attributes:
+        meter_provider: The provider of instruments. Each of the three has no effect if its signal has none.
+        logger_provider: The provider of loggers.
+        tracer_provider: The provider of tracers.
+    """
+
+    def __init__(self, settings: Settings, resource: Resource, signals: Collection[str]) -> None:
+        self._pid = os.getpid()
+        self._workers: list[_Worker] = []
+        self.meter_provider: metrics.MeterProvider = metrics.NoOpMeterProvider()
+        self.logger_provider: APILoggerProvider = NoOpLoggerProvider()
+        self.tracer_provider: APITracerProvider = trace.NoOpTracerProvider()
+        missing = []
+        for signal in signals:
+            if signal not in settings.off:
+                endpoint, exporter = settings.endpoints.get(signal), None
+                try:
+                    exporter = None if endpoint is None else _exporter(signal, endpoint)
+                except ImportError:
+                    missing.append(signal)
+                try:
+                    self._make(signal, exporter, settings.interval, resource)
+                except Exception as error:  # a variable of the SDK's processors
+                    _log.warning(_NOWHERE, signal, f"{error!r:.300}")
+                    self._make(signal, None, settings.interval, resource)
+        if missing:  # monitel itself sends without the package of the exporter
+            what = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
+            _log.warning(_NOWHERE, " and ".join(missing), what)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler that the SDK's variables name."""
+        provider = self.tracer_provider
+        if not isinstance(provider, TracerProvider):
+            provider = _tracer_provider(Resource.get_empty())
+        return provider.sampler
+
+    def begin(self, call: str) -> list[threading.Event]:
+        """Begin ``"force_flush"`` or ``"shutdown"`` in the threads of the providers. Takes no lock.
+
+        Returns:
+            An event for each provider, which is set at the end; see :meth:`wait`.
+        """
+        if os.getpid() != self._pid:
+            return []  # a forked child has no such threads
+        return [worker.call(call) for worker in self._workers]
+
+    def wait(self, calls: Sequence[threading.Event], deadline: float) -> bool:
+        """Wait for calls until a monotonic deadline; return True if they have ended. One that hangs is left alone."""
+        return all(call.wait(max(0.0, deadline - time.monotonic())) for call in calls)
+
+    def _make(self, signal: str, exporter: Any, interval: float, resource: Resource) -> None:
+        provider: Any
+        make: Callable[..., Any]
+        if signal == "metrics":
+            _check_histograms()
+            readers = [] if exporter is None else [PeriodicExportingMetricReader(exporter, 1000 * interval)]
+            make = partial(MeterProvider, readers, resource, shutdown_on_exit=False)
+            provider = self.meter_provider = _tolerant(make, lambda: {"exemplar_filter": TraceBasedExemplarFilter()})
+        elif signal == "logs":
+            make = partial(LoggerProvider, resource, shutdown_on_exit=False)
+            provider = self.logger_provider = _tolerant(make, lambda: {"log_record_limits": log_record_limits()})
+            if exporter is not None:
+                provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        else:
+            provider = self.tracer_provider = _tracer_provider(resource)
+            if exporter is not None:
+                provider.add_span_processor(BatchSpanProcessor(exporter))
+        if exporter is not None:
+            self._workers.append(_Worker(provider))
+
+
+class _Worker:
+    """The thread that flushes and ends a provider, which may take long. It is started early: none starts at exit.
+
+    It is a thread of ``threading``, as those of the SDK: under gevent all of them are greenlets.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._event = threading.Event
+        are_greenlets = threading.get_ident() != get_ident()
+        self._calls: Any = Queue() if are_greenlets else SimpleQueue()
+        threading.Thread(target=self._run, name="otel-application", daemon=True).start()
+
+    def call(self, name: str) -> threading.Event:
+        """Call a method of the provider; return an event that is set afterwards."""
+        ended = self._event()
+        self._calls.put((name, ended))
+        return ended
+
+    def _run(self) -> None:
+        name = ""
+        while name != "shutdown":
+            name, ended = self._calls.get()
+            try:
+                getattr(self._provider, name)()
+            except Exception:
+                _log.debug("%s of the application's telemetry failed", name, exc_info=True)
+            ended.set()
+
+
+def _mask(record: logging.LogRecord) -> bool:
+    """Mask the secrets of all endpoints in a message of an exporter; a filter. An exception with one is left out."""
+    text, error = record.getMessage(), str(record.exc_info[1]) if record.exc_info else ""
+    for mask in [*_masks.values()]:
+        text = record.msg = mask(text)
+        record.args = None
+        if mask(error) != error:
+            record.exc_info = None
+    return True
+
+
+def _exporter(signal: str, endpoint: Endpoint) -> Any:
+    """Return the official exporter for an endpoint; None if it cannot be made, which is logged.
+
+    Raises:
+        ImportError: Its package is missing.
+    """
+    module, name, success = _EXPORTERS[signal]
+    protocol = "grpc" if endpoint.protocol == GRPC else "http"
+    options = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
+    try:
+        kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
+        made = _in_this_process(kind, success)
+        more = _grpc(endpoint) if protocol == "grpc" else _http(endpoint)
+        with _quiet():
+            exporter = made(**options, **more, timeout=endpoint.timeout)
+    except ImportError:
+        raise
+    except Exception as error:  # a file, a provider of credentials, a variable
+        _log.warning(_NOWHERE, signal, endpoint.mask(f"{error!r:.300}"))
+    else:
+        _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
+        for logger in _LOGGERS:
+            logging.getLogger(logger).addFilter(_mask)
+        return exporter
+    return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what the making of an exporter logs in this thread: variables are checked already, and may hold secrets."""
+    own = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != own
+
+    names = [each for each in logging.root.manager.loggerDict if each.startswith("opentelemetry.")]
+    loggers = [logging.getLogger(name) for name in names]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
+
+
+def _http(endpoint: Endpoint) -> dict[str, Any]:
+    from opentelemetry.exporter.otlp.proto.http import Compression
+
+    address = endpoint.address
+    user, query = address.userinfo.reveal(), address.query.reveal()
+    url = f"{address.scheme}://{f'{user}@' if user else ''}{address.netloc}{address.path}{f'?{query}' if query else ''}"
+    return {"endpoint": url, "compression": Compression(endpoint.compression)}
+
+
+def _grpc(endpoint: Endpoint) -> dict[str, Any]:
+    import grpc
+
+    compression = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+    return {
+        "endpoint": f"{endpoint.address.scheme}://{endpoint.address.netloc}",
+        "insecure": endpoint.address.scheme == "http",
+        "compression": compression.get(endpoint.compression, grpc.Compression.NoCompression),
+    }
+
+
+def _in_this_process(kind: Any, success: object) -> Any:
+    """Return a class of an exporter that sends nothing in a forked child."""
+    pid = os.getpid()
+
+    class Exporter(kind):  # type: ignore[misc]
+        def export(self, *positional: Any, **named: Any) -> Any:
+            return super().export(*positional, **named) if os.getpid() == pid else success
+
+    return Exporter
+
+
+def _check_histograms() -> None:
+    """Log a warning if the variable for the form of histograms has another value than the exporter knows."""
+    name = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    forms = ("explicit_bucket_histogram", "base2_exponential_bucket_histogram")
+    Environment().value((name, os.environ.get(name, "").strip()), one_of(forms), forms[0])
+
+
+def _tracer_provider(resource: Resource) -> TracerProvider:
+    make = partial(TracerProvider, resource=resource, shutdown_on_exit=False)
+    return _tolerant(make, lambda: {"sampler": DEFAULT_ON, "span_limits": span_limits()})
+
+
+def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:
+    """Make a provider. If a variable of the SDK is malformed, log a warning and use the defaults."""
+    try:
+        return make()
+    except ValueError as error:
+        _log.warning("invalid value in a variable of the OpenTelemetry SDK: %s; using the default", error)
+        return make(**defaults())

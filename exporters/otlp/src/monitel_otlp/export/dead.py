@@ -1,0 +1,263 @@
+"""The records of ended processes: those of killed ones are ended by a collector, and moved to the spool folders.
+
+Collectors in several threads and processes share the records, see :mod:`monitel.blackbox.recovery`. A record of a
+process that ``monitel run`` has started is left to it while it runs, because it observes how the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+
+from monitel.blackbox.box import VERSION
+from monitel.blackbox.folder import Folder, FolderError, Lock, automatic_roots
+from monitel.blackbox.names import read_names
+from monitel.blackbox.process import this_process
+from monitel.blackbox.record import EVENT, JOURNALS, READING, WINDOW
+from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
+from monitel_otlp.config.run_folder import is_running
+from monitel_otlp.discovery import REJECTED, has_called_exec, is_box, process_of
+from monitel_otlp.export.death import Deaths, death_of
+from monitel_otlp.export.windows import Mapping
+from monitel_otlp.messages.request import write_scope
+from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
+from monitel_otlp.record import read_record
+from monitel_otlp.summary.box_report import report_death
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    from monitel.os_threads import Event
+    from monitel_otlp.export.death import Death
+    from monitel_otlp.metrics.readings import PlainCounter
+    from monitel_otlp.record import Record
+
+_log = logging.getLogger("monitel.otlp")
+
+_COUNTERS_PER_READING = 500
+
+
+@dataclass
+class Collected:
+    """The outcome of a collection.
+
+    Attributes:
+        boxes: Number of boxes that are collected.
+        items: Number of items in them.
+        records: The records, in the spool folders, or where these cannot be written in the boxes.
+        deaths: The deaths.
+        problems: Descriptions of boxes that could not be collected.
+    """
+
+    boxes: int = 0
+    items: int = 0
+    records: list[Path] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def roots_of(given: Path | None) -> list[Path]:
+    """Return the folders that may hold boxes: the given one, or those in which boxes of this user are made."""
+    return automatic_roots() if given is None else [given]
+
+
+def collect(
+    roots: Sequence[Path],
+    spool: Path | None,
+    deaths: Deaths | None = None,
+    stopped: Event | None = None,
+    run: str = "",
+    *,
+    observed_only: bool = False,
+) -> Collected:
+    """End the records of killed processes of this user on this machine, and move them to their spool folders.
+
+    Nothing of running processes and of other users is touched. Where a spool folder cannot be written, the record stays
+    in the box, and is delivered from there. Thread-safe.
+
+    Args:
+        roots: Folders of boxes.
+        spool: The folder for spools of processes whose own folder does not exist for this process.
+        deaths: The ends of processes that the caller has observed.
+        stopped: When it is set, the collection ends after the current box.
+        run: The folder of the run, if the caller is ``monitel run``.
+        observed_only: Leave boxes of processes whose end the caller has not observed yet.
+
+    Returns:
+        The outcome. Never raises.
+    """
+    outcome = Collected()
+    leave = partial(_is_left, deaths=deaths or Deaths(), run=run, observed_only=observed_only)
+    for root in roots:
+        sweep(root, None)
+        for name in processes(root, None):
+            if stopped is not None and stopped.is_set():
+                return outcome
+            dead = claim(root, spool, name)
+            if dead is None:
+                continue
+            try:
+                _collect(dead, spool, deaths or Deaths(), outcome, leave)
+            except Exception as error:
+                _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
+                text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
+                outcome.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
+            finally:
+                dead.close()
+    return outcome
+
+
+def _is_left(record: Record, *, deaths: Deaths, run: str, observed_only: bool) -> bool:
+    """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
+    if has_called_exec(record.owner):
+        return False
+    if observed_only and deaths.of(record.owner) is None:
+        return True
+    return record.run != run and is_running(record.run)
+
+
+def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected, leave: Any) -> None:
+    box = dead.box
+    if box is None or not dead.names:
+        return
+    if (version := dead.names[0]["version"]) != VERSION:
+        raise FolderError(f"expected version {VERSION} of the layout, got {version!r}: use another version of monitel")
+    path = box.path
+    if not dead.has_ended:
+        record = read_record(box, dead.disk)
+        if leave(record):
+            return
+        death = None if has_called_exec(record.owner) else death_of(record, deaths)
+        records = last_records(dead, record, death)
+        report_death(record, death, _place(dead, record, spool))  # first: nobody does it after the commit
+        dead.end(records)
+        outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
+        if death is not None:
+            outcome.deaths.append(death)
+    outcome.boxes += 1
+    outcome.items += unsettled(dead)
+    if dead.is_delivered and not box.has(REJECTED):
+        dead.remove()
+        return
+    try:
+        move(dead)
+    except (OSError, FolderError) as error:
+        _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
+    outcome.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
+
+
+def _place(dead: Dead, record: Record, spool: Path | None) -> Path:
+    return Path(record.spool or (spool or record.path.parent) / dead.name)
+
+
+def move(dead: Dead) -> None:
+    """Move a record to the disk, with the requests that were set aside in the box.
+
+    Raises:
+        OSError, FolderError: The spool folder cannot be written. What was not moved stays in the box.
+    """
+    box = dead.box
+    rejected = b""
+    with suppress(OSError):
+        rejected = b"" if box is None else box.read(REJECTED)
+    if rejected and dead.disk is None:
+        return  # the rest, which is in memory, is delivered or set aside there
+    dead.move()
+
+
+def unsettled(dead: Dead) -> int:
+    """Return the number of items that no backend has acknowledged."""
+    found = [dead.journals[name].account() for name in ("metrics", "logs", "traces")]
+    return sum(each.waiting + each.on_disk for each in found)
+
+
+def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
+    """Return what is missing at the end of the journals: open windows, a reading of the counters, and the death."""
+    found: dict[str, list[tuple[int, Any]]] = {
+        "metrics": [(WINDOW, value) for value in dead.open_windows()],
+        "readings": [(READING, value) for value in _readings(dead, record)],
+        "logs": [] if death is None else [(EVENT, tuple(death.event()))],
+    }
+    off = record.identity.get("off", ())
+    return {name: values for name, values in found.items() if name not in off}
+
+
+def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
+    """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
+    snapshot = record.snapshot
+    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", 0):
+        return
+    earlier: dict[tuple[Hashable, int], Sent] = {}
+    changed = []
+    for number, counter in enumerate(record.counters):
+        *_, total, start_ns, sent = counter
+        if sent is not None:
+            earlier[number, start_ns] = Sent(*sent)
+        if sent is None or total != sent[2]:
+            changed.append((number, counter))
+    sums = RisingSums(delta=mapping_of(record.identity).delta, earlier=earlier)
+    for begin in range(0, len(changed), _COUNTERS_PER_READING):
+        yield _reading(record, sums, changed[begin : begin + _COUNTERS_PER_READING])
+
+
+def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCounter]]) -> tuple[bytes, int]:
+    message = ResourceMetrics()
+    scope = message.scope_metrics.add()
+    write_scope(scope, tuple(record.identity["scope"]))
+    points: dict[str, Any] = {}
+
+    def points_of(name: str, unit: str, description: str) -> Any:
+        if name not in points:
+            points[name] = sums.add_metric(scope.metrics, name, unit, description)
+        return points[name]
+
+    for number, (*described, attributes, total, start_ns, _) in counters:
+        pairs = [KeyValue.FromString(each) for each in attributes]
+        sums.write(number, pairs, [Total(number, total, start_ns)], record.time_ns, partial(points_of, *described))
+    return message.SerializeToString(), sum(len(each) for each in points.values())
+
+
+def mapping_of(identity: dict[str, Any]) -> Mapping:
+    """Return how the windows of a process become points."""
+    return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
+
+
+def take(box: Path | None, disk: Path | None, *, foreign: bool = False) -> Dead:
+    """Take the record of an ended process to deliver it.
+
+    Args:
+        box: Its box; None without one.
+        disk: Its spool folder; None without one.
+        foreign: Use folders even if they belong to another user, or others can write to them.
+
+    Raises:
+        FolderError: Its process runs, another process delivers it, it is not ended, or a folder is unsafe.
+        OSError: A folder cannot be read.
+        ValueError, TypeError: Its values are senseless.
+    """
+    folders, locks = list[Folder](), list[Lock]()
+    try:
+        for path in filter(None, (box, disk)):
+            folder = Folder.open(path, foreign=foreign)
+            folders.append(folder)
+            if is_alive(folder) or (lock := Lock.take(folder)) is None:
+                raise FolderError(f"{str(path)!r} is in use by a process that still runs, perhaps {process_of(path)}")
+            locks.append(lock)
+        names, _ = read_names(*folders)
+        if not names:
+            raise FolderError(f"{str(folders[0].path)!r} has no file that describes the process: it cannot be used")
+        dead = Dead(folders[0] if box else None, folders[-1] if disk else None, locks, Path(names[0]["spool"] or "."))
+        if not dead.has_ended:
+            raise FolderError(f"{str(box)!r} is left to the monitel run that observes its process")
+    except BaseException:
+        for each in (*locks, *folders):
+            each.close()
+        raise
+    return dead

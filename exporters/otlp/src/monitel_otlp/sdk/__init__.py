@@ -1,1 +1,0 @@
-"""OpenTelemetry's SDK: providers, processors, and requests of their data."""

@@ -1,0 +1,490 @@
+"""Situations in which an earlier form of the record lost items, repeated them, or disturbed the application."""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.nightly.blackbox.campaign import finish, start
+from tests.nightly.blackbox.sender import Sender
+from tests.support.checks import wait_until
+from tests.support.paths import ROOT
+
+import monitel.blackbox.box
+import monitel.blackbox.journal
+from monitel.blackbox.box import Box
+from monitel.blackbox.folder import Folder, Lock
+from monitel.blackbox.record import EVENT
+from monitel.blackbox.recovery import claim, is_alive, look, processes, read_snapshot, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LONG = "x" * 100
+_SKIPPED = 77
+
+
+def alone(test: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Run a test in a process without other threads, so that it may fork."""
+
+    @functools.wraps(test)
+    def run(tmp_path: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="monitel-traps-", dir="/dev/shm") as memory:
+            command = [sys.executable, "-W", "ignore", "-m", "tests.processes.blackbox.test_traps", test.__name__]
+            ended = subprocess.run(
+                [*command, str(tmp_path), memory], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+            )
+        if ended.returncode == _SKIPPED:
+            pytest.skip(ended.stderr)
+        assert 0 == ended.returncode, ended.stdout + ended.stderr
+
+    return run
+
+
+class Place:
+    """Folders of boxes and of spools."""
+
+    def __init__(self, disk: Path, memory: Path | None = None) -> None:
+        self.root, self.spool = (memory or Path(sys.argv[3])) / "boxes", disk / "spool"
+
+    def box(self, **options: Any) -> Box:
+        """Make a box."""
+        return Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
+
+    def folder(self, name: str) -> Folder:
+        """Open the box with a name."""
+        return Folder.open(self.root / name)
+
+    def collect(self, name: str) -> list[Any] | None:
+        """Return the events in the record of an ended process, and remove it; None if it cannot be claimed."""
+        dead = claim(self.root, self.spool, name)
+        if dead is None:
+            return None
+        if not dead.has_ended:
+            dead.end({})
+        found = list[Any]()
+        sender = Sender(dead.journals["logs"], accepting(found))
+        while sender.send() or sender.journal.loading is not None:
+            dead.tend()
+        dead.remove()
+        dead.close()
+        return found
+
+
+def accepting(found: list[Any]) -> Callable[[Any], str]:
+    """Return a function that accepts requests of events, and keeps their numbers."""
+
+    def send(request: Any) -> str:
+        found.extend(each[3] for each in request[1])
+        return "ok"
+
+    return send
+
+
+def emit(box: Box, *numbers: int) -> None:
+    """Record an event for each number."""
+    for number in numbers:
+        box.journals["logs"].append(EVENT, marshal.dumps(("event", number, _LONG), 2))
+
+
+def send(box: Box) -> list[Any]:
+    """Send all events, and return their numbers."""
+    found, journal = list[Any](), box.journals["logs"]
+    sender = Sender(journal, accepting(found), box.note_position)
+    wait_until(lambda: sender.send() is None and journal.settled == journal.next - 1)
+    return found
+
+
+@contextmanager
+def file_system(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a file system in memory."""
+    path = folder / "mounted"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "monitel", path], check=False)
+    if mounted.returncode:
+        sys.stderr.write("this process may not mount a file system")
+        os._exit(_SKIPPED)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def killed_after(function: Callable[[], object]) -> None:
+    """Call a function in a forked process, which is then killed."""
+
+    def run() -> None:
+        function()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert -signal.SIGKILL == finish(start(run))[0]
+
+
+@alone
+def test_forked_child_does_not_touch_the_record_of_its_parent(tmp_path: Path) -> None:
+    """A child that appends and closes changes no file of its parent, and makes another box; workers of a pool none."""
+    box = (place := Place(tmp_path)).box()
+    box.start()
+    emit(box, *range(100))
+
+    def child() -> None:
+        emit(box, *range(1000))
+        box.snapshot()
+        assert box.close(1.0)
+        own = place.box()
+        emit(own, 1)
+        assert [box.name, own.name] == sorted(processes(place.root, None), key=own.name.__eq__)
+        assert own.close(1.0)
+
+    assert 0 == finish(start(child))[0]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert [1, 2] == pool.map(abs, [-1, -2])
+    assert [box.name] == processes(place.root, None)
+    emit(box, *range(100, 200))
+    items = look(place.folder(box.name)).items["logs"]
+    assert [*range(200)] == [item.value[1] for item in items]
+    assert Lock.is_held(place.folder(box.name))
+
+
+@alone
+def test_child_that_outlives_its_parent_does_not_keep_the_record(tmp_path: Path) -> None:
+    """The record of a killed parent can be claimed at once."""
+    place, (reading, writing) = Place(tmp_path), os.pipe()
+
+    def parent() -> None:
+        emit(place.box(), 1)
+        os.write(writing, b"%d" % start(signal.pause))
+
+    killed_after(parent)
+    (name,) = processes(place.root, None)
+    wait_until(lambda: not is_alive(place.folder(name)))  # the child begins with a copy of the lock
+    assert [1] == place.collect(name)
+    os.kill(int(os.read(reading, 99)), signal.SIGKILL)
+
+
+@alone
+def test_record_is_kept_until_the_program_of_exec_ends(tmp_path: Path) -> None:
+    """After exec the process has no lock, and still runs."""
+    place, (reading, writing) = Place(tmp_path), os.pipe()
+
+    def execute() -> None:
+        emit(place.box(), 1)
+        os.set_inheritable(writing, True)
+        os.execv("/bin/sh", ["sh", "-c", f"echo ready >&{writing}; exec sleep 300"])
+
+    pid = start(execute)
+    assert b"ready\n" == os.read(reading, 99)
+    (name,) = processes(place.root, None)
+    assert not Lock.is_held(place.folder(name))
+    assert is_alive(place.folder(name))
+    assert place.collect(name) is None
+    os.kill(pid, signal.SIGKILL)
+    finish(pid)
+    assert [1] == place.collect(name)
+
+
+@alone
+def test_program_collects_the_record_from_before_its_exec(tmp_path: Path) -> None:
+    """A process that called exec claims the record with its process id, which nobody writes any more."""
+    place = Place(tmp_path)
+    script = (
+        "import sys; from pathlib import Path; from monitel.blackbox.recovery import claim\n"
+        "assert claim(Path(sys.argv[1]), None, sys.argv[2]) is not None"
+    )
+
+    def execute() -> None:
+        box = place.box()
+        os.execv(sys.executable, [sys.executable, "-c", script, str(place.root), box.name])
+
+    assert 0 == finish(start(execute))[0]
+
+
+@alone
+def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
+    """An application that closes all descriptors, and opens files, keeps its files; the box is made again."""
+    place = Place(tmp_path)
+    monitel.blackbox.box._RETRY_S = 0.0
+    box = place.box()
+    box.start()
+    emit(box, 1)
+    os.closerange(3, 256)
+    files = [(tmp_path / f"{number}").open("w+b") for number in range(20)]
+    assert is_alive(place.folder(box.name))
+    before = read_snapshot(place.folder(box.name))
+    emit(box, 2)
+    wait_until(lambda: box.folder is not None and read_snapshot(place.folder(box.name)) != before)
+    wait_until(lambda: box.problem == "" and Lock.is_held(place.folder(box.name)))
+    emit(box, 3)
+    assert [1, 2, 3] == send(box)
+    assert box.close(5.0)
+    assert [b""] * 20 == [file.read() for file in files]
+
+
+@alone
+def test_limited_file_size_ends_no_process(tmp_path: Path) -> None:
+    """With RLIMIT_FSIZE of 32 KiB, items are kept in anonymous memory, and counted as not safe."""
+    monitel.blackbox.journal._PATIENCE_S = 0.0  # with the disk, which takes no more either
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
+    box = Place(tmp_path).box()
+    box.start()
+    emit(box, *range(1000))
+    box.snapshot()
+    assert 1000 == box.left_out
+    assert [*range(1000)] == send(box)
+
+
+@alone
+def test_full_memory_file_system_ends_no_process(tmp_path: Path) -> None:
+    """Items that a full tmpfs of 1 MiB does not take are moved from anonymous memory to the disk."""
+    with file_system(tmp_path, "1m") as memory:
+        place = Place(tmp_path, memory)
+        box = place.box()
+        box.room.claim = lambda size: True  # type: ignore[method-assign]  # beyond 1 % of it
+        box.start()
+        emit(box, *range(20_000))
+        assert box.journals["logs"].next == 20_001
+        assert box.close(20.0)
+        assert [*range(20_000)] == place.collect(box.name)
+
+
+@alone
+def test_many_ranks_share_a_small_memory_file_system(tmp_path: Path) -> None:
+    """In the 64 MiB of a container's /dev/shm, 64 ranks take half of it at most, and nothing is lost."""
+    with file_system(tmp_path, "64m") as memory:
+        place = Place(tmp_path, memory)
+        boxes = [place.box() for _ in range(64)]
+        for box in boxes:
+            emit(box, *range(1000))
+            box.snapshot()
+        space = os.statvfs(memory)
+        assert space.f_bavail > space.f_blocks // 2
+        assert {1001} == {box.journals["logs"].next for box in boxes}
+
+
+@alone
+def test_removed_box_is_made_again(tmp_path: Path) -> None:
+    """A cleaner removes the box: nothing raises, nothing is lost, and after a minute there is another one."""
+    box = (place := Place(tmp_path)).box()
+    emit(box, *range(10))
+    shutil.rmtree(place.root / box.name)
+    box.snapshot()
+    emit(box, *range(10, 20))
+    assert "removed" in box.problem
+    box._retry_at_s = 0.0
+    box._try_to_open()
+    assert box.problem == ""
+    box.snapshot()
+    emit(box, *range(20, 30))
+    assert 20 == box.left_out
+    assert [*range(20, 30)] == [item.value[1] for item in look(place.folder(box.name)).items["logs"]]
+    assert box.close(5.0)
+    assert [*range(30)] == place.collect(box.name)
+
+
+@alone
+def test_without_spool_memory_is_bounded(tmp_path: Path) -> None:
+    """The oldest items are dropped and counted, and a failing disk does not stop the box."""
+    monitel.blackbox.journal._PATIENCE_S = 0.0
+    place = Place(Path("/proc/nowhere"))
+    box = place.box(box_bytes=1 << 20, memory_bytes=1 << 20)
+    box.start()
+    emit(box, *range(30_000))
+    account = box.journals["logs"].account()
+    assert 30_000 == account.recorded == account.dropped["queue_full"] + account.waiting
+    assert box.room.used + box.room.memory < 3 << 20
+    assert box.room.used > 0
+    assert len(send(box)) == account.waiting
+
+
+@alone
+def test_read_only_spool_at_the_exit_leaves_the_box(tmp_path: Path) -> None:
+    """The exit reports it, and a collector delivers from the box."""
+    with file_system(tmp_path, "1m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        place = Place(disk)
+
+        def end() -> None:
+            box = place.box()
+            emit(box, 1, 2)
+            assert not box.close(5.0)
+
+        assert 0 == finish(start(end))[0]
+        (name,) = processes(place.root, place.spool)
+        assert [1, 2] == place.collect(name)
+
+
+@alone
+def test_hanging_disk_stops_only_its_thread(tmp_path: Path) -> None:
+    """Items are recorded and sent, names are defined, and the end is on time."""
+    place = Place(tmp_path)
+    box, hangs, go_on, plain = place.box(disk_after_s=0.0), Event(), Event(), os.pwrite
+
+    def hang(descriptor: int, data: bytes, offset: int) -> int:
+        if str(tmp_path) in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            hangs.set()
+            go_on.wait()
+        return plain(descriptor, data, offset)
+
+    os.pwrite = hang  # type: ignore[assignment]
+    emit(box, 0)
+    box.start()
+    assert hangs.wait(60.0)
+    emit(box, *range(1, 3000))
+    assert 1 == box.names.define("name", "name")
+    box.snapshot()
+    assert [*range(3000)] == send(box)
+    began = time.monotonic()
+    assert not box.close(0.5)
+    assert time.monotonic() - began < 5.0
+    assert Lock.is_held(place.folder(box.name))  # no collector may deliver what the thread still writes
+    go_on.set()
+
+
+@alone
+def test_wall_clock_may_jump(tmp_path: Path) -> None:
+    """The newest snapshot is the last one that was written, and the order of items is that of the calls."""
+    place, plain = Place(tmp_path), time.time_ns
+    box = place.box()
+    for number, hours in enumerate((0, -1, 24, -365 * 24)):
+        time.time_ns = lambda hours=hours: plain() + hours * 3600 * 10**9  # type: ignore[misc]
+        emit(box, number)
+        box.snapshot()
+    record = look(place.folder(box.name))
+    assert [0, 1, 2, 3] == [item.value[1] for item in record.items["logs"]]
+    assert record.snapshot is not None
+    assert record.snapshot.time_ns < plain() - 364 * 24 * 3600 * 10**9
+
+
+@alone
+def test_burst_at_a_dead_backend_is_bounded_and_counted(tmp_path: Path) -> None:
+    """100,000 events of four threads: what is not on disk was dropped, exactly."""
+    box = (place := Place(tmp_path)).box(box_bytes=1 << 20, memory_bytes=4 << 20, disk_bytes=4 << 20)
+    box.start()
+    threads = [Thread(target=emit, args=(box, *range(25_000))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert box.close(20.0)
+    account = box.journals["logs"].account()
+    assert 100_000 == account.recorded == account.on_disk + sum(account.dropped.values())
+    found = place.collect(box.name)
+    assert found is not None
+    assert account.on_disk == len(found)
+
+
+@alone
+def test_two_collectors_take_each_record_once(tmp_path: Path) -> None:
+    """Each of fifty records is claimed by one of two processes."""
+    place, (reading, writing) = Place(tmp_path), os.pipe()
+    for number in range(50):
+        killed_after(lambda number=number: emit(place.box(), number))  # type: ignore[misc]
+
+    def collect() -> None:
+        for name in processes(place.root, place.spool):
+            os.write(writing, bytes(place.collect(name) or []))
+
+    for pid in [start(collect), start(collect)]:
+        assert 0 == finish(pid)[0]
+    assert [*range(50)] == sorted(os.read(reading, 999))
+    assert [] == [*place.root.iterdir()]
+
+
+@alone
+def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> None:
+    """A killed collector has left a hidden folder: it is not a record, and is removed; the box of a process is not."""
+    place = Place(tmp_path)
+    killed_after(place.box)
+    (name,) = processes(place.root, place.spool)
+    (place.root / name).rename(place.root / f".{name}")
+    box = place.box()
+    sweep(place.root, place.spool)
+    assert [box.name] == [each.name for each in place.root.iterdir()]
+
+
+@alone
+def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
+    """Last records that were not committed are replaced; those of a committed end are never appended again."""
+    place = Place(tmp_path)
+    killed_after(lambda: emit(place.box(), 1))
+    (name,) = processes(place.root, place.spool)
+    (place.root / name / "metrics-000000000000001.end").write_bytes(b"half")
+    assert {"metrics": 0, "logs": 1} == {
+        k: len(v) for k, v in look(place.folder(name)).items.items() if k in {"metrics", "logs"}
+    }
+    dead = claim(place.root, place.spool, name)
+    assert dead is not None
+    dead.end({"logs": [(EVENT, ("process.died", 2))]})
+    dead.close()
+    dead = claim(place.root, place.spool, name)
+    assert dead is not None
+    assert dead.has_ended
+    assert ["event", "process.died"] == [item.value[0] for item in dead.items("logs")]
+    assert [] == [*dead.items("metrics")]
+
+
+@alone
+def test_other_names_are_not_opened(tmp_path: Path) -> None:
+    """An empty name, a path or a link is not taken for a record."""
+    place = Place(tmp_path)
+    name = place.box().name
+    (place.root / "20260101T000000-1-1-000000").symlink_to("/")
+    for other in ("", ".", "..", f"../{place.root.name}/{name}", f"{name}.corrupt", "20260101T000000-1-1-000000"):
+        assert claim(place.root, place.spool, other) is None
+
+
+@alone
+def test_senseless_values_are_set_aside(tmp_path: Path) -> None:
+    """A snapshot with the right checksum that is not a snapshot: the box gets another name, and nothing raises."""
+    place = Place(tmp_path)
+    killed_after(lambda: place.box()._slots["state"].write(marshal.dumps((1, 2), 2)))
+    (name,) = processes(place.root, place.spool)
+    assert claim(place.root, place.spool, name) is None
+    assert [f"{name}.corrupt"] == [each.name for each in place.root.iterdir()]
+    assert [] == processes(place.root, place.spool)
+
+
+@alone
+def test_snapshot_never_gets_older(tmp_path: Path) -> None:
+    """Readers beside two threads that write snapshots see whole ones, each newer than the one before."""
+    place = Place(tmp_path)
+    box, over, counter = place.box(interval_s=0.001), Event(), iter(range(10**9))
+    box.sources["count"] = lambda: [next(counter)] * 1000
+    box.start()
+
+    def write() -> None:
+        while not over.is_set():
+            box.snapshot()
+
+    thread, folder, previous = Thread(target=write), place.folder(box.name), -1
+    thread.start()
+    for _ in range(1000):
+        if (snapshot := read_snapshot(folder)) is not None:
+            assert previous <= snapshot.values["count"][0]
+            assert len({*snapshot.values["count"]}) == 1
+            previous = snapshot.values["count"][0]
+    over.set()
+    thread.join()
+    assert previous > 0
+    assert snapshot is not None
+    assert any("test_snapshot_never_gets_older" in frame for frame in snapshot.values["stack"])
+
+
+if __name__ == "__main__":
+    _test = globals()[sys.argv[1]]
+    _test.__wrapped__(Path(sys.argv[2]))
+    os._exit(0)

@@ -1,0 +1,487 @@
+"""Journals, their files, and the folders, slots and names beside them."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import marshal
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monitel.blackbox import disk, folder, journal
+from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
+from monitel.blackbox.journal import Journal
+from monitel.blackbox.names import Names, read_names
+from monitel.blackbox.record import EVENT, HEAD, RANGES, Account, Item, pack_file
+from monitel.blackbox.room import Room
+from monitel.blackbox.slots import SlotFile, read_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
+
+SEGMENT = 1 << 12
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    """A box, whose segments are small."""
+    monkeypatch.setattr(journal, "_SMALL", SEGMENT)
+    monkeypatch.setattr(journal, "_LARGE", SEGMENT)
+    made, in_memory = open_root(Path("/dev/shm", f"monitel-test-{os.getpid()}-{os.urandom(4).hex()}"))
+    assert in_memory
+    yield made
+    made.remove()
+    made.close()
+
+
+def new(box: Folder | None, **limits: int) -> Journal:
+    """Return a journal."""
+    made = Room(**limits)
+    made.box = box
+    return Journal("logs", made)
+
+
+def add(to: Journal, *values: Any) -> None:
+    """Append events."""
+    for value in values:
+        to.append(EVENT, marshal.dumps(value, 2))
+
+
+def fill(to: Journal, count: int = 100, size: int = 100) -> None:
+    """Append events that fill several segments."""
+    add(to, *([each, "x" * size] for each in range(count)))
+
+
+def stored(of: Journal) -> list[Item]:
+    """Return all records in the segments."""
+    return [item for each in list(of.segments) for item in of.items(each)]
+
+
+def adopted(box: Folder | None, spool: Folder | None = None, **known: Any) -> Journal:
+    """Return the journal of a process that has ended."""
+    found = new(box)
+    found.disk = spool
+    disk.adopt(found, **{"settled": 0, **known})
+    return found
+
+
+def drain(of: Journal) -> list[Any]:
+    """Deliver everything, and return the values."""
+    values: list[Any] = []
+    while items := of.read() or (disk.load(of) and of.read()):
+        values += [item.value for item in items]
+        of.settle(items[-1].last, delivered=sum(item.items for item in items))
+    return values
+
+
+# ---- append
+
+
+def test_records_are_read_in_order_and_settled_by_item(box: Folder) -> None:
+    """A record with several items is settled in parts; what is not settled is read again."""
+    made = new(box)
+    add(made, "a")
+    assert made.append(RANGES, marshal.dumps([1, 2, 3], 2), items=3) == 4
+    assert made.read() == [Item(1, 1, EVENT, "a"), Item(2, 3, RANGES, [1, 2, 3])]
+    made.settle(3, delivered=2, rejected=1)
+    assert made.read() == [Item(4, 1, RANGES, [3])]
+    assert made.account() == Account(4, 2, 0, {"rejected": 1}, 1)
+    assert Item(2, 3, RANGES, [1, 2, 3]).split(1) == (Item(2, 1, RANGES, [1]), Item(3, 2, RANGES, [2, 3]))
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["made at once", "made ahead"])
+def test_append_can_be_interrupted_at_every_call(box: Folder, ahead: bool) -> None:
+    """A signal handler appends between any two calls, while a segment is written or made."""
+    interruptions = 0
+    for at in range(120):
+        made, calls = new(box, box_bytes=1 << 30), Counter[str]()
+        fill(made, 30)
+        if ahead:
+            made.prepare()
+
+        def interrupt(*_: object) -> None:
+            calls["all"] += 1  # noqa: B023
+            if calls["all"] == at + 1:  # noqa: B023
+                sys.setprofile(None)
+                add(made, "handler", "handler")  # noqa: B023
+
+        number, previous = made.next, sys.getprofile()
+        while made.segments[-1].end + 130 < SEGMENT:
+            fill(made, 1)
+        sys.setprofile(interrupt)
+        try:
+            made.append(EVENT, marshal.dumps("x" * 150, 2))
+        finally:
+            sys.setprofile(previous)
+        add(made, "after")
+        found = stored(made)
+        assert list(range(1, made.next)) == [item.number for item in found]
+        assert 2 * (calls["all"] > at) == Counter(str(item.value) for item in found)["handler"]
+        assert number < made.next
+        interruptions += calls["all"] > at
+        made.settle(made.next)
+        made.truncate(disk=False)
+    assert interruptions > 20
+
+
+def test_destructors_and_handlers_append_inside_append(box: Folder) -> None:
+    """Garbage collections and a timer interrupt appends; each record is there once."""
+    made, counts = new(box, box_bytes=1 << 30), Counter[str]()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            counts["destructor"] += 1
+            add(made, "destructor")
+
+    def handler(*_: object) -> None:
+        counts["handler"] += 1
+        add(made, "handler")
+
+    before, threshold = signal.signal(signal.SIGALRM, handler), gc.get_threshold()
+    gc.set_threshold(3)
+    signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+    try:
+        while counts["main"] < 1000 or (counts["handler"] < 100 and counts["main"] < 100_000):
+            Cycle()
+            counts["main"] += 1
+            add(made, "main")
+            made.prepare()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert counts == Counter(item.value for item in stored(made))
+    assert made.next - 1 == counts.total()
+
+
+def test_handlers_faster_than_a_file_record_in_anonymous_memory(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that interrupts the making of a segment makes no file, so it never interrupts itself without end."""
+    made = new(box)
+
+    def interrupted(*arguments: Any) -> None:
+        add(made, "handler")
+        plain(*arguments)
+
+    plain = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", interrupted)
+    add(made, "outer")
+    assert ["handler", "outer"] == [item.value for item in stored(made)]
+    assert made.left_out == 2
+
+
+# ---- room
+
+
+def test_segment_without_space_is_refused_instead_of_mapped(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without space nothing is mapped (that would end the process), and the box is not tried again for a second."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    made = new(box)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    add(made, "a")
+    assert ("memory", 0, []) == (made.segments[0].where, made.room.used, box.names())
+    assert not made.room.claim(1)
+    made.room._not_before_s = 0.0
+    assert made.room.claim(1)
+
+
+def test_refusal_for_size_is_not_a_failure(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 1 % of the free space is used; a smaller segment is tried at once."""
+    space = os.statvfs_result((4096, 4096, 1000, 1000, 100 * SEGMENT // 4096 + 1, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(Folder, "space", lambda _: space)
+    made = Room()
+    made.box = box
+    assert not made.claim(4 * SEGMENT)
+    assert made.claim(SEGMENT)
+    assert made.is_short
+    assert "" == made.problem
+
+
+def test_mapping_whose_descriptor_the_application_reuses_closes_nothing(box: Folder) -> None:
+    """A file of the application that has the number of a descriptor of a mapping stays open."""
+    before = {int(each.name) for each in Path("/dev/fd").iterdir()}
+    made = new(box)
+    add(made, "a")
+    own = {int(each.name) for each in Path("/dev/fd").iterdir()} - before
+    file = os.open("/dev/null", os.O_RDONLY)
+    reused = {os.dup2(file, each) for each in own} | {file}
+    made.settle(1)
+    made._active = None
+    made.truncate(disk=False)
+    gc.collect()
+    assert [] == made.segments
+    for each in reused:
+        os.close(each)  # raises OSError if somebody has closed it
+
+
+def test_lost_box_becomes_anonymous_memory(box: Folder) -> None:
+    """Items of a box that was lost are still sent; the closed descriptor is noticed, even if its number is reused."""
+    made = new(box)
+    add(made, "a")
+    lost, file = Folder.open(box.path), os.open("/dev/null", os.O_RDONLY)
+    os.dup2(file, lost._descriptor)
+    with pytest.raises(OSError, match="descriptor of the folder was closed"):
+        lost.read("lock")
+    os.close(lost._descriptor)
+    os.close(file)
+    made.room.box = None
+    made.leave_box()
+    add(made, "b")
+    assert (0, ["a", "b"]) == (made.room.used, drain(made))
+
+
+# ---- limits
+
+
+class Totals:
+    """A fold that keeps what was dropped."""
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+
+    def drop(self, _first: int, _end: int, items: Any) -> None:
+        """Keep the numbers."""
+        self.dropped += [item.number for item in items]
+
+    def plain(self) -> tuple[int, Any]:
+        """Return the state."""
+        return 0, self.dropped
+
+
+def test_oldest_are_dropped_counted_and_folded(box: Folder) -> None:
+    """Beyond the limit of the memory the oldest segment is dropped; its items are counted, and in the totals."""
+    made = new(None, memory_bytes=3 * SEGMENT)
+    made.fold = totals = Totals()
+    fill(made, 200)
+    account = made.account()
+    assert account.recorded == 200 == account.waiting + account.dropped["queue_full"]
+    assert list(range(1, account.dropped["queue_full"] + 1)) == totals.dropped
+    assert made.room.memory <= 4 * SEGMENT
+    assert account.waiting == len(drain(made))
+
+
+@pytest.mark.parametrize("reason", ["sent", "needed"])
+def test_segment_that_is_needed_is_not_dropped(box: Folder, reason: str) -> None:
+    """Neither the segment of a request in flight, nor one that the snapshot refers to."""
+    made = new(box)
+    fill(made)
+    if reason == "sent":
+        first = made.read()[0].number
+    else:
+        made.keep_from = first = 1
+    while made.drop_oldest("queue_full"):
+        pass
+    assert first == made.segments[0].first
+    made.settle(made.segments[0].next - 1)
+    made.truncate(disk=False)
+    assert (reason == "needed") == (made.segments[0].first == 1)
+
+
+def test_hole_at_the_very_end_is_passed(box: Folder) -> None:
+    """Dropped items after which nothing was recorded do not stop the journal."""
+    made = new(box)
+    add(made, "a", "b")
+    assert ["a", "b"] == [item.value for item in made.read()]
+    made.give_back()
+    disk.seal(made)
+    assert made.drop_oldest("queue_full")
+    assert [(1, 3)] == made.holes()
+    assert [] == made.read()
+    assert (2, []) == (made.settled, made.holes())
+    assert made.account() == Account(2, 0, 0, {"queue_full": 2}, 0)
+
+
+def test_journal_for_nobody_keeps_the_end_and_counts_nothing(box: Folder) -> None:
+    """The last 256 KiB stay; a sender that comes later gets what is recorded from then on."""
+    made = new(box)
+    made.reader = "nobody"
+    fill(made, 4000)
+    assert 1 << 17 < sum(each.size for each in made.segments) <= (1 << 18) + SEGMENT
+    assert (Account(), 0) == (made.account(), disk.move(made, lambda: box))
+    made.reader = "sender"
+    add(made, "new")
+    assert (1, ["new"]) == (made.account().recorded, drain(made))
+
+
+# ---- disk
+
+
+def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path: Path) -> None:
+    """What was moved is counted as on disk, loaded for the sender, and removed when it is settled."""
+    spool, made = Folder.open(tmp_path), new(box)
+    fill(made)
+    disk.seal(made)
+    assert disk.move(made, lambda: spool) > 10_000
+    assert made.account() == Account(100, 0, 100, {}, 0)
+    assert ([], 0) == (box.names(), made.room.used)
+    assert list(range(100)) == [value[0] for value in drain(adopted(None, spool))]
+    assert list(range(100)) == [value[0] for value in drain(made)]
+    made.truncate(disk=True)
+    assert [] == spool.names()
+
+
+def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path: Path) -> None:
+    """They are not sent before a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
+    made = new(box, box_bytes=0)
+    add(made, "a", "b")
+    made.keep_from = 2
+    assert [] == made.read()
+    made.segments[0].asked_s -= 6.0
+    assert ["a"] == [item.value for item in made.read()]
+    made.give_back()
+    disk.move(made, lambda: Folder.open(tmp_path))
+    assert ["a", "b"] == drain(made)
+
+
+def test_failed_write_leaves_everything_in_memory(box: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk tears nothing: the next attempt writes the same items."""
+    spool, made = Folder.open(tmp_path), new(box)
+    fill(made)
+    disk.seal(made)
+
+    def torn(descriptor: int, content: bytes, offset: int) -> None:
+        os.pwrite(descriptor, content[:50], offset)
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as context:
+        context.setattr(disk, "write_at", torn)
+        with pytest.raises(OSError, match="no space"):
+            disk.move(made, lambda: spool)
+    assert 100 == made.account().waiting
+    disk.move(made, lambda: spool)
+    assert 100 == len(drain(adopted(None, spool)))
+
+
+def test_files_in_two_places_are_one_journal(box: Folder, tmp_path: Path) -> None:
+    """Items that are in the box and on the disk, or torn in one of them, count once."""
+    whole = pack_file(1, [(EVENT, each, 1) for each in range(10)])
+    tmp_path.joinpath("logs-000000000000001.log").write_bytes(whole[:-20])
+    box.write_new("logs-7.log", whole)
+    box.write_new("logs-8.log", pack_file(14, [(EVENT, 13, 1)]))
+    box.write_new("logs-9.log", bytes(SEGMENT))  # made ahead
+    found = adopted(box, Folder.open(tmp_path), settled=2, holes=[(11, 13)])
+    assert [*range(2, 10), 13] == drain(found)
+    assert found.account() == Account(10, 9, 0, {"unreadable": 1}, 0)
+
+
+def test_each_flipped_byte_is_a_counted_loss(box: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No damage raises; records up to it are delivered, the others are unreadable, and the file is set aside."""
+    caplog.set_level(logging.CRITICAL)
+    whole, spool = pack_file(1, [(EVENT, [each, "é", None], 1) for each in range(6)]), Folder.open(tmp_path)
+    for at in range(HEAD.size, len(whole)):
+        spool.write("logs-000000000000001.log", whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :], 0)
+        found = adopted(None, spool, following=7)
+        sound = drain(found)
+        assert [[each, "é", None] for each in range(len(sound))] == sound
+        assert found.account() == Account(6, len(sound), 0, {"unreadable": 6 - len(sound)}, 0)
+
+
+def test_senseless_record_sets_its_file_aside(box: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A right checksum with something that is not a value: the rest of the file is unreadable, and kept aside."""
+    made, spool = new(box), Folder.open(tmp_path)
+    made.append(EVENT, b"senseless")
+    disk.seal(made)
+    disk.move(made, lambda: spool)
+    assert [] == drain(made)
+    made.truncate(disk=True)
+    assert ["logs-000000000000001.log.corrupt"] == spool.names()
+    assert made.account() == Account(1, 0, 0, {"unreadable": 1}, 0)
+    assert "is damaged" in caplog.text
+
+
+# ---- slots, names, folders
+
+
+def test_torn_slot_leaves_the_version_before(box: Folder) -> None:
+    """If a byte of the newest version is wrong, the previous version is read; a larger version makes a new file."""
+    slots = SlotFile(box, "state", mapped=True, size=64)
+    for version in ("first", "second"):
+        slots.write(marshal.dumps(version, 2))
+    content = box.read("state")
+    begin = content.index(marshal.dumps("second", 2))
+    for at in range(begin - 8, begin + 11):  # length, checksum and value
+        box.write("torn", content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :], 0)
+        assert "first" == read_slots(box, "torn")[1]
+    slots.write(marshal.dumps("x" * 999, 2))
+    assert "x" * 999 == read_slots(box, "state")[1]
+
+
+def test_definitions_are_numbered_once_and_copied(box: Folder, tmp_path: Path) -> None:
+    """A key keeps its number; without room nothing raises, and a later copy has everything; a torn end is left out."""
+    names = Names({"pid": 1}, box)
+    assert [1, 2, 1] == names.define_all([("a", "A"), ("b", "B"), ("a", "other")])
+    assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
+    spool = Folder.open(tmp_path)
+    names.copy(spool)
+    names.folder = spool
+    spool.close()
+    assert 3 == names.define("c", "C")
+    names.copy(box)
+    assert [{"pid": 1}, "A", "B", "C"] == read_names(None, box)[0]
+    box.write("names", b"\1", len(box.read("names")) - 1)
+    assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
+
+
+def test_links_and_special_files_are_refused(tmp_path: Path) -> None:
+    """No file of a folder is read or written through a link, and a FIFO does not block."""
+    opened, other = Folder.open(tmp_path), tmp_path / "other"
+    other.write_text("secret")
+    tmp_path.joinpath("link").symlink_to(other)
+    tmp_path.joinpath("hard").hardlink_to(other)
+    os.mkfifo(tmp_path / "fifo")
+    for name, reason in (("link", "symbolic"), ("hard", "second name"), ("fifo", "not a regular file")):
+        with pytest.raises(PermissionError, match=reason):
+            opened.read(name)
+    with pytest.raises(FolderError, match="symbolic link: remove it"):
+        opened.subfolder("link", create=True)
+
+
+def test_unsafe_folders_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to do; ``foreign`` accepts the folder."""
+    shared, link = tmp_path / "shared", tmp_path / "link"
+    make_folder(shared)
+    shared.chmod(0o777)
+    link.symlink_to(shared)
+    for path, advice in ((shared, "chmod go-w .* --foreign"), (link, "give the folder that it points to")):
+        with pytest.raises(FolderError, match=advice):
+            Folder.open(path)
+    with pytest.raises(FolderError, match="there is no folder"):
+        Folder.open(tmp_path / "missing")
+    with pytest.raises(FolderError, match="give a folder to which only you can write"):
+        open_root(shared)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(FolderError, match=r"belongs to another user .* --foreign"):
+        Folder.open(tmp_path, probe=False)
+    assert shared == Folder.open(shared, foreign=True).path
+
+
+def test_boxes_are_in_memory_or_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder on a local disk must be given, and is not mapped; one of a network is refused."""
+    kind = "ext4"
+    monkeypatch.setattr(folder, "_file_system_of", lambda _: kind)
+    monkeypatch.setattr(folder, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    assert [tmp_path / f"monitel-{os.geteuid()}"] == automatic_roots()
+    with pytest.raises(FolderError, match="of the type ext4"):
+        open_root()
+    assert not open_root(tmp_path / "given")[1]
+    kind = "tmpfs"
+    assert open_root()[1]
+    kind = "nfs4"
+    with pytest.raises(FolderError, match="of the type nfs4: give a folder in memory"):
+        open_root(tmp_path / "given")
