@@ -15,10 +15,10 @@ from monitel.blackbox.recovery import claim
 from monitel_otlp.autopsy.death_events import deaths_below
 from monitel_otlp.autopsy.examination import examine
 from monitel_otlp.autopsy.findings import State, Undelivered
-from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.discovery import find_boxes, find_spools
 from monitel_otlp.export.crashes import CrashStacks
+from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import Total
 from monitel_otlp.top.box_watch import BoxWatch

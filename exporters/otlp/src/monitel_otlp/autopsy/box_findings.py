@@ -23,9 +23,9 @@ from monitel_otlp.autopsy.findings import (
     Wait,
 )
 from monitel_otlp.autopsy.records import attributes_of, event_of_plain, identity_of, whole
-from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.discovery import SILENT_NS, has_called_exec
 from monitel_otlp.export.activity import Stage, since_snapshot_ns
+from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.record import read_record
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otlp.autopsy.death_events import cause_of
 from monitel_otlp.autopsy.records import event_of_plain, whole
-from monitel_otlp.collection.death import NAME as DIED
 from monitel_otlp.compare.run import Number, can_be_counted
+from monitel_otlp.export.death import NAME as DIED
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.values.latest import STEP_TIME, STEPS, attributes_of, flat
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import READING, WINDOW, Item
 from monitel.window_bytes import encode
-from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.compare.disks import Disks, HangingError
 from monitel_otlp.compare.evidence import Process, add_counters, add_event, add_metrics, identity
 from monitel_otlp.discovery import has_called_exec, is_box, is_running
+from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.export.requests import Encoded, MetricsEncoder, ReadingsEncoder
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints

@@ -34,7 +34,7 @@ from monitel_otlp.summary.stored import write_report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from monitel_otlp.collection.death import Death
+    from monitel_otlp.export.death import Death
     from monitel_otlp.metrics.readings import PlainCounter
     from monitel_otlp.record import Record
 

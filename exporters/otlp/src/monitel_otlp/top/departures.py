@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.autopsy.death_events import deaths_below, stored_end
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.config.run_folder import is_run_folder
 from monitel_otlp.discovery import has_called_exec
+from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.summary.stored import read_reports
 from monitel_otlp.top.rank import RankState
 from monitel_otlp.top.row import Doing, End, doing_of, last_step, longest_first, seen_ns_of
