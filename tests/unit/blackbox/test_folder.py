@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from monitel.blackbox import folder
-from monitel.blackbox.folder import FolderError, automatic_roots, open_root
+from monitel.blackbox.folder import automatic_roots, open_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,12 +62,3 @@ def test_default_folder_is_that_of_the_user_alone(candidates: tuple[Path, Path])
     shared.unlink()
     shared.parent.chmod(0o777)  # others could replace it
     assert runtime == choose()
-
-
-@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs"])
-def test_network_is_refused(own_boxes: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """A write to it could hang, and with it the thread that emits an event; the message has advice."""
-    monkeypatch.setattr(folder, "_file_system_of", lambda _descriptor: kind)
-    with pytest.raises(FolderError, match=rf"is on a file system of the type {kind}: give a folder in memory"):
-        choose(own_boxes)
-    assert not own_boxes.exists()
