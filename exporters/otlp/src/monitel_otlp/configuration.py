@@ -168,7 +168,7 @@ def configure(
         _current.shutdown()
     if settings.offline and not silent and not settings.problems and not _automatically:
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
-        place = f"to {settings.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
+        place = f"to {settings.spool_root}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
         _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
     resource = _resource(service_name, resource_attributes, resource)
     shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None

@@ -125,6 +125,14 @@ def is_box(names: Collection[str]) -> bool:
     return not {STATE, ENDED, PAGE}.isdisjoint(names)
 
 
+def is_box_folder(path: Path) -> bool:
+    """Return True if a path is a box; False if it cannot be read."""
+    try:
+        return is_box(os.listdir(path))  # noqa: PTH208
+    except OSError:
+        return False
+
+
 def process_of(record: Path) -> int:
     """Return the id of the process in the name of a record; 0 if the name is not that of a record."""
     match = NAME.fullmatch(record.name)

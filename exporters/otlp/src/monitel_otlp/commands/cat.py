@@ -1,67 +1,81 @@
-"""Output of spooled telemetry as OTLP JSON, one request per line. Nothing is locked or removed."""
+"""Output of what processes have left as OTLP JSON, one request per line. Nothing is locked or changed."""
 
 from __future__ import annotations
 
 import base64
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, nothing_left
-from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.spool import Spool, SpoolError
+from monitel_otlp.discovery import find_spools
+from monitel_otlp.export.dead import peek
+from monitel_otlp.export.replay import peeked
+from monitel_otlp.messages.request import REQUESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel_otlp.messages.request import FrozenRequest
-
 
 def cat(root: Path, *, foreign: bool = False) -> int:
-    """Print every request below a folder, including the requests that raw segments are decoded into.
+    """Print what no backend has acknowledged of every record below a folder, in the requests that replay would send.
 
     Args:
-        root: A spool, or a folder that holds spools.
+        root: A record, or a folder that holds records.
         foreign: Also read folders of other users.
 
     Returns:
         The exit status: 0 if everything could be read.
 
     Raises:
-        SpoolError: There is no spool.
+        FolderError: There is no record.
     """
     found = find_spools(root)
     problems = list(found.problems)
     if not (found.folders or problems):
-        raise SpoolError(nothing_left(Places(root, ()), found))
-    complete = True
-    for folder in found.folders:
-        spool = Spool(folder, foreign=foreign)
+        raise FolderError(nothing_left(Places(root, ()), found))
+    unreadable = 0
+    for path in sorted(found.folders, key=lambda each: (each.name, each)):
         try:
-            for request in spool.peek():
-                try:
-                    show(json_line(request))
-                except DecodeError as error:  # its checksum is right
-                    problems.append(f"a request of the {request.signal} in {str(folder)!r} is not a message: {error}")
+            unreadable += _print(path, foreign=foreign)
         except BrokenPipeError:
             raise
-        except (SpoolError, OSError) as error:
+        except (FolderError, OSError) as error:
             problems.append(str(error))
-        complete = complete and not spool.problems
+        except (ValueError, TypeError, DecodeError) as error:  # its checksums are right
+            problems.append(f"{str(path)!r} cannot be read: {error}")
     for problem in problems:
         warn(problem)
-    return 0 if complete and not problems else 1
+    return 0 if not unreadable and not problems else 1
 
 
+def _print(path: Path, *, foreign: bool) -> int:
+    """Print the requests of a record, and return the number of its items that cannot be read."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            dead = peek(path, foreign=foreign)
+            break
+        except FileNotFoundError:  # its process has removed a file meanwhile
+            if attempt == _ATTEMPTS - 1:
+                raise
+    with closing(dead):
+        for signal, body in peeked(dead):
+            show(json_line(signal, body))
+        return sum(journal.account().dropped.get("unreadable", 0) for journal in dead.journals.values())
+
+
+_ATTEMPTS = 5
 _IDS = {"traceId", "spanId", "parentSpanId"}
 
 
-def json_line(request: FrozenRequest) -> str:
+def json_line(signal: str, body: bytes) -> str:
     """Return a request as one line, with ids in hex and enums as integers, as the OTLP specification requires."""
-    message = MessageToDict(request.message(), use_integers_for_enums=True)
+    message = MessageToDict(REQUESTS[signal].FromString(body), use_integers_for_enums=True)
     line = json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
     return line if line.isprintable() else "".join(map(_printable, line))
 

@@ -1,4 +1,4 @@
-"""Delivery of the spools of ended processes; the black boxes of killed processes become spools first."""
+"""Delivery of what ended processes have left; the records of killed processes are collected first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from monitel_otlp.boxes.discovery import holds_boxes
-from monitel_otlp.collection.collector import collect_boxes
+from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
-from monitel_otlp.delivery.replay import ReplayOutcome, replay
+from monitel_otlp.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
+from monitel_otlp.export.dead import collect, peek, roots_of, take
+from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected, oldest_ns
 from monitel_otlp.messages.request import SIGNALS
-from monitel_otlp.spool.discovery import Found, find_spools
-from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,9 +47,9 @@ class Places:
 
 
 def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
-    """Collect the black boxes of dead processes, deliver every spool that is found, and print the outcome.
+    """Collect the records of killed processes, deliver every record that is found, and print the outcome.
 
-    A spool that cannot be used is reported; the others are delivered.
+    A record that cannot be used is reported; the others are delivered.
 
     Args:
         places: Where boxes and spools are.
@@ -59,30 +58,30 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
         foreign: Also use folders of other users.
 
     Returns:
-        The exit status: 0 if all requests were delivered.
+        The exit status: 0 if everything was delivered.
 
     Raises:
-        SpoolError: There is no spool.
+        FolderError: There is nothing to deliver.
     """
     found = _collect_and_find(places)
     problems = list(found.problems)
-    folders = sorted({*found.folders, *(found.refused if rejected else ())})
-    if not (folders or problems):
-        raise SpoolError(nothing_left(places, found))
-    if rejected:
-        problems += _take_back(found.refused, foreign=foreign)
-    for line in describe_age(folders, foreign=foreign):
+    records = sorted({*found.folders, *(found.refused if rejected else ())}, key=lambda path: (path.name, path))
+    if not (records or problems):
+        raise FolderError(nothing_left(places, found))
+    for line in describe_age(records, foreign=foreign):
         show(line, flush=True)  # before the progress bar
     total, used = ReplayOutcome(), 0
     for problem in problems:
         warn(problem)
-    for folder in folders:
+    for path in records:
         try:
-            with tqdm(unit="B", unit_scale=True, desc=folder.name, disable=None) as progress:
-                outcome = replay(folder, transports, foreign=foreign, on_progress=partial(_show, progress))
-        except (SpoolError, OSError) as error:
-            problems.append(str(error))
-            warn(error)
+            outcome = _replay(path, places, transports, rejected=rejected, foreign=foreign)
+        except (FolderError, OSError, ValueError, TypeError) as error:
+            problem = (
+                f"{str(path)!r} cannot be read: {error}" if isinstance(error, (ValueError, TypeError)) else str(error)
+            )
+            problems.append(problem)
+            warn(problem)
             continue
         used += 1
         total.add(outcome)
@@ -94,17 +93,32 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
     return 0 if total.complete and not problems else 1
 
 
-def _collect_and_find(places: Places) -> Found:
-    """Collect the black boxes, print their number, and return the spools."""
-    given = places.given
-    boxes_given = given is not None and holds_boxes(given)
-    collected = collect_boxes(given if boxes_given else places.boxes, fallback=places.roots[0].absolute())
+def _replay(
+    path: Path, places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool
+) -> ReplayOutcome:
+    """Deliver one record."""
+    outcome = ReplayOutcome()
+    with closing(take(path, roots_of(places.boxes), foreign=foreign)) as dead:
+        if rejected:
+            outcome.add(deliver_rejected(dead, transports))
+        with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
+            outcome.add(deliver(dead, transports, on_progress=partial(_show, progress)))
+    return outcome
+
+
+def _collect_and_find(places: Places) -> Spools:
+    """Collect the records of killed processes, print their number, and return what can be delivered."""
+    given, boxes = places.given, places.boxes
+    boxes_given = given is not None and (is_box_folder(given) or holds_boxes(given))
+    if given is not None and boxes_given:
+        boxes = given.parent if is_box_folder(given) else given
+    collected = collect(roots_of(boxes), places.roots[0].absolute())
     if collected.boxes:
         number = _count(collected.boxes, "black box", "black boxes")
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
     for death in collected.deaths:
         show(str(death), flush=True)
-    found = Found(problems=collected.problems)
+    found = Spools(problems=collected.problems)
     roots = [root.absolute() for root in places.roots if root.is_dir()] if given is None else [given]
     for root in () if boxes_given else roots:
         of_root = find_spools(root)
@@ -112,11 +126,14 @@ def _collect_and_find(places: Places) -> Found:
         found.refused += of_root.refused
         found.problems += of_root.problems
     if given is None or boxes_given:
-        found.folders += collected.spools
+        spooled = {path.name for path in found.folders}
+        in_boxes = [path for root in roots_of(boxes) for path in find_boxes(root).ended]
+        others = {path for path in (*collected.records, *in_boxes) if path.name not in spooled}
+        found.folders += [path for path in others if boxes in {places.boxes, given} or path.name == given.name]  # type: ignore[union-attr]
         return found
-    for spool in collected.spools:
-        if not spool.is_relative_to(given.absolute()):
-            show(f"a black box is now in the spool {str(spool)!r}, which is not in {places}", flush=True)
+    for path in collected.records:
+        if not path.is_relative_to(given.absolute()):
+            show(f"what a killed process has left is now in {str(path)!r}, which is not in {places}", flush=True)
     return found
 
 
@@ -134,8 +151,8 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
     progress.update(delivered - progress.n)
 
 
-def nothing_left(places: Places, found: Found) -> str:
-    """Return the message for folders without segments."""
+def nothing_left(places: Places, found: Spools) -> str:
+    """Return the message for folders without items."""
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
     verb = "hold" if places.given is None and len(places.roots) > 1 else "holds"
     return f"{places} {verb} no spooled telemetry: {left}"
@@ -144,14 +161,14 @@ def nothing_left(places: Places, found: Found) -> str:
 def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
     lost = ", ".join(f"{reason} {items:,}" for reason, items in sorted(total.lost.items()))
     parts = {
-        "refused for their age, and set aside in rejected/": total.too_old,
-        "refused, and set aside in rejected/": total.set_aside,
+        "refused for their age, and set aside in rejected.log": total.too_old,
+        "refused, and set aside in rejected.log": total.set_aside,
         f"lost ({lost})": total.lost.total(),
-        "unreadable segments or records": total.unreadable,
+        "unreadable items": total.unreadable,
         "folders that cannot be used": unusable,
     }
     if total.set_aside_requests and not total.set_aside + total.too_old:
-        parts["requests without items, refused, and set aside in rejected/"] = total.set_aside_requests
+        parts["requests without items, refused, and set aside in rejected.log"] = total.set_aside_requests
     more = "".join(f"; {name}: {number:,}" for name, number in parts.items() if number)
     return f"delivered {_count(total.delivered, 'item')} from {_count(used, 'spool')}{more}"
 
@@ -160,36 +177,18 @@ def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def _take_back(folders: Iterable[Path], *, foreign: bool) -> list[str]:
-    """Append the requests in ``rejected/`` of some spools to these spools again.
-
-    Returns:
-        Descriptions of problems.
-    """
-    problems = []
-    for folder in folders:
-        try:
-            with closing(Spool(folder, foreign=foreign)) as spool:
-                spool.take_back()
-        except (SpoolError, OSError) as error:
-            problems.append(str(error))
-    return problems
-
-
 def describe_age(folders: Iterable[Path], *, foreign: bool = False) -> list[str]:
-    """Return lines with the age of the oldest data in some spools, and the limits of backends that it exceeds.
-
-    The age is that of the requests. The data in a request is older by at most an export interval.
-    """
+    """Return lines with the age of the oldest data in some records, and the limits of backends that it exceeds."""
     ages: dict[str, float] = {}
-    for folder in folders:
-        for signal in SIGNALS:
-            try:
-                oldest = next(Spool(folder, foreign=foreign).peek([signal]), None)
-            except (SpoolError, OSError):
-                break  # the replay itself reports it
-            if oldest is not None:
-                ages[signal] = max(ages.get(signal, 0.0), time.time() - oldest.created_ns / 1e9)
+    for path in folders:
+        try:
+            with closing(peek(path, foreign=foreign)) as dead:
+                begun = {signal: oldest_ns(dead, signal) for signal in SIGNALS}
+        except (FolderError, OSError, ValueError, TypeError):
+            continue  # the replay itself reports it
+        for signal, time_ns in begun.items():
+            if time_ns is not None:
+                ages[signal] = max(ages.get(signal, 0.0), time.time() - time_ns / 1e9)
     if not ages:
         return []
     age = max(ages.values())

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from monitel.variables import positive
@@ -27,7 +25,7 @@ _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
 _MILLISECONDS = positive("a number of milliseconds (at most one day)", below=_LONGEST_INTERVAL * 1000 + 1)
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
-_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a spool
+_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a record
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Settings:
         idle_interval: Seconds between two exports of instruments without windows; 0 for the interval.
         off: The signals that are not recorded, because ``OTEL_<signal>_EXPORTER`` is ``none``.
         spool_root: The folder that holds the spool folder of each process.
-        spool_dir: The spool folder of this process.
         distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
         problems: Problems with variables, which have been logged.
         box: The settings of the black box.
@@ -49,7 +46,6 @@ class Settings:
     endpoints: dict[str, Endpoint]
     interval: float
     spool_root: Path
-    spool_dir: Path
     distributions: str = "percentiles"
     problems: tuple[str, ...] = ()
     box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
@@ -58,7 +54,7 @@ class Settings:
 
     @property
     def mark(self) -> str:
-        """The suffix of the spool folders with these endpoints; empty without endpoints."""
+        """The end of the names of records with these endpoints; empty without endpoints."""
         return _mark(self.endpoints)
 
     @property
@@ -67,12 +63,11 @@ class Settings:
         return [signal for signal in SIGNALS if signal not in self.endpoints and signal not in self.off]
 
     def for_forked_child(self) -> Settings:
-        """Return the settings of a forked child: a new spool folder, and no gRPC, which does not survive a fork."""
+        """Return the settings of a forked child, without gRPC, which does not survive a fork."""
         left = {signal: endpoint for signal, endpoint in self.endpoints.items() if endpoint.protocol != GRPC}
-        own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root, left))
         if len(left) < len(self.endpoints):
-            _log.warning("gRPC does not work in a forked process: its telemetry goes to %s", own.spool_dir)
-        return own
+            _log.warning("gRPC does not work in a forked process: its telemetry goes to %s", self.spool_root)
+        return replace(self, endpoints=left)
 
 
 def resolve(
@@ -113,8 +108,7 @@ def resolve(
     return Settings(
         endpoints,
         interval,
-        root,
-        _own_folder(root, endpoints),
+        root.absolute(),
         chosen,
         tuple(environment.problems),
         BoxSettings() if black_box is None else black_box,
@@ -191,20 +185,8 @@ def _endpoint(
     return Endpoint(address, chosen, both, timeout, compression, sources)
 
 
-def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
-    """Return a unique folder name, even if containers share a file system, the second and the process id.
-
-    The last part begins with the milliseconds: names of one process ascend, and its spools are replayed in their order.
-    """
-    seconds, milliseconds = divmod(time.time_ns() // 1_000_000, 1000)
-    second = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
-    name = f"{second}-{os.getpid()}-{milliseconds:03d}{token_hex(3)}"
-    mark = _mark(endpoints)
-    return (root / (f"{name}-{mark}" if mark else name)).absolute()
-
-
 def mark_of(name: str) -> str:
-    """Return the mark in the name of a spool, with the hyphen before it; empty for a spool without endpoints."""
+    """Return the mark in the name of a record, with the hyphen before it; empty for a record without endpoints."""
     found = _MARK.search(name)
     return found[0] if found else ""
 

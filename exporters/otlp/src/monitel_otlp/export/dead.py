@@ -7,7 +7,6 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.box import VERSION
 from monitel.blackbox.folder import Folder, FolderError, Lock, automatic_roots
 from monitel.blackbox.names import read_names
-from monitel.blackbox.process import this_process
-from monitel.blackbox.record import EVENT, JOURNALS, READING, WINDOW
+from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
 from monitel_otlp.config.run_folder import is_running
 from monitel_otlp.discovery import REJECTED, has_called_exec, is_box, process_of
@@ -147,7 +145,8 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
         dead.remove()
         return
     try:
-        move(dead)
+        if not box.has(REJECTED):  # else the spool folder could not be written before
+            dead.move()
     except (OSError, FolderError) as error:
         _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
     outcome.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
@@ -155,21 +154,6 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
 
 def _place(dead: Dead, record: Record, spool: Path | None) -> Path:
     return Path(record.spool or (spool or record.path.parent) / dead.name)
-
-
-def move(dead: Dead) -> None:
-    """Move a record to the disk, with the requests that were set aside in the box.
-
-    Raises:
-        OSError, FolderError: The spool folder cannot be written. What was not moved stays in the box.
-    """
-    box = dead.box
-    rejected = b""
-    with suppress(OSError):
-        rejected = b"" if box is None else box.read(REJECTED)
-    if rejected and dead.disk is None:
-        return  # the rest, which is in memory, is delivered or set aside there
-    dead.move()
 
 
 def unsettled(dead: Dead) -> int:
@@ -229,13 +213,13 @@ def mapping_of(identity: dict[str, Any]) -> Mapping:
     return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
 
 
-def take(box: Path | None, disk: Path | None, *, foreign: bool = False) -> Dead:
+def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
     """Take the record of an ended process to deliver it.
 
     Args:
-        box: Its box; None without one.
-        disk: Its spool folder; None without one.
-        foreign: Use folders even if they belong to another user, or others can write to them.
+        path: Its box or its spool folder. If it has both, both are taken.
+        roots: Folders of boxes.
+        foreign: Use the folder even if it belongs to another user, or others can write to it.
 
     Raises:
         FolderError: Its process runs, another process delivers it, it is not ended, or a folder is unsafe.
@@ -243,21 +227,53 @@ def take(box: Path | None, disk: Path | None, *, foreign: bool = False) -> Dead:
         ValueError, TypeError: Its values are senseless.
     """
     folders, locks = list[Folder](), list[Lock]()
+
+    def add(path: Path) -> Folder:
+        folder = Folder.open(path, foreign=foreign)
+        folders.append(folder)
+        if is_alive(folder) or (lock := Lock.take(folder)) is None:
+            raise FolderError(
+                f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
+            )
+        locks.append(lock)
+        return folder
+
     try:
-        for path in filter(None, (box, disk)):
-            folder = Folder.open(path, foreign=foreign)
-            folders.append(folder)
-            if is_alive(folder) or (lock := Lock.take(folder)) is None:
-                raise FolderError(f"{str(path)!r} is in use by a process that still runs, perhaps {process_of(path)}")
-            locks.append(lock)
-        names, _ = read_names(*folders)
+        given = add(path)
+        names, _ = read_names(given)
         if not names:
-            raise FolderError(f"{str(folders[0].path)!r} has no file that describes the process: it cannot be used")
-        dead = Dead(folders[0] if box else None, folders[-1] if disk else None, locks, Path(names[0]["spool"] or "."))
+            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
+        box, disk = (given, None) if is_box(given.names()) else (None, given)
+        spool = Path(names[0]["spool"]) if names[0]["spool"] else None
+        others = roots if disk is not None else [spool] if spool is not None else []
+        for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
+            box, disk = (box, add(other)) if disk is None else (add(other), disk)
+        dead = Dead(box, disk, locks, spool)
         if not dead.has_ended:
-            raise FolderError(f"{str(box)!r} is left to the monitel run that observes its process")
+            raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
     except BaseException:
-        for each in (*locks, *folders):
-            each.close()
+        for lock in locks:
+            lock.close()
+        for folder in folders:
+            folder.close()
         raise
     return dead
+
+
+def peek(path: Path, *, foreign: bool = False) -> Dead:
+    """Return a record for reading. Nothing is locked or changed, and its process may run.
+
+    Raises:
+        FolderError: The folder is unsafe, or is not a record.
+        OSError: It cannot be read, or its process has changed it meanwhile.
+        ValueError, TypeError: Its values are senseless.
+    """
+    folder = Folder.open(path, foreign=foreign, probe=False)
+    try:
+        if not read_names(folder)[0]:
+            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
+        box = is_box(folder.names())
+        return Dead(folder if box else None, None if box else folder, [], None)
+    except BaseException:
+        folder.close()
+        raise

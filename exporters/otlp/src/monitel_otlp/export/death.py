@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +86,9 @@ class SignOfLife(NamedTuple):
     source: str
 
 
+_NEVER = SignOfLife(0, "")
+
+
 @dataclass(frozen=True)
 class Death:
     """Everything known about the death of one process. All durations are seconds at the time of death.
@@ -108,7 +111,7 @@ class Death:
 
     owner: Owner
     end: End | None
-    last_seen: SignOfLife = SignOfLife(0, "")
+    last_seen: SignOfLife = _NEVER
     step: int | None = None
     step_age: float | None = None
     activity: str = ""
@@ -204,9 +207,9 @@ def _described(record: Record, deaths: Deaths) -> Death:
     survived = crash is not None and last_seen.time_ns - crash.time_ns > _SURVIVED_NS
     if crash is not None and not survived and (end is None or end.signal is end.code is None):
         end = replace(end or End(), signal=crash.signal)
-    if end is None or (end.code is None and end.signal in {None, signal.SIGKILL}):
-        if killed_for_memory(record.owner):
-            end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
+    perhaps = end is None or (end.code is None and end.signal in {None, signal.SIGKILL})
+    if perhaps and killed_for_memory(record.owner):
+        end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
     time_ns = max(last_seen.time_ns, 0 if end is None else end.time_ns)
 
     def age(monotonic_ns: int | None) -> float | None:

@@ -122,7 +122,8 @@ class Sender:
         transport: Makes the attempts.
         interval: Seconds between two looks at the journals.
         attempted: Called with the signal and the seconds of each attempt.
-        set_aside: Called with the signal, the body of a rejected request, its number of items, and the reason.
+        set_aside: Called with the signal, the body of a rejected request, its number of items in accounts, and the
+            reason.
         settled: Called when items are settled.
     """
 
@@ -286,7 +287,8 @@ class Sender:
         """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
         sent = count(items) - encoded.lost
         rejected = _estimate(self.signal, answer.rejected, sent, encoded.records) or sent
-        self._set_aside(self.signal, encoded.body, rejected, f"{self._transport.url}: {answer.reason}")
+        counted = rejected if outbox.journal.name == self.signal else 0  # what the pipeline makes itself is no item
+        self._set_aside(self.signal, encoded.body, counted, f"{self._transport.url}: {answer.reason}")
         self._settle(outbox, items, encoded, sent - rejected, **{reason: rejected})
 
     def _isolate(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> bool:

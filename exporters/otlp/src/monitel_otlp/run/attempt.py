@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import re
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitel.attributes import escape_surrogates
+from monitel.blackbox.box import Box
+from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
-from monitel_otlp.collection.death import signal_name
 from monitel_otlp.config.launchers import LAUNCHERS
 from monitel_otlp.configuration import describe_process
-from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.export.death import signal_name
+from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.resource import encode_resource
-from monitel_otlp.raw.forms import VERSION
-from monitel_otlp.spool.raw_segment import encode_blocks
-from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from monitel_otlp.logs.mapping import PlainEvent
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.run.parent import Ended
     from monitel_otlp.run.process_watch import ProcessEnd
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 STARTED, ENDED = "attempt.started", "attempt.ended"
 
 _INFO, _ERROR = 9, 17
+_PATIENCE_S = 2.0  # with the disk
 _MODULE = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -48,12 +49,12 @@ def program_and_script(command: Sequence[str]) -> str:
     return escape_surrogates(" ".join(shown))
 
 
-def started(command: Sequence[str], began_ns: int, repository: Mapping[str, Plain]) -> PlainEvent:
+def started(command: Sequence[str], began_ns: int, repository: Mapping[str, Plain]) -> LogRecord:
     """Return the event of the start."""
     return _event(STARTED, began_ns, _INFO, {"run.command": program_and_script(command), **repository})
 
 
-def ended(command: Sequence[str], end: Ended, ends: Sequence[ProcessEnd]) -> PlainEvent:
+def ended(command: Sequence[str], end: Ended, ends: Sequence[ProcessEnd]) -> LogRecord:
     """Return the event of the end.
 
     Args:
@@ -76,26 +77,36 @@ def ended(command: Sequence[str], end: Ended, ends: Sequence[ProcessEnd]) -> Pla
     return _event(ENDED, end.ended_ns, _ERROR if end.status else _INFO, attributes)
 
 
-def write_events(events: Sequence[PlainEvent], folder: Path) -> None:
-    """Write events to a new spool, with the resource of this process.
+def write_events(events: Sequence[LogRecord], spool: Path, mark: str) -> Path:
+    """Write events to a new record of an ended process, with the resource of this process.
+
+    Args:
+        events: The events.
+        spool: The folder that holds the spool folders.
+        mark: The mark of the endpoints.
+
+    Returns:
+        The record.
 
     Raises:
-        OSError: The spool could not be written.
-        SpoolError: The folder cannot be used.
+        OSError: It could not be written.
     """
-    header: tuple[Any, ...] = (
-        *("events", VERSION, encode_resource(describe_process())),
-        *(tuple(SCOPE), time.time_ns(), None),
-    )
-    spool = Spool(folder)
-    try:
-        spool.append_raw("logs", header, encode_blocks([*map(EventMapping().limited, events)]))
-    finally:
-        spool.close()
+    resource = describe_process()
+    identity = {
+        "resource": encode_resource(resource),
+        "attributes": plain_attributes(resource.attributes),
+        "scope": tuple(SCOPE),
+    }
+    box = Box(spool, None, identity, mark=mark)
+    for event in events:
+        box.journals["logs"].append(EVENT, marshal.dumps(tuple(event), 2))
+    if not box.close(_PATIENCE_S):
+        raise OSError(box.disk_problem)
+    return spool / box.name
 
 
-def _event(name: str, time_ns: int, severity: int, attributes: dict[str, Plain]) -> PlainEvent:
-    return time_ns, time.time_ns(), severity, name, None, attributes, 0, b"", b"", 0
+def _event(name: str, time_ns: int, severity: int, attributes: dict[str, Plain]) -> LogRecord:
+    return LogRecord(time_ns, time.time_ns(), severity, name, None, attributes)
 
 
 def _end_in_words(status: int) -> str:

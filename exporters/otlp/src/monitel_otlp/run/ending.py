@@ -6,17 +6,18 @@ import logging
 import os
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.os_threads import Event
 from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
-from monitel_otlp.collection.collector import collect_boxes
-from monitel_otlp.collection.death import Deaths, End
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.delivery.replay import replay
+from monitel_otlp.export.dead import collect, roots_of, take
+from monitel_otlp.export.death import Deaths, End
+from monitel_otlp.export.replay import deliver
 from monitel_otlp.run import attempt
 from monitel_otlp.summary.stored import read_reports
 from monitel_otlp.transport.factory import make_transports
@@ -24,7 +25,7 @@ from monitel_otlp.transport.factory import make_transports
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from monitel_otlp.logs.mapping import PlainEvent
+    from monitel.blackbox.forms import LogRecord
     from monitel_otlp.run.parent import Ended
     from monitel_otlp.run.process_watch import ProcessEnd
 
@@ -47,6 +48,7 @@ class Ending:
         self._command = command
         self._folder = folder
         self._stopped = Event()
+        self._roots = roots_of(read_variables(_ROOT, dict.fromkeys(_ROOT)).get("black_box_dir"))
         self._repository: dict[str, str | bool] | None = None
         self._start_logged = False
         self.problems: list[str] = []
@@ -70,18 +72,17 @@ class Ending:
             observed_only: Leave those of processes whose end has not been observed yet, so that it will be known.
         """
         settings = resolve(None, **read_variables(_CHOICES, dict.fromkeys(_CHOICES)))
-        root = read_variables(_ROOT, dict.fromkeys(_ROOT)).get("black_box_dir")
-        collected = collect_boxes(
-            root,
-            fallback=settings.spool_root,
-            deaths=self.deaths,
-            stopped=self._stopped,
-            run=str(self._folder),
+        collected = collect(
+            self._roots,
+            settings.spool_root,
+            self.deaths,
+            self._stopped,
+            str(self._folder),
             observed_only=observed_only,
         )
         self.problems += collected.problems
-        self._deliver(collected.spools)
-        return bool(collected.spools)
+        self._deliver(collected.records)
+        return bool(collected.records)
 
     def finish(self, end: Ended, ends: Sequence[ProcessEnd], *, recorded: bool) -> None:
         """Collect and deliver everything that is left, and log the end.
@@ -107,33 +108,37 @@ class Ending:
         self._stopped.set()
 
     def _left_by_processes(self) -> set[Path]:
-        """Return the spools that processes of the run have not emptied before their end."""
+        """Return the records that processes of the run have not emptied before their end, on the disk or in the box."""
         reports, _ = read_reports(self._folder)
-        return {Path(each.spool_dir) for each in reports if each.stored and each.spool_dir}
+        spooled = [Path(each.spool_dir) for each in reports if each.stored and each.spool_dir]
+        places = [[path, *(root / path.name for root in self._roots)] for path in spooled]
+        return {path for tried in places for path in [each for each in tried if each.is_dir()][:1]}
 
-    def _log_events(self, events: Sequence[PlainEvent]) -> None:
+    def _log_events(self, events: Sequence[LogRecord]) -> None:
         settings = resolve(None, **read_variables(_CHOICES, dict.fromkeys(_CHOICES)))
         if sdk_is_disabled() or "logs" in settings.off:
             return
         try:
-            attempt.write_events(events, settings.spool_dir)
+            record = attempt.write_events(events, settings.spool_root, settings.mark)
         except Exception as error:
             self.problems.append(f"the events of the attempt cannot be written: {error}")
             return
-        self._deliver([settings.spool_dir])
+        self._deliver([record])
 
     def _deliver(self, folders: Iterable[Path]) -> None:
-        """Deliver the spools that have the endpoints of the variables, until one cannot be delivered."""
+        """Deliver the records that have the endpoints of the variables, until one cannot be delivered."""
         mark, transports = resolve().mark, None
-        for folder in sorted(each for each in folders if mark and each.name.endswith(f"-{mark}")):
+        records = [each for each in folders if mark and each.name.endswith(f"-{mark}")]
+        for path in sorted(records, key=lambda each: each.name):
             if self._stopped.is_set():
                 break
             if transports is None:
                 transports = make_transports(resolve())
             try:
-                outcome = replay(folder, transports, pauses=(), stopped=self._stopped)
+                with closing(take(path, self._roots)) as dead:
+                    outcome = deliver(dead, transports, pauses=(), stopped=self._stopped)
             except Exception as error:
-                _log.debug("%s was not delivered: %s", folder, error)
+                _log.debug("%s was not delivered: %s", path, error)
                 continue
             if outcome.troubles:
                 break  # the next one would take as long

@@ -1,0 +1,126 @@
+"""The thread that collects the records of killed processes, and delivers what earlier processes have left."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.folder import FolderError
+from monitel.blackbox.recovery import processes
+from monitel.os_threads import Event, Lock, start_thread
+from monitel_otlp._compat import suppress_instrumentation
+from monitel_otlp.export.dead import collect, roots_of, take
+from monitel_otlp.export.replay import deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from monitel_otlp.config.settings import Settings
+    from monitel_otlp.transport.answer import Transport
+
+_log = logging.getLogger("monitel.otlp")
+
+
+class Leftovers:
+    """Collects the records of killed processes, and delivers records in a background thread.
+
+    First the boxes of killed processes are collected. Then, after the backend has accepted a request of this pipeline,
+    the records beside its own are delivered, oldest first.
+
+    The name of a record ends with a mark of its endpoints. Only records with the mark of this pipeline are delivered. A
+    record stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the backend does
+    not accept a request at the first attempt. The items are not part of the account of this process.
+
+    Args:
+        settings: The mark of the endpoints, without which nothing is delivered; the folder of spools; and the settings
+            of black boxes: none are collected if they are switched off.
+        own_name: The name of the record of this process.
+        make_transports: Makes the transports of the thread.
+    """
+
+    def __init__(
+        self, settings: Settings, own_name: str, make_transports: Callable[[], Mapping[str, Transport]]
+    ) -> None:
+        self._own_name = own_name
+        self._mark = settings.mark
+        self._spool = settings.spool_root.absolute()
+        self._roots = roots_of(settings.box.folder) if settings.box.enabled else []
+        self._make_transports = make_transports
+        self._starting = Lock()
+        self._accepted = Event()
+        self._stopped = Event()
+        self._started = False
+
+    def collect(self) -> None:
+        """Start the thread, if black boxes are not switched off. Idempotent, and thread-safe."""
+        if self._roots:
+            self._start()
+
+    def deliver(self) -> None:
+        """Allow the delivery, because the backend has accepted a request. Idempotent, and thread-safe."""
+        if self._mark and not self._accepted.is_set():
+            self._accepted.set()
+            self._start()
+
+    def stop(self) -> None:
+        """Stop after the box or the request that is being processed; the rest stays."""
+        self._stopped.set()
+        self._accepted.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._stopped.is_set() or self._started:
+                return
+            self._started = start_thread(self._run, "monitel-otlp-leftovers") is not None
+            if not self._started:
+                self.stop()
+
+    def _run(self) -> None:
+        suppress_instrumentation()
+        collected = collect(self._roots, self._spool, stopped=self._stopped)
+        for problem in collected.problems:
+            _log.warning("%s", problem)
+        for death in collected.deaths:
+            _log.info("%s", death)
+        for path in collected.records:
+            _log.info("what a killed process has left is now in %s", path)
+        if self._mark:
+            self._accepted.wait()
+            self._deliver_all()
+
+    def _deliver_all(self) -> None:
+        """Deliver the records one after the other, until the backend does not accept one."""
+        transports: Mapping[str, Transport] = {}
+        try:
+            for path in records_of(self._roots, self._spool, self._mark):
+                if self._stopped.is_set():
+                    break
+                if path.name != self._own_name:
+                    transports = transports or self._make_transports()
+                    if not self._deliver(path, transports):
+                        break
+        finally:
+            for transport in transports.values():
+                transport.close()
+
+    def _deliver(self, path: Path, transports: Mapping[str, Transport]) -> bool:
+        """Deliver a record; return False if the backend does not accept its requests now."""
+        try:
+            with closing(take(path, self._roots)) as dead:
+                outcome = deliver(dead, transports, pauses=(), stopped=self._stopped)
+        except (FolderError, OSError, ValueError, TypeError) as error:
+            _log.debug("%s was not delivered: %s", path, error)
+            return True
+        _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, path)
+        return not outcome.troubles
+
+
+def records_of(roots: list[Path], spool: Path, mark: str) -> list[Path]:
+    """Return the records with a mark, oldest first: for each one its spool folder, or its box if it has none."""
+    found = {}
+    for folder in (*roots, spool):
+        names = (name for name in processes(folder, None) if name.endswith(f"-{mark}"))
+        found.update({name: folder / name for name in names if not (folder / name).is_symlink()})
+    return [path for _, path in sorted(found.items())]

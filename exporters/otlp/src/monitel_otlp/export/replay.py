@@ -1,0 +1,295 @@
+"""Delivery of the record of an ended process, in place."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from monitel.blackbox.disk import load
+from monitel.blackbox.folder import FolderError
+from monitel.os_threads import Event
+from monitel_otlp.discovery import REJECTED
+from monitel_otlp.export import rejected
+from monitel_otlp.export.dead import mapping_of, unsettled
+from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
+from monitel_otlp.export.sender import Outbox, Sender
+from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.windows import WindowPoints
+from monitel_otlp.messages.request import LEVELS, REQUESTS, SIGNALS, FrozenRequest, record_lists
+from monitel_otlp.transport.answer import Verdict
+from monitel_otlp.transport.http import TOO_OLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from monitel.blackbox.folder import Folder
+    from monitel.blackbox.recovery import Dead
+    from monitel_otlp.export.rejected import Rejected
+    from monitel_otlp.transport.answer import Answer, Transport
+
+    Progress = Callable[[int, int], object]
+
+_LONGEST_RETRY_AFTER = 60.0  # seconds
+PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds between two attempts
+_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
+#: The journals whose items are sent to the endpoint of each signal, in their order.
+JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
+
+
+@dataclass
+class ReplayOutcome:
+    """Counts of the items of records.
+
+    Attributes:
+        delivered: Items that the backend accepted.
+        too_old: Items that the backend refused because of their age; they are in ``rejected.log``.
+        set_aside: Items that the backend refused for another reason; they are in ``rejected.log``.
+        set_aside_requests: Number of requests in ``rejected.log``, including those without items.
+        lost: Items that are neither delivered nor on disk, by reason.
+        unreadable: Number of items that could not be read.
+        troubles: For each signal that its backend does not accept now: the reason, and where its items remain.
+        offline: Signals whose items remain because they have no endpoint.
+    """
+
+    delivered: int = 0
+    too_old: int = 0
+    set_aside: int = 0
+    set_aside_requests: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+    troubles: list[str] = field(default_factory=list)
+    offline: set[str] = field(default_factory=set)
+
+    def add(self, other: ReplayOutcome) -> None:
+        """Add the numbers of another outcome."""
+        self.delivered += other.delivered
+        self.too_old += other.too_old
+        self.set_aside += other.set_aside
+        self.set_aside_requests += other.set_aside_requests
+        self.lost += other.lost
+        self.unreadable += other.unreadable
+        self.troubles += other.troubles
+        self.offline |= other.offline
+
+    @property
+    def complete(self) -> bool:
+        """True if everything was delivered."""
+        return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
+
+    def count_set_aside(self, items: int, reason: str) -> None:
+        """Count a request that was refused."""
+        if TOO_OLD.search(reason):
+            self.too_old += items
+        else:
+            self.set_aside += items
+        self.set_aside_requests += 1
+
+
+def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
+    """Return the journals of each signal, with encoders as those of the process.
+
+    Items that the process has settled, and that are not in its stored totals, are added to them.
+    """
+    identity, journal = dead.names[0], dead.journals["metrics"]
+    resource, mapping = identity.get("resource", b""), mapping_of(identity)
+    totals = Totals(
+        Definitions(dead.names.__getitem__),
+        histograms=mapping.totals_of_histograms,
+        after_ns=mapping.after_ns,
+        stored=dead.totals[:2],
+    )
+    for item in dead.items("metrics"):
+        if item.number > journal.settled:
+            break
+        if item.last > journal.settled:
+            item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
+        if item.number <= totals.number < item.last:
+            _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
+        if item.number > totals.number:
+            totals.pass_dropped(item.number)
+            totals.add([item], item.last)
+    journal.fold = totals
+    encoders = {
+        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping)),
+        "readings": ReadingsEncoder(resource),
+        "logs": LogsEncoder(resource),
+        "traces": SpansEncoder(resource),
+        "steps": SpansEncoder(resource),
+    }
+    return {
+        signal: [Outbox(dead.journals[name], encoders[name], _MOST.get(name, 500)) for name in names]
+        for signal, names in JOURNALS_OF.items()
+    }
+
+
+def deliver(
+    dead: Dead,
+    transports: Mapping[str, Transport],
+    *,
+    pauses: Sequence[float] | None = None,
+    stopped: Event | None = None,
+    on_progress: Progress = lambda _settled, _total: None,
+) -> ReplayOutcome:
+    """Deliver a record, oldest items first, and remove it when everything is delivered.
+
+    Items of a signal without a transport, or which its backend does not accept now, remain; the other signals are
+    delivered. After an interruption the next call continues with the first request that was not acknowledged, which may
+    arrive twice.
+
+    Args:
+        dead: The record.
+        transports: The transport of each signal.
+        pauses: Seconds between the attempts with one request; by default 1, 2, 4 and 8.
+        stopped: When it is set, the delivery ends after the request that is being sent.
+        on_progress: Called after each request with two numbers of items: settled, and in total.
+
+    Returns:
+        The counts, and the reasons why items remain.
+
+    Raises:
+        OSError: The record cannot be read or written.
+    """
+    outcome, stopped = ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
+    outboxes, total = outboxes_of(dead), unsettled(dead)
+
+    def set_aside(signal: str, body: bytes, items: int, reason: str) -> None:
+        with suppress(OSError, FolderError):  # what is rejected should outlive a restart of the machine
+            dead.move()
+        rejected.append(_folders(dead)[0], signal=signal, body=body, items=items, reason=reason)
+        outcome.count_set_aside(items, reason)
+
+    for signal in SIGNALS:
+        journals = [each.journal for each in outboxes[signal]]
+        if stopped.is_set() or all(each.settled >= each.next - 1 for each in journals):
+            continue
+        if signal not in transports:
+            outcome.offline.add(signal)
+            continue
+        sender = Sender(
+            outboxes[signal],
+            transports[signal],
+            set_aside=set_aside,
+            settled=dead.note_position,
+        )
+        try:
+            _send(
+                dead,
+                sender,
+                PAUSES if pauses is None else pauses,
+                stopped,
+                lambda: on_progress(total - unsettled(dead), total),
+            )
+        finally:
+            _count(outcome, journals[0].account().dropped, journals[0].account().delivered)
+        if sender.trouble is not None:
+            rest = f"the rest is still in {(dead.disk or dead.box).path}, run this command again"  # type: ignore[union-attr]
+            outcome.troubles.append(f"{transports[signal].url}: {sender.trouble.reason}; {rest}")
+    if dead.is_delivered and not any(each.has(REJECTED) for each in _folders(dead)):
+        dead.remove()
+    else:
+        dead.tend()
+    return outcome
+
+
+def _count(outcome: ReplayOutcome, dropped: dict[str, int], delivered: int) -> None:
+    lost = Counter(dropped)
+    outcome.unreadable += lost.pop("unreadable", 0)
+    for reason in ("rejected", "unconfirmed"):  # they were set aside, and are not lost
+        lost.pop(reason, None)
+    outcome.delivered += delivered
+    outcome.lost += lost
+
+
+def _send(
+    dead: Dead, sender: Sender, pauses: Sequence[float], stopped: Event, on_progress: Callable[[], object]
+) -> None:
+    """Deliver until nothing is left, or every attempt with the oldest request has failed."""
+    for pause in (*pauses, None):
+        while not stopped.is_set():
+            if sender.deliver_one():
+                on_progress()
+            elif sender.trouble is not None or not any(each.loading for each in dead.journals.values()):
+                break
+            dead.tend()
+        if sender.trouble is None or sender.trouble.verdict is Verdict.REFUSED or pause is None:
+            return
+        _wait(stopped, pause, sender.trouble)
+
+
+def _wait(stopped: Event, pause: float, answer: Answer) -> None:
+    stopped.wait(pause if answer.retry_after is None else min(answer.retry_after, _LONGEST_RETRY_AFTER))
+
+
+def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
+    """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
+    for signal, outboxes in outboxes_of(dead).items():
+        for outbox in outboxes:
+            while (found := outbox.next()) is not None or load(outbox.journal):
+                if found is not None:
+                    outbox.settle(*found, delivered=count(found[0]))
+                    if found[1].body:
+                        yield signal, found[1].body
+
+
+def oldest_ns(dead: Dead, signal: str) -> int | None:
+    """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
+    outbox = outboxes_of(dead)[signal][0]
+    while (found := outbox.next()) is None and load(outbox.journal):
+        pass
+    times = _times(REQUESTS[signal].FromString(found[1].body), signal) if found is not None else ()
+    return min(times, default=None)
+
+
+def _times(message: Any, signal: str) -> Iterator[int]:
+    for records in record_lists(message, LEVELS[signal]):
+        yield from (each.end_time_unix_nano if signal == "traces" else each.time_unix_nano for each in records)
+
+
+def _folders(dead: Dead) -> list[Folder]:
+    return [each for each in (dead.disk, dead.box) if each is not None]
+
+
+def deliver_rejected(
+    dead: Dead, transports: Mapping[str, Transport], *, pauses: Sequence[float] | None = None
+) -> ReplayOutcome:
+    """Send the requests that a backend has rejected again, as they are, and remove those that are accepted.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
+    outcome, stopped = ReplayOutcome(), Event()
+    for folder in _folders(dead):
+        requests = rejected.read(folder)
+        kept, refusing = list(requests), set[str]()
+        for each in requests:
+            if each.signal not in transports:
+                outcome.offline.add(each.signal)
+            elif each.signal not in refusing:
+                answer = _send_rejected(each, transports[each.signal], PAUSES if pauses is None else pauses, stopped)
+                if answer.verdict is Verdict.DELIVERED:
+                    left_out = min(answer.rejected, each.items)
+                    outcome.delivered += each.items - left_out
+                    outcome.lost += Counter(partial_success=left_out)
+                    kept.remove(each)
+                    rejected.replace(folder, kept)  # after each one: an interruption sends nothing twice
+                elif answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+                    refusing.add(each.signal)
+                    rest = f"the rest is still in {folder.path}, run this command again"
+                    outcome.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
+                else:
+                    outcome.count_set_aside(each.items, answer.reason)
+    return outcome
+
+
+def _send_rejected(request: Rejected, transport: Transport, pauses: Sequence[float], stopped: Event) -> Any:
+    frozen = FrozenRequest(request.signal, request.body, request.items, time.time_ns())
+    answer = transport.send(frozen)
+    for pause in pauses:
+        if answer.verdict is not Verdict.RETRY:
+            break
+        _wait(stopped, pause, answer)
+        answer = transport.send(frozen)
+    return answer
