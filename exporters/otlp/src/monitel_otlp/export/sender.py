@@ -235,7 +235,7 @@ class Sender:
             self._tries += 1
             verdict = Verdict.REJECTED if self._tries >= _TRIES else Verdict.RETRY
             answer = replace(answer, verdict=verdict)
-        if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+        if not _is_final(answer):
             self._unanswered = self._unanswered or not answer.answered
             self._failed(answer)
             return False
@@ -321,21 +321,19 @@ class Sender:
             encoded = outbox.encoder.encode(half, found[-1].encoded if found else None)
             left[0] -= 1
             answer = self._attempt(half, encoded) if encoded.body else Answer(Verdict.DELIVERED)
-            if answer is None or answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+            if answer is None or not _is_final(answer):
                 unknown = answer or Answer(Verdict.RETRY, "there was no time left")
-                return (
-                    [*found, _Piece(half, encoded, unknown)]
-                    if found and found[0].answer.verdict not in _BAD
-                    else [bad._replace(answer=unknown)]
-                )
+                if found and found[0].answer.verdict is Verdict.DELIVERED:
+                    return [*found, _Piece(half, encoded, unknown)]
+                return [bad._replace(answer=unknown)]
             found.append(_Piece(half, encoded, answer))
         if whole and not bad.answer.rejected and all(each.answer.verdict in _BAD for each in found):
             return [bad]
         pieces: list[_Piece] = []
         for each in found:
             parts = self._search(outbox, each, left) if each.answer.verdict in _BAD else [each]
-            decided = all(part.answer.verdict not in {Verdict.RETRY, Verdict.REFUSED} for part in parts)
-            pieces += parts if decided else [each]
+            # What is not known better counts as rejected with the part that it belongs to.
+            pieces += [part if _is_final(part.answer) else part._replace(answer=each.answer) for part in parts]
         return pieces
 
     def _failed(self, answer: Answer) -> None:
@@ -351,6 +349,10 @@ class Sender:
             self._not_before = now + longest * self._random.uniform(0.8, 1.2)
         if answer.retry_after is not None and answer.retry_after <= _INVALID_RETRY_AFTER:
             self._not_before = self._retry_after_end = now + min(answer.retry_after, _LONGEST_RETRY_AFTER)
+
+
+def _is_final(answer: Answer) -> bool:
+    return answer.verdict not in {Verdict.RETRY, Verdict.REFUSED}
 
 
 def _estimate(signal: str, rejected: int, items: int, records: int) -> int:
