@@ -123,14 +123,14 @@ class Recorded:
         found.settle(found.next - 1, found.next - 1)
         self.box.note_position()
 
-    def killed(self) -> Path:
+    def killed(self, **identity: Any) -> Path:
         """Return a copy that is the box of a process that has ended without a shutdown."""
         path = self.path.with_name(KILLED)
         shutil.copytree(self.path, path)
         (path / FILE).unlink()
         folder = Folder.open(path)
-        (identity, *others), _ = read_names(self.box.folder)
-        names = Names({**identity, "pid": 4194399, "start": "5", "name": KILLED}, folder)
+        (own, *others), _ = read_names(self.box.folder)
+        names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED}, folder)
         names.copy(folder)
         names.define_all(enumerate(others))
         folder.close()

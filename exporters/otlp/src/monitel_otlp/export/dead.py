@@ -7,6 +7,7 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
 from monitel_otlp.config.run_folder import is_running
 from monitel_otlp.discovery import REJECTED, has_called_exec, is_box, process_of
 from monitel_otlp.export.death import Deaths, death_of
+from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
@@ -146,6 +148,7 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
         return
     try:
         if not box.has(REJECTED):  # else the spool folder could not be written before
+            add_settled(dead)
             dead.move()
     except (OSError, FolderError) as error:
         _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
@@ -176,7 +179,7 @@ def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, l
 def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
     """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
     snapshot = record.snapshot
-    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", 0):
+    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", sys.maxsize):
         return
     earlier: dict[tuple[Hashable, int], Sent] = {}
     changed = []
@@ -211,6 +214,30 @@ def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCo
 def mapping_of(identity: dict[str, Any]) -> Mapping:
     """Return how the windows of a process become points."""
     return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
+
+
+def add_settled(dead: Dead) -> Totals:
+    """Return the running totals of a process, with the items that it has settled after it has stored them.
+
+    To be called before such items are removed.
+    """
+    journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
+    if isinstance(journal.fold, Totals):
+        return journal.fold
+    definitions, stored = Definitions(dead.names.__getitem__), dead.totals[:2]
+    totals = Totals(definitions, histograms=mapping.totals_of_histograms, after_ns=mapping.after_ns, stored=stored)
+    for item in dead.items("metrics", totals.number + 1):
+        if item.number > journal.settled:
+            break
+        if item.last > journal.settled:
+            item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
+        if item.number <= totals.number < item.last:
+            _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
+        if item.number > totals.number:
+            totals.pass_dropped(item.number)
+            totals.add([item], item.last)
+    journal.fold = totals
+    return totals
 
 
 def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:

@@ -13,10 +13,9 @@ from monitel.blackbox.folder import FolderError
 from monitel.os_threads import Event
 from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import mapping_of, unsettled
+from monitel_otlp.export.dead import add_settled, mapping_of, unsettled
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
 from monitel_otlp.export.sender import Outbox, Sender
-from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import WindowPoints
 from monitel_otlp.messages.request import LEVELS, REQUESTS, SIGNALS, FrozenRequest, record_lists
 from monitel_otlp.transport.answer import Verdict
@@ -89,31 +88,10 @@ class ReplayOutcome:
 
 
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
-    """Return the journals of each signal, with encoders as those of the process.
-
-    Items that the process has settled, and that are not in its stored totals, are added to them.
-    """
-    identity, journal = dead.names[0], dead.journals["metrics"]
-    resource, mapping = identity.get("resource", b""), mapping_of(identity)
-    totals = Totals(
-        Definitions(dead.names.__getitem__),
-        histograms=mapping.totals_of_histograms,
-        after_ns=mapping.after_ns,
-        stored=dead.totals[:2],
-    )
-    for item in dead.items("metrics"):
-        if item.number > journal.settled:
-            break
-        if item.last > journal.settled:
-            item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
-        if item.number <= totals.number < item.last:
-            _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
-        if item.number > totals.number:
-            totals.pass_dropped(item.number)
-            totals.add([item], item.last)
-    journal.fold = totals
+    """Return the journals of each signal, with encoders as those of the process."""
+    resource, totals = dead.names[0].get("resource", b""), add_settled(dead)
     encoders = {
-        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping)),
+        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping_of(dead.names[0]))),
         "readings": ReadingsEncoder(resource),
         "logs": LogsEncoder(resource),
         "traces": SpansEncoder(resource),

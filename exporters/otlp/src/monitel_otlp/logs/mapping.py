@@ -71,6 +71,9 @@ _SCALARS = frozenset({str, int, float, bool})
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 
+_WITH_LISTS = {"process.died"}  # made by monitel itself; what an application emits has no lists
+
+
 def plain_record(body: Any) -> Plain:
     """Return a structured body as exact built-in values.
 
@@ -111,7 +114,8 @@ class EventMapping:
             record.body.string_value = name
         else:
             write_value(record.body, plain.body)
-        attributes = plain.attributes if plain.scope else self._recordable(name, plain.attributes)
+        checked = plain.scope or name in _WITH_LISTS
+        attributes = plain.attributes if checked else self._recordable(name, plain.attributes)
         if plain.step is not None:
             attributes = {"training.step": plain.step, **attributes}
         if self._limits.exceeded(len(attributes)):

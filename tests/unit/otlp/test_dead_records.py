@@ -1,0 +1,274 @@
+"""What is done with the record of an ended process: it is ended once, moved, delivered, printed and removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.checks import wait_until
+from tests.support.inbox import DEADLINE, Answer, points_of, records_of
+from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
+
+from monitel.blackbox.folder import FolderError
+from monitel.os_threads import Event
+from monitel_otel.scope import SCOPE
+from monitel_otlp.choices import BoxSettings
+from monitel_otlp.config.run_folder import make_run_folder, remove_run_folder
+from monitel_otlp.config.settings import Settings, resolve
+from monitel_otlp.configuration import describe_process
+from monitel_otlp.export import rejected
+from monitel_otlp.export.dead import Collected, collect, peek, take
+from monitel_otlp.export.death import Deaths, End
+from monitel_otlp.export.leftovers import Leftovers
+from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected, peeked
+from monitel_otlp.messages.request import REQUESTS
+from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.run.attempt import ended, started, write_events
+from monitel_otlp.run.parent import Ended
+from monitel_otlp.transport.factory import make_transports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+
+LOSS = definition("loss")
+MARK = "0123abcd"
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> Path:
+    """The folder of boxes."""
+    return tmp_path / "boxes"
+
+
+@pytest.fixture
+def process(boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
+    """A process with a closed window and an open one, a logged number, and two events."""
+    with recorded(boxes, tmp_path / "spool", resource=encode_resource(describe_process()), scope=tuple(SCOPE)) as found:
+        found.close(LOSS, window(1, 1, 1.0, 2.0))
+        found.open = [(LOSS, window(1, 2, 4.0, at_s=10))]
+        found.event("epoch.start", 1)
+        found.log("lr", 0.5, 2)
+        found.box.snapshot()
+        yield found
+
+
+def collected(boxes: Path, tmp_path: Path, **options: Any) -> Collected:
+    """Collect, without a problem."""
+    found = collect([boxes], tmp_path / "other", **options)
+    assert [] == found.problems
+    return found
+
+
+def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> ReplayOutcome:
+    """Deliver a record."""
+    transports = make_transports(resolve(receiver.url))
+    try:
+        with closing(take(path, [boxes])) as dead:
+            return deliver(dead, transports, pauses=(), **options)
+    finally:
+        for transport in transports.values():
+            transport.close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder."""
+    return {str(each): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
+
+
+def test_killed_process_arrives_once_with_its_last_second(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """Windows with running totals, numbers, events, counters, and the death with the stack of its main thread."""
+    process.killed()
+    found = collected(boxes, tmp_path)
+    path = tmp_path / "spool" / KILLED
+    assert (1, 6, [path]) == (found.boxes, found.items, found.records)
+    assert ["ended without a shutdown"] == [each.how for each in found.deaths]
+    assert 0 == collected(boxes, tmp_path).boxes
+    outcome = delivered(path, receiver, boxes)
+    assert (6, True, False) == (outcome.delivered, outcome.complete, path.exists())
+    assert ([2, 3], [3.0, 7.0], [0.5]) == (
+        receiver.values("loss.count"),
+        receiver.values("loss.sum"),
+        receiver.values("lr"),
+    )
+    assert [80.0] == [each.value for each in receiver.points("training.time")]
+    assert [9592] == [each.value for each in receiver.points("training.samples")]
+    *events, death = receiver.records()
+    assert (["epoch.start", "run.log"], "process.died") == ([each.name for each in events], death.name)
+    assert (1199, "data", "forward") == tuple(
+        death.attributes[name] for name in ("training.step", "training.activity", "training.stage")
+    )
+    assert "test_dead_records.py" in death.attributes["code.stacktrace"]
+
+
+def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes: Path, tmp_path: Path) -> None:
+    """A box of a process whose end is still to be observed is left, by the parent and by everybody else."""
+    folder, announcements = make_run_folder()
+    try:
+        process.killed(run=folder)
+        assert 0 == collected(boxes, tmp_path).boxes
+        deaths = Deaths()
+        assert 0 == collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).boxes
+        with pytest.raises(FolderError, match="is left to the monitel run"):
+            take(boxes / KILLED, [boxes])
+        deaths.add(4194399, End(signal=9, time_ns=START + 20 * SECOND), "5")
+        (death,) = collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).deaths
+        assert "SIGKILL" == death.event().attributes["process.exit.signal"]
+        assert [] != [name for name in os.listdir(folder) if name.startswith("report-")]  # noqa: PTH208
+    finally:
+        os.close(announcements)
+        remove_run_folder(folder)
+
+
+def test_record_stays_in_the_box_without_a_disk_and_is_delivered_there(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """It is ended, and removed when everything is delivered."""
+    process.killed()
+    (tmp_path / "spool").write_bytes(b"a file instead of a folder")
+    found = collected(boxes, tmp_path)
+    assert ([boxes / KILLED], 1) == (found.records, len(found.deaths))
+    assert 0 == len(collected(boxes, tmp_path).deaths)
+    assert 6 == delivered(boxes / KILLED, receiver, boxes).delivered
+    assert ([2, 3], False) == (receiver.values("loss.count"), (boxes / KILLED).exists())
+
+
+def test_totals_continue_after_what_the_process_has_delivered(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """Windows that a backend has are not sent again, and count in the totals of the later ones."""
+    process.settle("metrics")
+    process.killed()
+    collected(boxes, tmp_path)
+    delivered(tmp_path / "spool" / KILLED, receiver, boxes)
+    assert ([3], [7.0], []) == (receiver.values("loss.count"), receiver.values("loss.sum"), receiver.values("lr"))
+
+
+def test_delivery_continues_where_it_was_stopped(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """After each request, and after a refusal; other signals are not blocked. Progress is in items."""
+    process.killed()
+    path = collected(boxes, tmp_path).records[0]
+    stopped, progress = Event(), list[tuple[int, int]]()
+
+    def note(settled: int, total: int) -> None:
+        progress.append((settled, total))
+        stopped.set()
+
+    assert 3 == delivered(path, receiver, boxes, stopped=stopped, on_progress=note).delivered
+    assert [(3, 6)] == progress
+    receiver.answer("logs", Answer(503))
+    outcome = delivered(path, receiver, boxes)
+    (trouble,) = outcome.troubles
+    assert (0, True) == (outcome.delivered, f"the rest is still in {path}, run this command again" in trouble)
+    assert 3 == delivered(path, receiver, boxes).delivered
+    assert ([2, 3], 1) == (receiver.values("loss.count"), receiver.record_names().count("process.died"))
+
+
+def test_signal_without_an_endpoint_remains(process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path) -> None:
+    """The others are delivered."""
+    process.killed()
+    path = collected(boxes, tmp_path).records[0]
+    transports = make_transports(resolve(receiver.url))
+    metrics = transports.pop("metrics")
+    with closing(take(path, [boxes])) as dead:
+        outcome = deliver(dead, transports)
+    assert ({"metrics"}, 3, True) == (outcome.offline, outcome.delivered, path.exists())
+    for each in (metrics, *transports.values()):
+        each.close()
+
+
+def test_rejected_requests_are_kept_and_sent_again_as_they_are(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """Until a backend accepts them; after a kill in the middle of a write the rest of the file is used."""
+    process.killed()
+    path = collected(boxes, tmp_path).records[0]
+    receiver.rule(lambda request: Answer(400, body=b"bad") if b"epoch.start" in request.body else None)
+    outcome = delivered(path, receiver, boxes)
+    assert (5, 1, 1, False) == (outcome.delivered, outcome.set_aside, outcome.set_aside_requests, outcome.complete)
+    log = path / "rejected.log"
+    log.write_bytes(log.read_bytes() + log.read_bytes()[:50])
+    transports = make_transports(resolve(receiver.url))
+    with closing(take(path, [boxes])) as dead:
+        assert dead.disk is not None
+        rejected.append(dead.disk, signal="logs", body=b"", items=1, reason="another")
+        assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected.read(dead.disk)]
+        first = deliver_rejected(dead, transports)
+        assert (1, 1) == (first.delivered, first.set_aside)
+        receiver.forget_rules()
+        assert 1 == deliver_rejected(dead, transports).delivered
+        assert deliver(dead, transports).complete
+    assert (1, False) == (receiver.record_names().count("epoch.start"), path.exists())
+    for each in transports.values():
+        each.close()
+
+
+def test_printed_requests_are_those_that_are_delivered(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """Printing locks and changes nothing, even in the record of a process that runs."""
+    before = files(process.path)
+    with closing(peek(process.path)) as running:
+        bodies = [(signal, REQUESTS[signal].FromString(body)) for signal, body in peeked(running)]
+    assert ["epoch.start", "run.log"] == [
+        each.name for kind, body in bodies if kind == "logs" for each in records_of(body)
+    ]
+    assert before == files(process.path)
+    process.killed()
+    path = collected(boxes, tmp_path).records[0]
+    before = files(path)
+    with closing(peek(path)) as dead:
+        printed = list(peeked(dead))
+    assert before == files(path)
+    delivered(path, receiver, boxes)
+    assert [(signal, body) for signal, body in printed] == [(each.signal, each.body) for each in receiver.requests]
+    assert 2 < len(
+        [
+            point
+            for signal, body in printed
+            if signal == "metrics"
+            for point in points_of(REQUESTS[signal].FromString(body))
+        ]
+    )
+
+
+def test_running_process_keeps_its_record(process: Recorded, boxes: Path, tmp_path: Path) -> None:
+    """Nobody collects or takes it."""
+    assert 0 == collected(boxes, tmp_path).boxes
+    with pytest.raises(FolderError, match="is in use"):
+        take(process.path, [boxes])
+
+
+def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success(
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+) -> None:
+    """Those with other endpoints, or without, stay for replay."""
+    base = resolve(receiver.url, spool_dir=tmp_path / "spool", black_box=BoxSettings(folder=boxes))
+    settings = Settings(base.endpoints, 1.0, base.spool_root, box=base.box)
+    marked = boxes / f"{KILLED}-{settings.mark}"
+    shutil.copytree(process.killed(), marked)
+    leftovers = Leftovers(settings, "own", lambda: make_transports(settings))
+    leftovers.collect()
+    leftovers.deliver()
+    receiver.wait_until(lambda: "process.died" in receiver.record_names(), DEADLINE)
+    wait_until(lambda: [KILLED] == [each.name for each in (tmp_path / "spool").iterdir()])
+    leftovers.stop()
+    assert ([2, 3], 1) == (receiver.values("loss.count"), receiver.record_names().count("process.died"))
+
+
+def test_events_of_an_attempt_are_a_small_record(receiver: Receiver, boxes: Path, tmp_path: Path) -> None:
+    """It is delivered and removed like any other."""
+    end = Ended(1, "1", 9, START, START + SECOND)
+    path = write_events([started(["true"], START, {}), ended(["true"], end, [])], tmp_path / "spool", MARK)
+    assert path.name.endswith(f"-{MARK}")
+    assert 2 == delivered(path, receiver, boxes).delivered
+    assert (["attempt.started", "attempt.ended"], False) == (receiver.record_names(), path.exists())
