@@ -25,6 +25,7 @@ from monitel_otlp.export import rejected
 from monitel_otlp.export.account import Account
 from monitel_otlp.export.activity import describe
 from monitel_otlp.export.application import ApplicationThread, Job
+from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
@@ -175,6 +176,7 @@ class Engine:
         )
         self.box.open_windows = self.recorder.open_windows
         self.box.flushes.append(self._flush)
+        self._crashes = CrashStacks(self.box)
         self.box.start()
         self.application.start()
         for sender in self._senders.values():
@@ -398,6 +400,7 @@ class Engine:
             sender.finished.wait(max(0.0, begin + _SENT * timeout - time.monotonic()))
             sender.stop()
         self.application.stop()
+        self._crashes.close()
         self.box.close(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic()))
         _newest_ns[self._resource] = self._newest_ns()
         return not any(
