@@ -25,6 +25,9 @@ trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptograp
 
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
 
+from monitel.blackbox.folder import Folder
+from monitel_otlp.export.rejected import read
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
@@ -94,9 +97,10 @@ def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> Non
 
 
 def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
-    """Return the names of the events in ``rejected/``."""
+    """Return the names of the events in the requests that are set aside."""
     message = type(backend.of("logs")[0].message)
-    found = [message.FromString(path.read_bytes()) for path in sorted(Path(pipeline.spool_dir).rglob("*.binpb"))]
+    wait_until(lambda: list(Path(pipeline.spool_dir).rglob("rejected.log")), "what is set aside")
+    found = [message.FromString(each.body) for each in read(Folder.open(Path(pipeline.spool_dir)))]
     return [record.name for each in found for record in records_of(each)]
 
 
@@ -136,7 +140,8 @@ def test_attempt_ends_at_its_deadline(
         pipeline = start(endpoint=None)
         assert not emit(pipeline, "event", seconds=0.0)
         wait_until(lambda: peer.connections > 1, "a second attempt")
-        assert (1, 0, 1) == (logs(pipeline).recorded, logs(pipeline).delivered, logs(pipeline).waiting)
+        kept = logs(pipeline)
+        assert (1, 0, 1) == (kept.recorded, kept.delivered, kept.waiting + kept.on_disk)
         assert not pipeline.shutdown()
     assert (0, 1) == (logs(pipeline).delivered, logs(pipeline).on_disk)
 
@@ -398,9 +403,9 @@ def test_wrong_event_is_found_and_set_aside_with_the_answer(
     assert len(backend.of("logs")) <= 17
     assert (15, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
     assert ["poison"] == kept_in_rejected(pipeline, backend)
-    (text,) = Path(pipeline.spool_dir).glob("rejected/*.txt")
-    assert "the reason" in text.read_text()
-    assert 1 == len(warnings_with(caplog, str(text.with_suffix(".binpb"))))
+    (kept,) = read(Folder.open(Path(pipeline.spool_dir)))
+    assert "the reason" in kept.reason
+    assert 1 == len(warnings_with(caplog, str(Path(pipeline.spool_dir) / "rejected.log")))
 
 
 def test_request_is_rejected_whole_if_both_halves_are(backend: Inbox, start: Start) -> None:

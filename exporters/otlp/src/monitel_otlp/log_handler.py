@@ -114,7 +114,7 @@ class LogHandler(logging.Handler):
         try:
             logged = self._logged(name, record)
         except Exception:
-            engine.lose("logs", "encoding", 1)
+            engine.recorder.lose("logs", 1)
             self.handleError(record)
             return
         engine.recorder.record(logged)

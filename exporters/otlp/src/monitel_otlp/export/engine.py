@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.resources import Resource
 
+    from monitel.blackbox.folder import Folder
+
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.metrics.series import Series
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
@@ -110,7 +112,6 @@ class Engine:
         self._ranges = ranges
         self._resource = resource
         self._config: dict[str, Any] = {}
-        self._lost: Counter[tuple[str, str]] = Counter()
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         encoded = encode_resource(resource)
@@ -215,11 +216,6 @@ class Engine:
         """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
         return None if self._ranges is None else self._ranges.innermost()
 
-    def lose(self, signal: str, reason: str, items: int) -> None:
-        """Count items that cannot be recorded."""
-        with self.box.journals[signal].lock:
-            self._lost[signal, reason] += items
-
     def account(self) -> dict[str, Account]:
         """Return the account of each signal."""
         found = {}
@@ -233,10 +229,9 @@ class Engine:
                     folded = self.recorder.folded
             reasons = Counter(now.dropped)
             reasons["queue_full"] += dropped
-            unrecorded = {reason: items for (of, reason), items in self._lost.items() if of == signal}
-            reasons.update(unrecorded)
+            reasons["encoding"] += self.recorder.lost[signal]
             found[signal] = Account(
-                recorded=now.recorded + queued + dropped + folding + folded + sum(unrecorded.values()),
+                recorded=now.recorded + queued + dropped + folding + folded + self.recorder.lost[signal],
                 delivered=now.delivered,
                 on_disk=now.on_disk,
                 folded=folded,
@@ -353,12 +348,10 @@ class Engine:
     def _deliver(self, deadline: float) -> bool:
         """Wait until all items that are recorded now are settled, or on disk if their signal is offline."""
         ends = {name: journal.next for name, journal in self.box.journals.items() if journal.reader == "sender"}
-        if not self.box.spill(max(0.0, deadline - time.monotonic())):
-            return False
         while True:
             waiting = [name for name, end in ends.items() if self.box.journals[name].settled < end - 1]
-            if not waiting:
-                return True
+            if not waiting:  # what was rejected is to be on the disk as well
+                return self.box.spill(max(0.0, deadline - time.monotonic()))
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -454,11 +447,15 @@ class Engine:
         write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes())
 
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
-        self.box.on_disk(lambda folder: rejected.append(folder, signal=signal, body=body, items=items, reason=reason))
+        def write(folder: Folder) -> None:
+            rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
+            _log.warning("a request was rejected, and is in %s: %s", folder.path / rejected.REJECTED, reason)
+
+        self.box.on_disk(write)
 
     def _note_settled(self) -> None:
         self.box.note_position()
         with self._settled:
             self._settled.notify_all()
-        if self._leftovers is not None and any(journal.account().delivered for journal in self.box.journals.values()):
+        if self._leftovers is not None and any(self.box.journals[name].account().delivered for name in SIGNALS):
             self._leftovers.deliver()

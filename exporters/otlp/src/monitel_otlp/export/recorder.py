@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import marshal
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import get_current_span
@@ -43,6 +44,7 @@ class Recorder:
         nonfinite: Number of windows whose sum was left out of the total of their series.
         discarded: Number of samples that ``max_samples`` kept out.
         definitions: The definitions by their numbers.
+        lost: Number of items of each signal that could not be recorded.
         numbers: The last number of each series of ``monitel.log()``.
         folded: Number of ranges that are part of a complete folded span.
     """
@@ -61,6 +63,7 @@ class Recorder:
         self._ns = Timestamps().ns
         self._failed = False
         self.definitions: dict[int, Definition] = {}
+        self.lost: Counter[str] = Counter()
         self.nonfinite = self.discarded = self.folded = 0
         self.numbers: dict[Series, LoggedNumber] = {}
 
@@ -104,8 +107,14 @@ class Recorder:
             series = self._table.of_number(name, attributes, identity)
             self.numbers[series] = LoggedNumber(value, time_ns)
             found.append((series.number or self._new_number(series), time_ns, value))
+        try:
+            payload = marshal.dumps(found, 2)
+        except ValueError:  # an earlier handler has changed the values
+            sound = [each for each in found if type(each[2]) in {int, float}]
+            self.lose("metrics", len(found) - len(sound))
+            found, payload = sound, marshal.dumps(sound, 2)
         if found:
-            self._metrics.append(NUMBERS, self._dumps(found), len(found))
+            self._metrics.append(NUMBERS, payload, len(found))
 
     def event(self, event: monitel.Event) -> None:
         """Append an event."""
@@ -136,7 +145,12 @@ class Recorder:
         """Append a record of Python's logging."""
         trace_id, span_id, flags = self._ids()
         complete = record._replace(trace_id=trace_id, span_id=span_id, flags=flags)
-        self._logs.append(EVENT, self._dumps(tuple(complete)))
+        try:
+            payload = marshal.dumps(tuple(complete), 2)
+        except ValueError:
+            self.lose("logs", 1)
+        else:
+            self._logs.append(EVENT, payload)
 
     def flush_ranges(self, *, last: bool = False) -> None:
         """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
@@ -160,6 +174,11 @@ class Recorder:
         for begin in range(0, len(finished), _RANGES_PER_RECORD):
             spans = [mapping.plain(*each) for each in finished[begin : begin + _RANGES_PER_RECORD]]
             self._steps.append(SPANS, self._dumps(spans), len(spans))
+
+    def lose(self, signal: str, items: int) -> None:
+        """Count items that cannot be recorded, with the reason ``encoding``."""
+        with self._box.journals[signal].lock:
+            self.lost[signal] += items
 
     def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
         """Return the number of the definition, and the totals, of each series of some Stats."""
