@@ -1,1 +1,0 @@
-"""Folders of black boxes: where they are, whose they are, and whether their processes run."""

@@ -1,1 +1,0 @@
-"""Delivery of requests: order, retries, splitting, and the spools of ended processes."""

@@ -1,1 +1,0 @@
-"""Raw items: queued items as plain values, written to disk when there is no time to encode them."""

@@ -1,1 +1,0 @@
-"""The spool: requests and raw items on disk."""
