@@ -378,6 +378,8 @@ class Dead:
                 self._spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
             )
             self._locks.append(lock)
+        else:  # the process has made it before its last definitions
+            self.disk.write("names", self._names_content, 0)
         disk = self.disk
         self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
         self._note_removal()

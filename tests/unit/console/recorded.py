@@ -124,17 +124,19 @@ class Recorded:
         self.box.note_position()
 
     def killed(self, **identity: Any) -> Path:
-        """Return a copy that is the box of a process that has ended without a shutdown."""
-        path = self.path.with_name(KILLED)
-        shutil.copytree(self.path, path)
-        (path / FILE).unlink()
-        folder = Folder.open(path)
-        (own, *others), _ = read_names(self.box.folder)
-        names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED}, folder)
-        names.copy(folder)
-        names.define_all(enumerate(others))
-        folder.close()
-        return path
+        """Return a copy that is the box of a process that has ended without a shutdown; copy its spool folder, too."""
+        assert self.box.folder is not None
+        for folder in filter(None, (self.box.disk, self.box.folder)):
+            path = folder.path.with_name(KILLED)
+            shutil.copytree(folder.path, path)
+            (path / FILE).unlink()
+            copied = Folder.open(path)
+            (own, *others), _ = read_names(folder)
+            names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED}, copied)
+            names.copy(copied)
+            names.define_all(enumerate(others))
+            copied.close()
+        return self.path.with_name(KILLED)
 
 
 @contextmanager

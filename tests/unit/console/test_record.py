@@ -10,6 +10,7 @@ import pytest
 from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
 
 import monitel
+from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel_otlp.autopsy.death_events import deaths_below
@@ -19,6 +20,7 @@ from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.discovery import find_boxes, find_spools
 from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.death import Deaths, death_of
+from monitel_otlp.record import read_record
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import Total
 from monitel_otlp.top.box_watch import BoxWatch
@@ -123,6 +125,21 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
         assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
         assert (4194399, "llm", State.DEAD) == (each.identity.pid, each.identity.service, each.state)
         assert ["process.died"] == [event.name for event in each.events]
+
+
+def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_boxes: Path) -> None:
+    """A process has a spool folder already, and has defined more series since it was written."""
+    process.box.tend_disk(0.0)
+    process.close(definition("later"), window(7, 1, 1.0))
+    process.killed()
+    dead = claim(own_boxes, process.box.spool, KILLED)
+    assert dead is not None
+    dead.end({})
+    dead.move()
+    dead.close()
+    assert process.box.spool is not None
+    with closing(Folder.open(process.box.spool / KILLED)) as spool:
+        assert ["loss", "later"] == [each.series.name for each in read_record(spool).windows]
 
 
 def test_report_has_each_window_once(process: Recorded) -> None:
