@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 
 import monitel
-import monitel.bounded_queue
 import monitel.profiler
 
 loaded = []

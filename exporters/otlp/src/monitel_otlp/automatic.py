@@ -31,7 +31,7 @@ class Automatic:
 
     def _keep(self, event: monitel.Event) -> None:
         engine = self.pipeline.engine
-        sent = engine is None or engine.encoder.rounds
+        sent = engine is None or engine.has_sent
         self._complete = self._complete and not sent and event.window is None and len(self._events) < _MOST
         if self._complete:
             self._events.append(event)

@@ -7,6 +7,7 @@ import marshal
 import os
 import time
 from collections import Counter, deque
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME = (
 
 _BESIDE = {"metrics": "readings", "traces": "steps"}  # journals of what the pipeline makes itself
 _MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
+_PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _TICK = 0.05  # seconds between two checks of a flush
 _COLLECT = 1.0  # seconds that a caller waits for another thread that reads counters and ranges
@@ -189,6 +191,11 @@ class Engine:
     def spool_dir(self) -> Path:
         """The spool folder of this process. It is made when it is needed."""
         return self.settings.spool_root / self.box.name
+
+    @property
+    def has_sent(self) -> bool:
+        """True if a request has been tried."""
+        return self._own.attempts > 0
 
     @property
     def series(self) -> list[Series]:
@@ -382,6 +389,7 @@ class Engine:
         self._call_application(_HANDLED * timeout)
         self.application.wait(end, 0.0)
         before()
+        self.recorder.take_rest()
         self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
         senders = list(self._senders.values())
         for sender in senders:
@@ -397,9 +405,31 @@ class Engine:
         self.box.close(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic()))
         _newest_ns[self._resource] = self._newest_ns()
         return not any(
-            each.lost or (each.on_disk and signal in self.settings.endpoints)
-            for signal, each in self.account().items()
+            each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in self.account().items()
         )
+
+    def discard(self) -> bool:
+        """End without a trace, if nothing has been sent: nothing will be sent or written.
+
+        Returns:
+            True if that was possible; otherwise the engine continues.
+        """
+        with ExitStack() as held:
+            for sender in self._senders.values():
+                if not sender.pause(_PATIENCE):
+                    return False
+                held.callback(sender.resume)
+            if self.has_sent:
+                return False
+            for sender in self._senders.values():
+                sender.stop()
+        if self._leftovers is not None:
+            self._leftovers.stop()
+        self.application.stop()
+        for journal in self.box.journals.values():
+            journal.reader = "nobody"
+        self.box.close(_PATIENCE)
+        return True
 
     def abandon(self) -> None:
         """Leave everything to the parent. In a forked child."""

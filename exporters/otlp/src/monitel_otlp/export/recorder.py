@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.context import get_current
 from opentelemetry.trace import get_current_span
 
 import monitel
@@ -15,7 +16,7 @@ from monitel.attributes import escape_surrogates, recordable, text_of
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES, SPANS, WINDOW
 from monitel.open_windows import forget, live_stats, open_windows
-from monitel.window_bytes import key
+from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
 from monitel_otlp.metrics.series import LoggedNumber
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _RANGES_PER_RECORD = 200
+_MOST_SERIALS = 1000  # of Stats that have ended
 
 
 class Recorder:
@@ -91,12 +93,26 @@ class Recorder:
         """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
         content, serials = open_windows()
         known = self._serials
-        if not known.keys() >= set(serials):
-            for stat in live_stats():
-                if stat._serial not in known:
-                    definition = stat.definition
-                    known[stat._serial] = (self._stats.get(definition) or self._new_stat(definition))[0]
+        if not known.keys() >= set(serials) or len(known) > _MOST_SERIALS + 2 * len(serials):
+            live = {
+                stat._serial: (self._stats.get(stat.definition) or self._new_stat(stat.definition))[0]
+                for stat in live_stats()
+            }
+            kept = {serial: known[serial] for serial in serials if serial in known}
+            known = self._serials = {**kept, **live}
         return content, tuple(known.get(serial, -1) for serial in serials)
+
+    def take_rest(self) -> None:
+        """Append the windows that are still open, or wait for values on a device, with their known samples.
+
+        Call it at the end, when windows that close are not recorded any more.
+        """
+        with self._metrics.lock:
+            content, numbers = self.open_windows()
+            for number, ((serial, of_stat), window) in zip(numbers, split(content), strict=True):
+                if number >= 0 and next(decode(window)).snapshot.count:
+                    self._metrics.append(WINDOW, self._dumps((number, window)))
+                forget(serial, of_stat)
 
     def numbers_of(self, logged: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""
@@ -219,14 +235,16 @@ class Recorder:
         self.definitions[number] = definition
         return number
 
-    def _ids(self) -> tuple[bytes, bytes, int]:
-        """Return trace id, span id and flags of the innermost open range or span; empty without one."""
+    def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
+        """Return trace id, span id and flags of the innermost open range or span; nothing without one."""
         inside = None if self._ranges is None else self._ranges.innermost()
         if inside is not None:
             return inside.trace_id, inside.span_id, 1
+        if not get_current():  # an empty context, as usual
+            return ()
         context = get_current_span().get_span_context()
         if not context.trace_id:
-            return b"", b"", 0
+            return ()
         return context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"), int(context.trace_flags)
 
     def _cleaned(self, record: tuple[Any, ...]) -> bytes:

@@ -183,6 +183,14 @@ class Sender:
             self._urgent = True
             self._send_waiting()
 
+    def pause(self, timeout: float) -> bool:
+        """Wait until no attempt is made, for so many seconds at most; none is made until :meth:`resume`."""
+        return self._sending.acquire(timeout=timeout)
+
+    def resume(self) -> None:
+        """Allow attempts again."""
+        self._sending.release()
+
     def stop(self) -> None:
         """End the thread after the current attempt, and close the connection."""
         self.finished.set()

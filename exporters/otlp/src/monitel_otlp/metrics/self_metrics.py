@@ -94,6 +94,9 @@ class SelfMetrics:
         spool_bytes: Returns the size of the spool.
         temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta for the histogram alone.
         start_ns: Time at which all counters were zero, Unix ns.
+
+    Attributes:
+        attempts: Number of attempts so far.
     """
 
     def __init__(
@@ -112,11 +115,13 @@ class SelfMetrics:
         self._delta_durations = temporality != "cumulative"
         self._start_ns = start_ns
         self._seen_ns = 0  # time of the previous call of write()
+        self.attempts = 0
         self._attempts: deque[tuple[str, float]] = deque()
         self._durations: dict[str, _Durations] = {}
 
     def attempted(self, signal: str, seconds: float) -> None:
         """Note the duration of a delivery attempt; in any thread."""
+        self.attempts += 1
         self._attempts.append((signal, seconds))
 
     def waiting(self) -> int:
