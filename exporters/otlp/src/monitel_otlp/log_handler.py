@@ -117,7 +117,10 @@ class LogHandler(logging.Handler):
             engine.recorder.lose("logs", 1)
             self.handleError(record)
             return
-        engine.recorder.record(logged)
+        try:
+            engine.recorder.record(logged)
+        except Exception:  # never raises into the code that logs
+            self.handleError(record)
 
     def _logged(self, name: str, record: logging.LogRecord) -> LogRecord:
         """Return a record with the fields that OpenTelemetry's own handler gives it."""

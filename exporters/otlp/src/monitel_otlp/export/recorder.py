@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _RANGES_PER_RECORD = 200
+_SHORT = 4096  # bytes of an event in the snapshot
 _MOST_SERIALS = 1000  # of Stats that have ended
 
 
@@ -49,6 +50,7 @@ class Recorder:
         lost: Number of items of each signal that could not be recorded.
         numbers: The last number of each series of ``monitel.log()``.
         folded: Number of ranges that are part of a complete folded span.
+        last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Recorder:
         self.lost: Counter[str] = Counter()
         self.nonfinite = self.discarded = self.folded = 0
         self.numbers: dict[Series, LoggedNumber] = {}
+        self.last_event = b""
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         """Append a window that closes; a sink of windows."""
@@ -142,7 +145,7 @@ class Recorder:
         else:
             attributes = event.data
         record = (
-            self._ns(event.timestamp),
+            event.unix_ns(self._ns),
             time.time_ns(),
             int(event.severity),
             event.name,
@@ -156,10 +159,13 @@ class Recorder:
         except ValueError:  # the data was changed after its check
             payload = self._cleaned(record)
         self._logs.append(EVENT, payload)
+        if not isinstance(event, monitel.LoggedNumbers):
+            is_short = len(payload) <= _SHORT
+            self.last_event = payload if is_short else marshal.dumps((*record[:5], {"...": "too long"}), 2)
 
     def record(self, record: LogRecord) -> None:
         """Append a record of Python's logging."""
-        trace_id, span_id, flags = self._ids()
+        trace_id, span_id, flags = self._ids() or (b"", b"", 0)
         complete = record._replace(trace_id=trace_id, span_id=span_id, flags=flags)
         try:
             payload = marshal.dumps(tuple(complete), 2)
