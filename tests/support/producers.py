@@ -15,9 +15,8 @@ from tests.support.pipelines import check_accounts
 from tests.support.receiver import partial_success
 
 import monitel
-import monitel_otlp.pipeline
 from monitel import COUNT, VALUE, Stat
-from monitel.blackbox import journal
+from monitel.blackbox import disk, journal
 from monitel.profiler import record_function
 from monitel_otlp.export import engine, sender
 from monitel_otlp.messages.request import LEVELS, SIGNALS, count_records
@@ -194,3 +193,4 @@ def make_small(
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
     monkeypatch.setattr(journal, "_SMALL", 2_000)
     monkeypatch.setattr(journal, "_LARGE", 4_000)
+    monkeypatch.setattr(disk, "_LARGEST", 4_000)

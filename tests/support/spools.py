@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import marshal
 import re
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.support.inbox import points_of, records_of
+from tests.support.inbox import DEADLINE, points_of, records_of
 from tests.support.validity.requests import assert_valid
 
-from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.spool import Spool
+from monitel.blackbox.box import Box
+from monitel.blackbox.forms import NUMBER, Definition
+from monitel.blackbox.record import EVENT
+from monitel_otel.scope import SCOPE
+from monitel_otlp.configuration import describe_process
+from monitel_otlp.discovery import find_spools
+from monitel_otlp.export.dead import oldest_first, peek
+from monitel_otlp.export.replay import peeked
+from monitel_otlp.messages.request import REQUESTS
+from monitel_otlp.messages.resource import encode_resource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 def folders(root: Path) -> list[Path]:
-    """Return the spools below a folder."""
+    """Return the records below a folder."""
     return find_spools(root).folders if root.is_dir() else []
 
 
@@ -28,23 +37,32 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def make_request(number: int, signal: str = "metrics", body: bytes | None = None, items: int = 1) -> FrozenRequest:
-    """Return a request that differs from those with other numbers."""
-    return FrozenRequest(signal, body if body is not None else b"body %d" % number, items, number)
+def leave(spool: Path, records: Iterable[tuple[str, int, Any]]) -> Path:
+    """Write the record of a process that has ended without delivering anything.
+
+    Args:
+        spool: The folder that holds the spools.
+        records: For each record the journal, the kind and the value. Numbers refer to the series ``lr``.
+
+    Returns:
+        The record.
+    """
+    identity = {"resource": encode_resource(describe_process()), "scope": tuple(SCOPE)}
+    box = Box(spool, None, identity)
+    box.names.define("lr", tuple(Definition(NUMBER, "lr", "lr", "", "", False, {})))
+    for journal, kind, value in records:
+        box.journals[journal].append(kind, marshal.dumps(value, 2), len(value) if kind != EVENT else 1)
+    assert box.close(DEADLINE)
+    return spool / box.name
 
 
-def write(folder: Path, *requests: FrozenRequest, limit_bytes: int | None = None) -> None:
-    """Write requests to a spool, and close it as a process does at its end."""
-    with closing(Spool(folder, limit_bytes)) as spool:
-        for request in requests:
-            spool.append(request)
-
-
-def load(folder: Path) -> list[FrozenRequest]:
-    """Return the requests that the next process loads from a spool."""
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        return list(spool.requests())
+def requests_in(root: Path) -> list[tuple[str, Any]]:
+    """Return signal and message of the requests in all records below a folder, as ``cat`` prints them."""
+    found = []
+    for path in oldest_first(folders(root)):
+        with closing(peek(path)) as dead:
+            found += [(signal, REQUESTS[signal].FromString(body)) for signal, body in peeked(dead)]
+    return found
 
 
 def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]:
@@ -54,7 +72,7 @@ def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]
     """
     counts: list[float] = []
     names: list[str] = []
-    requests = [(each.signal, each.message()) for folder in folders(root) for each in Spool(folder).peek()]
+    requests = requests_in(root)
     for signal, message in requests:
         if signal == "metrics":
             points = (point for point in points_of(message) if point.metric == "loss.count")

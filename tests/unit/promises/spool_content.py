@@ -99,9 +99,9 @@ def cat(capsys: pytest.CaptureFixture[str], folder: str | PathLike[str]) -> Cont
 
 
 def files(folder: str | PathLike[str]) -> list[Path]:
-    """Return the files of the spools below a folder that hold telemetry: all but locks and positions."""
+    """Return the files of the spools below a folder that hold telemetry: journals, and rejected requests."""
     found = [each for each in sorted(Path(folder).rglob("*")) if each.is_file() and "ledgers" not in each.parts]
-    return [each for each in found if each.name != "lock" and each.suffix != ".position"]
+    return [each for each in found if each.suffix == ".log"]
 
 
 def modes(folder: Path) -> dict[str, set[int]]:

@@ -128,9 +128,10 @@ def is_box(names: Collection[str]) -> bool:
 def is_box_folder(path: Path) -> bool:
     """Return True if a path is a box; False if it cannot be read."""
     try:
-        return is_box(os.listdir(path))  # noqa: PTH208
+        names = os.listdir(path)  # noqa: PTH208
     except OSError:
         return False
+    return NAMES in names and is_box(names)
 
 
 def process_of(record: Path) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.inbox import Answer, records_of
-from tests.support.spools import write
-from tests.unit.otlp.commands.spooled_run import events_request
+from tests.support.spools import leave
 
-import monitel_otlp.delivery.replay
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+import monitel_otlp.export.replay
+from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.record import EVENT, NUMBERS, RANGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,16 @@ PROMETHEUS = "Prometheus refuses metrics of that age, .*out_of_order_time_window
 LOKI = "Loki refuses log records .* more than a week old.*reject_old_samples is false"
 
 
+def old(signal: str, time_ns: int) -> tuple[int, Any]:
+    """Return kind and value of an item of a signal at a time, Unix ns."""
+    if signal == "metrics":
+        return NUMBERS, [(1, time_ns, 0.5)]
+    if signal == "logs":
+        return EVENT, tuple(LogRecord(time_ns, time_ns, 9, "old", None, {}))
+    return RANGES, [(b"\1" * 16, b"\1" * 8, b"", 0x101, "old", time_ns - 1, time_ns, None, None, False, {}, False, 0)]
+
+
+@pytest.mark.invalid_output("several records of one process", "series.order", "span.duplicate")
 @pytest.mark.parametrize(
     ("hours", "words", "advice"),
     [
@@ -37,12 +47,11 @@ LOKI = "Loki refuses log records .* more than a week old.*reject_old_samples is 
 def test_replay_reports_the_age_of_the_data(
     *, receiver: Receiver, command: Command, tmp_path: Path, hours: dict[str, float], words: str, advice: list[str]
 ) -> None:
-    """The age of the oldest request in all folders, with advice for backends that refuse old data."""
+    """The age of the oldest item in all records, with advice for backends that refuse old data."""
     for signal, age in hours.items():
         for younger in (0, 1):
-            created_ns = time.time_ns() - int(age * HOUR_NS / (1 + younger)) - 10**9
-            empty = FrozenRequest(signal, REQUESTS[signal]().SerializeToString(), 1, created_ns)
-            write(tmp_path / "runs" / f"{signal}{younger}", empty)
+            time_ns = time.time_ns() - int(age * HOUR_NS / (1 + younger)) - 10**9
+            leave(tmp_path / "runs", [(signal, *old(signal, time_ns))])
     first, *more, result = command("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
     assert first.endswith(f", {words} ago")
     assert [True] * len(advice) == [bool(re.match(*pair)) for pair in zip(advice, more, strict=True)]
@@ -54,11 +63,12 @@ def test_request_that_the_backend_cannot_take_does_not_stop_the_replay(
     receiver: Receiver, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """A request that is too large is halved; one that breaks the backend is set aside after three attempts."""
-    write(tmp_path / "runs" / "spool", events_request(range(100)))
+    events = [LogRecord(number + 1, number + 1, 9, f"event {number}", None, {}) for number in range(100)]
+    folder = leave(tmp_path / "runs", [("logs", EVENT, tuple(each)) for each in events])
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
-    monkeypatch.setattr(monitel_otlp.delivery.replay, "PAUSES", (0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(monitel_otlp.export.replay, "PAUSES", (0.01, 0.01, 0.01, 0.01))
     command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=int(status != 413))
     if status == 413:
         assert [f"event {number}" for number in range(100)] == receiver.record_names()
     else:
-        assert 1 == len(list(tmp_path.glob("runs/*/rejected/*.binpb")))
+        assert b"event 99" in (folder / "rejected.log").read_bytes()

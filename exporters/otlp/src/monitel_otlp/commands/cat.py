@@ -14,7 +14,7 @@ from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, nothing_left
 from monitel_otlp.discovery import find_spools
-from monitel_otlp.export.dead import peek
+from monitel_otlp.export.dead import damaged_ends, oldest_first, peek
 from monitel_otlp.export.replay import peeked
 from monitel_otlp.messages.request import REQUESTS
 
@@ -40,7 +40,7 @@ def cat(root: Path, *, foreign: bool = False) -> int:
     if not (found.folders or problems):
         raise FolderError(nothing_left(Places(root, ()), found))
     unreadable = 0
-    for path in sorted(found.folders, key=lambda each: (each.name, each)):
+    for path in oldest_first(found.folders):
         try:
             unreadable += _print(path, foreign=foreign)
         except BrokenPipeError:
@@ -64,9 +64,11 @@ def _print(path: Path, *, foreign: bool) -> int:
             if attempt == _ATTEMPTS - 1:
                 raise
     with closing(dead):
+        damaged = damaged_ends(dead)
         for signal, body in peeked(dead):
             show(json_line(signal, body))
-        return sum(journal.account().dropped.get("unreadable", 0) for journal in dead.journals.values())
+        unreadable = (journal.account().dropped.get("unreadable", 0) for journal in dead.journals.values())
+        return damaged + sum(unreadable)
 
 
 _ATTEMPTS = 5

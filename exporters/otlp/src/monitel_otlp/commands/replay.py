@@ -13,7 +13,7 @@ from tqdm import tqdm
 from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
-from monitel_otlp.export.dead import collect, peek, roots_of, take
+from monitel_otlp.export.dead import collect, oldest_first, peek, roots_of, take
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected, oldest_ns
 from monitel_otlp.messages.request import SIGNALS
 
@@ -65,7 +65,7 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
     """
     found = _collect_and_find(places)
     problems = list(found.problems)
-    records = sorted({*found.folders, *(found.refused if rejected else ())}, key=lambda path: (path.name, path))
+    records = oldest_first({*found.folders, *(found.refused if rejected else ())})
     if not (records or problems):
         raise FolderError(nothing_left(places, found))
     for line in describe_age(records, foreign=foreign):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,11 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.box import VERSION
+from monitel.blackbox.disk import adopt
 from monitel.blackbox.folder import Folder, FolderError, Lock, automatic_roots
+from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
-from monitel.blackbox.record import EVENT, READING, WINDOW
+from monitel.blackbox.record import EVENT, HEAD, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
 from monitel_otlp.config.run_folder import is_running
 from monitel_otlp.discovery import REJECTED, has_called_exec, is_box, process_of
@@ -28,11 +31,11 @@ from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
-from monitel_otlp.record import read_record
+from monitel_otlp.record import files_of, read_record
 from monitel_otlp.summary.box_report import report_death
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from monitel.os_threads import Event
     from monitel_otlp.export.death import Death
@@ -141,6 +144,7 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
         outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
             outcome.deaths.append(death)
+    _skip_dropped(dead)
     outcome.boxes += 1
     outcome.items += unsettled(dead)
     if dead.is_delivered and not box.has(REJECTED):
@@ -216,6 +220,46 @@ def mapping_of(identity: dict[str, Any]) -> Mapping:
     return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
 
 
+def _skip_dropped(dead: Dead) -> None:
+    """Pass the items before the oldest file of a journal, which the process has dropped, and counted."""
+    for name, journal in dead.journals.items():
+        first = journal.segments[0].first if journal.segments else 0
+        if name != "metrics" and journal.reader != "nobody" and first > journal.settled + 1:
+            adopt(journal, first - 1)
+
+
+def oldest_first(paths: Iterable[Path]) -> list[Path]:
+    """Return records in the order in which their processes began them; those that cannot be read come first."""
+    return sorted(paths, key=lambda path: (_created_ns(path), path))
+
+
+def _created_ns(path: Path) -> int:
+    try:
+        with closing(Folder.open(path, foreign=True, probe=False)) as folder:
+            return int(read_names(folder)[0][0]["created_ns"])
+    except Exception:  # whoever uses the record reports it
+        return 0
+
+
+def damaged_ends(dead: Dead) -> int:
+    """Return the number of files on the disk with something behind the last whole record of their journal.
+
+    Nobody knows how many items it was. After a kill in the middle of a write the items are in the box, too.
+    """
+    found = 0
+    for name, journal in dead.journals.items() if dead.disk is not None else ():
+        segments = {each.name: each for each in journal.segments if each.where == DISK}
+        for file in files_of(dead.disk, name):  # type: ignore[arg-type]  # there is one
+            segment = segments.get(file)
+            following = int(file[len(name) + 1 :].partition(".")[0]) if segment is None else segment.next
+            whole = HEAD.size if segment is None else segment.end
+            if following >= journal.next and dead.disk.status(file).st_size > whole:  # type: ignore[union-attr]
+                found += 1
+                if segment is not None:
+                    segment.is_damaged = True
+    return found
+
+
 def add_settled(dead: Dead) -> Totals:
     """Return the running totals of a process, with the items that it has settled after it has stored them.
 
@@ -276,6 +320,7 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
             box, disk = (box, add(other)) if disk is None else (add(other), disk)
         dead = Dead(box, disk, locks, spool)
+        _skip_dropped(dead)
         if not dead.has_ended:
             raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
     except BaseException:
@@ -300,7 +345,9 @@ def peek(path: Path, *, foreign: bool = False) -> Dead:
         if not read_names(folder)[0]:
             raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
         box = is_box(folder.names())
-        return Dead(folder if box else None, None if box else folder, [], None)
+        dead = Dead(folder if box else None, None if box else folder, [], None)
+        _skip_dropped(dead)
+        return dead
     except BaseException:
         folder.close()
         raise

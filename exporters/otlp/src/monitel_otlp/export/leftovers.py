@@ -10,7 +10,7 @@ from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import processes
 from monitel.os_threads import Event, Lock, start_thread
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.export.dead import collect, roots_of, take
+from monitel_otlp.export.dead import collect, oldest_first, roots_of, take
 from monitel_otlp.export.replay import deliver
 
 if TYPE_CHECKING:
@@ -123,4 +123,4 @@ def records_of(roots: list[Path], spool: Path, mark: str) -> list[Path]:
     for folder in (*roots, spool):
         names = (name for name in processes(folder, None) if name.endswith(f"-{mark}"))
         found.update({name: folder / name for name in names if not (folder / name).is_symlink()})
-    return [path for _, path in sorted(found.items())]
+    return oldest_first(found.values())

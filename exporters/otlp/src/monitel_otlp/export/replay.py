@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.disk import load
 from monitel.blackbox.folder import FolderError
+from monitel.blackbox.journal import CORRUPT
 from monitel.os_threads import Event
 from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import add_settled, mapping_of, unsettled
+from monitel_otlp.export.dead import add_settled, damaged_ends, mapping_of, unsettled
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
 from monitel_otlp.export.sender import Outbox, Sender
 from monitel_otlp.export.windows import WindowPoints
@@ -131,6 +132,7 @@ def deliver(
         OSError: The record cannot be read or written.
     """
     outcome, stopped = ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
+    outcome.unreadable = damaged_ends(dead)
     outboxes, total = outboxes_of(dead), unsettled(dead)
 
     def set_aside(signal: str, body: bytes, items: int, reason: str) -> None:
@@ -165,10 +167,10 @@ def deliver(
         if sender.trouble is not None:
             rest = f"the rest is still in {(dead.disk or dead.box).path}, run this command again"  # type: ignore[union-attr]
             outcome.troubles.append(f"{transports[signal].url}: {sender.trouble.reason}; {rest}")
-    if dead.is_delivered and not any(each.has(REJECTED) for each in _folders(dead)):
+    dead.tend()
+    names = {name for folder in _folders(dead) for name in folder.names()}
+    if dead.is_delivered and REJECTED not in names and not any(name.endswith(CORRUPT) for name in names):
         dead.remove()
-    else:
-        dead.tend()
     return outcome
 
 

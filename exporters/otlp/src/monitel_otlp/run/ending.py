@@ -15,7 +15,7 @@ from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect, roots_of, take
+from monitel_otlp.export.dead import collect, oldest_first, roots_of, take
 from monitel_otlp.export.death import Deaths, End
 from monitel_otlp.export.replay import deliver
 from monitel_otlp.run import attempt
@@ -129,7 +129,7 @@ class Ending:
         """Deliver the records that have the endpoints of the variables, until one cannot be delivered."""
         mark, transports = resolve().mark, None
         records = [each for each in folders if mark and each.name.endswith(f"-{mark}")]
-        for path in sorted(records, key=lambda each: each.name):
+        for path in oldest_first(records):
             if self._stopped.is_set():
                 break
             if transports is None:
