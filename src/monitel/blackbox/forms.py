@@ -25,6 +25,7 @@ totals    number of the definition, count, sum, number of windows, and sum of th
           the summary of a run needs, up to their last closed window
 numbers   number of the definition, time in Unix ns and value of the last number of each series of ``log()``
 accounts  the account of each signal: recorded, delivered, on disk, folded, waiting, and dropped items by reason
+event     the last event other than logged numbers, a :class:`LogRecord` in marshal format
 stack     the stack of the main thread
 ========  ======================================================================================================
 """

@@ -111,7 +111,10 @@ class Recorded:
     def event(self, name: str, at_s: int = 0, body: Any = None, **data: Any) -> None:
         """Append an event."""
         time_ns = START + at_s * SECOND
-        self._append("logs", EVENT, tuple(LogRecord(time_ns, time_ns, 9, name, None, data, body)))
+        record = tuple(LogRecord(time_ns, time_ns, 9, name, None, data, body))
+        self._append("logs", EVENT, record)
+        if name != "run.log":
+            self.box.sources["event"] = lambda: marshal.dumps(record, 2)
 
     def _append(self, journal: str, kind: int, value: Any) -> None:
         self.box.journals[journal].append(kind, marshal.dumps(value, 2))

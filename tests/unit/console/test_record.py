@@ -159,7 +159,7 @@ def test_report_has_each_window_once(process: Recorded) -> None:
 
 
 def test_top_reads_what_is_new(process: Recorded) -> None:
-    """Events from look to look, and the numbers of each snapshot."""
+    """The numbers and the last event of each snapshot."""
     watch = BoxWatch(process.path)
     watch.refresh()
     assert ("loss", 1.0) == watch.numbers.value(None)

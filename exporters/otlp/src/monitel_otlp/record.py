@@ -143,6 +143,12 @@ class Record:
         return [(self.definition(number), *total) for number, *total in self._value("totals") or ()]
 
     @property
+    def last_event(self) -> LogRecord | None:
+        """The last event other than logged numbers, of a process that runs; None before."""
+        found = self._value("event")
+        return LogRecord(*load(found)) if found else None
+
+    @property
     def numbers(self) -> list[tuple[Definition, int, float]]:
         """Time, Unix ns, and value of the last number of each series of ``monitel.log()``."""
         return [(self.definition(number), *last) for number, *last in self._value("numbers") or ()]
@@ -198,12 +204,7 @@ class Record:
     @property
     def events(self) -> list[LogRecord]:
         """The events that no backend has acknowledged, oldest first."""
-        return events_of(self.unsettled("logs"))
-
-
-def events_of(items: Sequence[Item]) -> list[LogRecord]:
-    """Return the events among items of a journal."""
-    return [LogRecord(*item.value) for item in items if item.kind == EVENT]
+        return [LogRecord(*item.value) for item in self.unsettled("logs") if item.kind == EVENT]
 
 
 def read_record(folder: Folder, disk: Folder | None = None, journals: Sequence[str] = JOURNALS) -> Record:
@@ -280,8 +281,8 @@ def text_of(folder: Folder, name: str) -> str:
 
 def files_of(folder: Folder, journal: str) -> list[str]:
     """Return the names of the files of a journal."""
-    pattern = rf"{journal}-\d+\.(log|end)" if folder.has(ENDED) else rf"{journal}-\d+\.log"
-    return [name for name in folder.names() if re.fullmatch(pattern, name)]
+    ends = "log|end" if folder.has(ENDED) else "log"
+    return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
 
 def _items(folders: Sequence[Folder], journal: str, after: int) -> Iterator[Item]:

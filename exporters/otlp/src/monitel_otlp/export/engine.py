@@ -176,6 +176,7 @@ class Engine:
             readings=lambda: self.box.journals["readings"].next,
             totals=lambda: self.recorder.reported(frozenset(REPORTED)),
             numbers=self.recorder.last_numbers,
+            event=lambda: self.recorder.last_event or None,
         )
         self.box.open_windows = self.recorder.open_windows
         self.box.flushes.append(self._flush)

@@ -11,14 +11,13 @@ from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.process import this_process
-from monitel.blackbox.record import HEAD, Item, first_of, load, scan
 from monitel.blackbox.recovery import read_snapshot
 from monitel.context_page import PAGE_BYTES, Context, read_page, read_step_times
 from monitel_otlp.autopsy.box_findings import identity_of_record
 from monitel_otlp.autopsy.records import event_of_plain, whole
 from monitel_otlp.discovery import is_running
 from monitel_otlp.ledger.run_identity import parent_of, process_name
-from monitel_otlp.record import Record, RecordError, events_of, files_of, names_of, read_head, read_record
+from monitel_otlp.record import Record, RecordError, names_of, read_head, read_record
 from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import JobName, job_of
 from monitel_otlp.top.numbers import Numbers
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.autopsy.findings import Identity, PastEvent
-
-LOGGED = "run.log"  # the event of a monitel.log() call
 
 
 class BoxWatch:
@@ -72,7 +69,6 @@ class BoxWatch:
         self.show: str | None = None
         self._page_file = -1
         self._step_times = b""
-        self._tail = Tail("logs")
         self._seen = 1  # definitions
         self._folder = Folder.open(path, probe=False)
         try:
@@ -106,9 +102,6 @@ class BoxWatch:
             return
         self.distribution.see(self._step_times, time.monotonic_ns())
         self.show = show
-        events = [each for each in events_of(self._tail.read(self._folder)) if each.name != LOGGED]
-        if events:
-            self.event = event_of_plain(events[-1])
         self._see_snapshot()
 
     @property
@@ -206,6 +199,8 @@ class BoxWatch:
             self._seen = len(record.names)
             self.numbers.log(record.numbers)
             self.numbers.see(record.windows)
+            if (event := record.last_event) is not None:
+                self.event = event_of_plain(event)
             report = box_report(record, None, self.path)
         except (RecordError, OSError):
             raise
@@ -219,42 +214,3 @@ def _largest(snapshot: Any) -> int:
     """Return the largest number of a definition that a snapshot refers to."""
     numbers = (each[0] for name in ("totals", "numbers") for each in snapshot.values.get(name) or ())
     return int(max([0, *snapshot.window_names, *numbers]))
-
-
-class Tail:
-    """Reads the items that are appended to a journal from look to look.
-
-    Args:
-        journal: The name of the journal.
-    """
-
-    def __init__(self, journal: str) -> None:
-        self._journal = journal
-        self._ends: dict[str, tuple[int, int]] = {}  # offset after, and number after, the last record of each file
-        self._last = 0
-
-    def read(self, folder: Folder) -> list[Item]:
-        """Return the items since the previous call, oldest first.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        found = []
-        for name in files_of(folder, self._journal):
-            offset, number = self._ends.get(name, (0, 0))
-            if number and number <= self._last:
-                continue  # a later file has been begun
-            with suppress(FileNotFoundError):
-                descriptor = folder.open_file(name, os.O_RDONLY)
-                with os.fdopen(descriptor, "rb") as file:
-                    file.seek(offset)
-                    content = file.read()
-                begin, number = (0, number) if offset else (HEAD.size, first_of(content))
-                for part in scan(content, begin, len(content), number) if number else ():
-                    begin, number = part.end, part.number + part.items
-                    found.append(Item(part.number, part.items, part.kind, load(content[part.begin : part.end])))
-                if number:
-                    self._ends[name] = offset + begin, number
-        new = sorted((item for item in found if item.number > self._last), key=lambda item: item.number)
-        self._last = max([self._last, *(item.last for item in new)])
-        return new
