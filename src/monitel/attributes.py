@@ -107,13 +107,10 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
         shape [2, 3]
         {'path': 'a\\udc80', '1': 0.5}
     """
+    if (copy := plain_copy(values)) is not None:
+        return copy
     found: dict[str, AttributeValue] = {}
     for key, value in items_of(values, left_out):
-        kind = type(value)
-        plain = kind is float or kind is bool or (value.isascii() if kind is str else kind is int and fits_int64(value))
-        if plain and type(key) is str and key and key.isascii():
-            found[key] = value
-            continue
         name = text_of(key)
         try:
             sent = escape_surrogates(value) if isinstance(value, str) else checked_value(name, value)
@@ -124,6 +121,23 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
         else:
             left_out(key, value)
     return found
+
+
+def plain_copy(values: object) -> dict[str, AttributeValue] | None:
+    """Return a copy of a dict in which nothing has to be checked or converted, as usual; else None."""
+    if type(values) is not dict:
+        return None
+    copy = values.copy()  # another thread may change the dict
+    for key, value in copy.items():
+        kind = type(value)
+        if type(key) is not str or not key or not key.isascii():
+            return None
+        if kind is str:
+            if not value.isascii():
+                return None
+        elif kind is not float and kind is not bool and not (kind is int and INT64_MIN <= value <= INT64_MAX):
+            return None
+    return copy
 
 
 def items_of(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> Collection[tuple[Any, Any]]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monitel import clock
 from monitel._window import get_step
-from monitel.attributes import checked_text, checked_value
+from monitel.attributes import checked_text, checked_value, plain_copy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel.window import Window
 
 #: The types of a value in an Event's data (torch/monitor/__init__.py has the same name).
@@ -64,9 +66,10 @@ class Event:
         Event('epoch', datetime.datetime(2026, 1, 1, 0, 0), {'epoch': 3, 'loss': 0.25})
     """
 
-    __slots__ = ("__weakref__", "_data", "_name", "_severity", "_step", "_timestamp", "_window")
+    __slots__ = ("__weakref__", "_data", "_name", "_severity", "_step", "_time_ns", "_timestamp", "_window")
 
     _data: dict[str, Any] | None  # None until read, if the Event has a window: exporters read the window instead
+    _timestamp: dt.datetime | None  # None for the time _time_ns, which exporters read instead
 
     def __init__(
         self,
@@ -76,10 +79,11 @@ class Event:
         *,
         severity: Severity | str = Severity.INFO,
     ) -> None:
-        self.name = name
-        self.timestamp = timestamp
-        self.data = data
-        self.severity = severity
+        self._name = checked_text("Event name", name)
+        self._timestamp = _datetime(timestamp)
+        self._time_ns = 0
+        self._data = _checked_data(data)
+        self._severity = _severity(severity)
         self._step = get_step()
         self._window: Window | None = None
 
@@ -95,7 +99,7 @@ class Event:
     @property
     def timestamp(self) -> dt.datetime:
         """Time of the event."""
-        return self._timestamp
+        return clock.local_datetime(self._time_ns) if self._timestamp is None else self._timestamp
 
     @timestamp.setter
     def timestamp(self, timestamp: dt.datetime) -> None:
@@ -110,12 +114,7 @@ class Event:
 
     @data.setter
     def data(self, data: Mapping[str, Any]) -> None:
-        if not isinstance(data, Mapping) and not (hasattr(data, "items") and hasattr(data, "__getitem__")):
-            raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
-        self._data = {
-            checked_text("key of Event data", key): checked_value(f"Event data {key!r}", value)
-            for key, value in data.items()
-        }
+        self._data = _checked_data(data)
 
     @property
     def severity(self) -> Severity:
@@ -124,11 +123,7 @@ class Event:
 
     @severity.setter
     def severity(self, severity: Severity | str) -> None:
-        try:
-            self._severity = Severity(severity)  # type: ignore[arg-type]  # a name
-        except ValueError:
-            allowed = ", ".join(f"Severity.{member.name}" for member in Severity)
-            raise ValueError(f"severity must be one of {allowed}, got {severity!r}") from None
+        self._severity = _severity(severity)
 
     @property
     def step(self) -> int | None:
@@ -140,12 +135,30 @@ class Event:
         """The closed window that a Stat logged with this Event; None for every other Event."""
         return self._window
 
+    def unix_ns(self, convert: Callable[[dt.datetime], int]) -> int:
+        """Return the time in nanoseconds since the Unix epoch; ``convert`` converts a timestamp that was given."""
+        return self._time_ns if self._timestamp is None else convert(self._timestamp)
+
+    @classmethod
+    def of_now(cls, time_ns: int, name: str, data: Mapping[str, Any], severity: Severity | str) -> Event:
+        """Return an Event without a timestamp, whose time is known in nanoseconds since the Unix epoch."""
+        event = cls.__new__(cls)
+        event._name = checked_text("Event name", name)
+        event._timestamp = None
+        event._time_ns = time_ns
+        event._data = _checked_data(data)
+        event._severity = _severity(severity)
+        event._step = get_step()
+        event._window = None
+        return event
+
     @classmethod
     def of_window(cls, window: Window) -> Event:
         """Return the Event that torch's Stat logs: ``<name>.<aggregation>`` for each requested number."""
         event = cls.__new__(cls)
         event._name = STAT_EVENT
-        event._timestamp = clock.now()
+        event._timestamp = None
+        event._time_ns = clock.time_ns()
         event._data = None
         event._severity = Severity.INFO
         event._step = window.last_step
@@ -158,12 +171,13 @@ class Event:
 
     def __getstate__(self) -> tuple[Any, ...]:
         attributes = getattr(self, "__dict__", None)  # of a subclass
-        fold = self._timestamp.fold  # datetime itself omits it below protocol 4
-        return self._name, self._timestamp, fold, dict(self.data), self._severity, self._step, self._window, attributes
+        fold = 0 if self._timestamp is None else self._timestamp.fold  # datetime itself omits it below protocol 4
+        time = self._time_ns, self._timestamp, fold
+        return self._name, *time, dict(self.data), self._severity, self._step, self._window, attributes
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._name, timestamp, fold, data, self._severity, self._step, self._window, attributes = state
-        self._timestamp = timestamp.replace(fold=fold)
+        self._name, self._time_ns, timestamp, fold, data, self._severity, self._step, self._window, attributes = state
+        self._timestamp = timestamp and timestamp.replace(fold=fold)
         self._data = dict(data)
         if attributes:
             self.__dict__.update(attributes)
@@ -171,19 +185,40 @@ class Event:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
             return NotImplemented
-        return (self._name, self._timestamp, self.data, self._severity) == (
+        return (self._name, self.timestamp, self.data, self._severity) == (
             other._name,
-            other._timestamp,
+            other.timestamp,
             other.data,
             other._severity,
         )
 
     def __hash__(self) -> int:
-        return hash((self._name, self._timestamp))
+        return hash((self._name, self.timestamp))
 
     def __repr__(self) -> str:
         severity = "" if self._severity is Severity.INFO else f", severity=Severity.{self._severity.name}"
-        return f"{type(self).__name__}({self._name!r}, {self._timestamp!r}, {self.data!r}{severity})"
+        return f"{type(self).__name__}({self._name!r}, {self.timestamp!r}, {self.data!r}{severity})"
+
+
+def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    if (copy := plain_copy(data)) is not None:
+        return copy
+    if not isinstance(data, Mapping) and not (hasattr(data, "items") and hasattr(data, "__getitem__")):
+        raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
+    return {
+        checked_text("key of Event data", key): checked_value(f"Event data {key!r}", value)
+        for key, value in data.items()
+    }
+
+
+def _severity(severity: Severity | str) -> Severity:
+    if type(severity) is Severity:
+        return severity
+    try:
+        return Severity(severity)  # type: ignore[arg-type]  # a name
+    except ValueError:
+        allowed = ", ".join(f"Severity.{member.name}" for member in Severity)
+        raise ValueError(f"severity must be one of {allowed}, got {severity!r}") from None
 
 
 def _datetime(timestamp: object) -> dt.datetime:

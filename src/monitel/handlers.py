@@ -241,14 +241,16 @@ def emit(
         >>> events[0].data
         {'file.size': 1024, 'step': 7}
     """
-    when = clock.now() if timestamp is None else timestamp
+    time_ns = clock.time_ns()
     details, log = details_of({} if data is None else data, attributes, _left_out)
     try:
-        event = Event(name, when, details, severity=severity)
+        event = Event.of_now(time_ns, name, details, severity)
     except Exception:  # clean name and details; any other argument raises again
         if isinstance(details, Mapping):
             details = recordable(details, _left_out)
-        event = Event(escape_surrogates(name) if isinstance(name, str) else name, when, details, severity=severity)
+        event = Event.of_now(time_ns, escape_surrogates(name) if isinstance(name, str) else name, details, severity)
+    if timestamp is not None:
+        event.timestamp = timestamp
     log(event)
 
 

@@ -35,11 +35,10 @@ class LoggedNumbers(Event):
         ({'loss': 0.25}, 10, {'split': 'validation'})
     """
 
-    __slots__ = ("_attributes", "_left_out", "_time_ns")
+    __slots__ = ("_attributes", "_left_out")
 
     _attributes: dict[str, AttributeValue]
     _left_out: int
-    _time_ns: int
 
     def __init__(
         self,
@@ -49,8 +48,8 @@ class LoggedNumbers(Event):
         attributes: Mapping[str, AttributeValue] | None = None,
         left_out: int = 0,
     ) -> None:
-        self._time_ns = clock.time_ns()
-        super().__init__(_EVENT, clock.local_datetime(self._time_ns), data)
+        super().__init__(_EVENT, clock.now(), data)
+        self._timestamp, self._time_ns = None, clock.time_ns()
         self._step = step
         self._attributes = dict(checked_attributes(attributes))
         self._left_out = left_out
@@ -61,9 +60,9 @@ class LoggedNumbers(Event):
     ) -> LoggedNumbers:
         """Return the Event of checked arguments, in half the time of the constructor."""
         event = cls.__new__(cls)
-        event._time_ns = time_ns = clock.time_ns()
         event._name = _EVENT
-        event._timestamp = clock.local_datetime(time_ns)
+        event._timestamp = None
+        event._time_ns = clock.time_ns()
         event._data = data
         event._severity = Severity.INFO
         event._step = step
@@ -95,10 +94,10 @@ class LoggedNumbers(Event):
         return event
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return super().__getstate__(), self._attributes, self._left_out, self._time_ns
+        return super().__getstate__(), self._attributes, self._left_out
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        event, attributes, self._left_out, self._time_ns = state
+        event, attributes, self._left_out = state
         self._attributes = dict(attributes)
         super().__setstate__(event)
 

@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import escape_surrogates, fits_int64, recordable, text_of
+from monitel.attributes import escape_surrogates, recordable, text_of
 from monitel_otel.records import timestamp_ns
 from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
@@ -67,7 +67,6 @@ def _offset_ns(timestamp: datetime) -> int:
     return (timestamp - utc) // _MICROSECOND * 1000
 
 
-_SCALARS = frozenset({str, int, float, bool})
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 
@@ -115,7 +114,9 @@ class EventMapping:
         else:
             write_value(record.body, plain.body)
         checked = plain.scope or name in _WITH_LISTS
-        attributes = plain.attributes if checked else self._recordable(name, plain.attributes)
+        attributes = plain.attributes
+        if not checked:
+            attributes = recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
         if plain.step is not None:
             attributes = {"training.step": plain.step, **attributes}
         if self._limits.exceeded(len(attributes)):
@@ -129,13 +130,6 @@ class EventMapping:
         if plain.trace_id:
             record.trace_id = plain.trace_id
             record.span_id = plain.span_id
-
-    def _recordable(self, name: str, attributes: dict[str, Any]) -> dict[str, Any]:
-        if _SCALARS.issuperset(map(type, attributes.values())) and not any(
-            type(value) is int and not fits_int64(value) for value in attributes.values()
-        ):
-            return attributes
-        return recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
 
     def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:
