@@ -17,8 +17,8 @@ from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.discovery import find_spools
-from monitel_otlp.export.dead import oldest_first, peek
-from monitel_otlp.export.replay import peeked
+from monitel_otlp.export.ended_records import oldest_first, peek
+from monitel_otlp.export.record_requests import peeked
 from monitel_otlp.messages.request import REQUESTS
 from monitel_otlp.messages.resource import encode_resource
 

@@ -20,10 +20,12 @@ from monitel_otlp.config.run_folder import make_run_folder, remove_run_folder
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import Collected, collect, peek, take
+from monitel_otlp.export.dead import Collected, collect
 from monitel_otlp.export.death import Deaths, End
+from monitel_otlp.export.ended_records import peek, take
 from monitel_otlp.export.leftovers import Leftovers
-from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected, peeked
+from monitel_otlp.export.record_requests import peeked
+from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.request import REQUESTS
 from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.run.attempt import ended, started, write_events

@@ -13,8 +13,10 @@ from tqdm import tqdm
 from monitel.blackbox.folder import FolderError
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
-from monitel_otlp.export.dead import collect, oldest_first, peek, roots_of, take
-from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected, oldest_ns
+from monitel_otlp.export.dead import collect, roots_of
+from monitel_otlp.export.ended_records import oldest_first, peek, take
+from monitel_otlp.export.record_requests import oldest_ns
+from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,24 +17,21 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.box import VERSION
-from monitel.blackbox.disk import adopt
-from monitel.blackbox.folder import Folder, FolderError, Lock, automatic_roots
-from monitel.blackbox.journal import DISK
-from monitel.blackbox.names import read_names
-from monitel.blackbox.record import EVENT, HEAD, READING, WINDOW
-from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
+from monitel.blackbox.folder import FolderError, automatic_roots
+from monitel.blackbox.record import EVENT, READING, WINDOW
+from monitel.blackbox.recovery import Dead, claim, processes, sweep
 from monitel_otlp.config.run_folder import is_running
-from monitel_otlp.discovery import REJECTED, has_called_exec, is_box, process_of
+from monitel_otlp.discovery import REJECTED, has_called_exec
 from monitel_otlp.export.death import Deaths, death_of
-from monitel_otlp.export.totals import Definitions, Totals
-from monitel_otlp.export.windows import Mapping
+from monitel_otlp.export.ended_records import skip_dropped, unsettled
+from monitel_otlp.export.record_requests import add_settled, mapping_of
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
-from monitel_otlp.record import files_of, read_record
+from monitel_otlp.record import read_record
 from monitel_otlp.summary.box_report import report_death
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from monitel.os_threads import Event
     from monitel_otlp.export.death import Death
@@ -144,7 +140,7 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
         outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
             outcome.deaths.append(death)
-    _skip_dropped(dead)
+    skip_dropped(dead)
     outcome.boxes += 1
     outcome.items += unsettled(dead)
     if dead.is_delivered and not box.has(REJECTED):
@@ -161,12 +157,6 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
 
 def _place(dead: Dead, record: Record, spool: Path | None) -> Path:
     return Path(record.spool or (spool or record.path.parent) / dead.name)
-
-
-def unsettled(dead: Dead) -> int:
-    """Return the number of items that no backend has acknowledged."""
-    found = [dead.journals[name].account() for name in ("metrics", "logs", "traces")]
-    return sum(each.waiting + each.on_disk for each in found)
 
 
 def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
@@ -213,141 +203,3 @@ def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCo
         pairs = [KeyValue.FromString(each) for each in attributes]
         sums.write(number, pairs, [Total(number, total, start_ns)], record.time_ns, partial(points_of, *described))
     return message.SerializeToString(), sum(len(each) for each in points.values())
-
-
-def mapping_of(identity: dict[str, Any]) -> Mapping:
-    """Return how the windows of a process become points."""
-    return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
-
-
-def _skip_dropped(dead: Dead) -> None:
-    """Pass the items before the oldest file of a journal, which the process has dropped, and counted."""
-    for name, journal in dead.journals.items():
-        first = journal.segments[0].first if journal.segments else 0
-        if name != "metrics" and journal.reader != "nobody" and first > journal.settled + 1:
-            adopt(journal, first - 1)
-
-
-def oldest_first(paths: Iterable[Path]) -> list[Path]:
-    """Return records in the order in which their processes began them; those that cannot be read come first."""
-    return sorted(paths, key=lambda path: (_created_ns(path), path))
-
-
-def _created_ns(path: Path) -> int:
-    try:
-        with closing(Folder.open(path, foreign=True, probe=False)) as folder:
-            return int(read_names(folder)[0][0]["created_ns"])
-    except Exception:  # whoever uses the record reports it
-        return 0
-
-
-def damaged_ends(dead: Dead) -> int:
-    """Return the number of files on the disk with something behind the last whole record of their journal.
-
-    Nobody knows how many items it was. After a kill in the middle of a write the items are in the box, too.
-    """
-    found = 0
-    for name, journal in dead.journals.items() if dead.disk is not None else ():
-        segments = {each.name: each for each in journal.segments if each.where == DISK}
-        for file in files_of(dead.disk, name):  # type: ignore[arg-type]  # there is one
-            segment = segments.get(file)
-            following = int(file[len(name) + 1 :].partition(".")[0]) if segment is None else segment.next
-            whole = HEAD.size if segment is None else segment.end
-            if following >= journal.next and dead.disk.status(file).st_size > whole:  # type: ignore[union-attr]
-                found += 1
-                if segment is not None:
-                    segment.is_damaged = True
-    return found
-
-
-def add_settled(dead: Dead) -> Totals:
-    """Return the running totals of a process, with the items that it has settled after it has stored them.
-
-    To be called before such items are removed.
-    """
-    journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
-    if isinstance(journal.fold, Totals):
-        return journal.fold
-    definitions, stored = Definitions(dead.names.__getitem__), dead.totals[:2]
-    totals = Totals(definitions, histograms=mapping.totals_of_histograms, after_ns=mapping.after_ns, stored=stored)
-    for item in dead.items("metrics", totals.number + 1):
-        if item.number > journal.settled:
-            break
-        if item.last > journal.settled:
-            item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
-        if item.number <= totals.number < item.last:
-            _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
-        if item.number > totals.number:
-            totals.pass_dropped(item.number)
-            totals.add([item], item.last)
-    journal.fold = totals
-    return totals
-
-
-def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
-    """Take the record of an ended process to deliver it.
-
-    Args:
-        path: Its box or its spool folder. If it has both, both are taken.
-        roots: Folders of boxes.
-        foreign: Use the folder even if it belongs to another user, or others can write to it.
-
-    Raises:
-        FolderError: Its process runs, another process delivers it, it is not ended, or a folder is unsafe.
-        OSError: A folder cannot be read.
-        ValueError, TypeError: Its values are senseless.
-    """
-    folders, locks = list[Folder](), list[Lock]()
-
-    def add(path: Path) -> Folder:
-        folder = Folder.open(path, foreign=foreign)
-        folders.append(folder)
-        if is_alive(folder) or (lock := Lock.take(folder)) is None:
-            raise FolderError(
-                f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
-            )
-        locks.append(lock)
-        return folder
-
-    try:
-        given = add(path)
-        names, _ = read_names(given)
-        if not names:
-            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
-        box, disk = (given, None) if is_box(given.names()) else (None, given)
-        spool = Path(names[0]["spool"]) if names[0]["spool"] else None
-        others = roots if disk is not None else [spool] if spool is not None else []
-        for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
-            box, disk = (box, add(other)) if disk is None else (add(other), disk)
-        dead = Dead(box, disk, locks, spool)
-        _skip_dropped(dead)
-        if not dead.has_ended:
-            raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
-    except BaseException:
-        for lock in locks:
-            lock.close()
-        for folder in folders:
-            folder.close()
-        raise
-    return dead
-
-
-def peek(path: Path, *, foreign: bool = False) -> Dead:
-    """Return a record for reading. Nothing is locked or changed, and its process may run.
-
-    Raises:
-        FolderError: The folder is unsafe, or is not a record.
-        OSError: It cannot be read, or its process has changed it meanwhile.
-        ValueError, TypeError: Its values are senseless.
-    """
-    folder = Folder.open(path, foreign=foreign, probe=False)
-    try:
-        if not read_names(folder)[0]:
-            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
-        box = is_box(folder.names())
-        dead = Dead(folder if box else None, None if box else folder, [], None)
-        _skip_dropped(dead)
-        return dead
-    except BaseException:
-        folder.close()
-        raise

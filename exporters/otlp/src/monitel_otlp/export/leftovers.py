@@ -10,7 +10,8 @@ from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import processes
 from monitel.os_threads import Event, Lock, start_thread
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.export.dead import collect, oldest_first, roots_of, take
+from monitel_otlp.export.dead import collect, roots_of
+from monitel_otlp.export.ended_records import oldest_first, take
 from monitel_otlp.export.replay import deliver
 
 if TYPE_CHECKING:

@@ -8,22 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.disk import load
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.journal import CORRUPT
 from monitel.os_threads import Event
 from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import add_settled, damaged_ends, mapping_of, unsettled
-from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
-from monitel_otlp.export.sender import Outbox, Sender
-from monitel_otlp.export.windows import WindowPoints
-from monitel_otlp.messages.request import LEVELS, REQUESTS, SIGNALS, FrozenRequest, record_lists
+from monitel_otlp.export.ended_records import damaged_ends, unsettled
+from monitel_otlp.export.record_requests import outboxes_of
+from monitel_otlp.export.sender import Sender
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.transport.answer import Verdict
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recovery import Dead
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
 _LONGEST_RETRY_AFTER = 60.0  # seconds
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds between two attempts
-_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
-#: The journals whose items are sent to the endpoint of each signal, in their order.
-JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
 
 
 @dataclass
@@ -86,22 +81,6 @@ class ReplayOutcome:
         else:
             self.set_aside += items
         self.set_aside_requests += 1
-
-
-def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
-    """Return the journals of each signal, with encoders as those of the process."""
-    resource, totals = dead.names[0].get("resource", b""), add_settled(dead)
-    encoders = {
-        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping_of(dead.names[0]))),
-        "readings": ReadingsEncoder(resource),
-        "logs": LogsEncoder(resource),
-        "traces": SpansEncoder(resource),
-        "steps": SpansEncoder(resource),
-    }
-    return {
-        signal: [Outbox(dead.journals[name], encoders[name], _MOST.get(name, 500)) for name in names]
-        for signal, names in JOURNALS_OF.items()
-    }
 
 
 def deliver(
@@ -201,31 +180,6 @@ def _send(
 
 def _wait(stopped: Event, pause: float, answer: Answer) -> None:
     stopped.wait(pause if answer.retry_after is None else min(answer.retry_after, _LONGEST_RETRY_AFTER))
-
-
-def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
-    """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
-    for signal, outboxes in outboxes_of(dead).items():
-        for outbox in outboxes:
-            while (found := outbox.next()) is not None or load(outbox.journal):
-                if found is not None:
-                    outbox.settle(*found, delivered=count(found[0]))
-                    if found[1].body:
-                        yield signal, found[1].body
-
-
-def oldest_ns(dead: Dead, signal: str) -> int | None:
-    """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
-    outbox = outboxes_of(dead)[signal][0]
-    while (found := outbox.next()) is None and load(outbox.journal):
-        pass
-    times = _times(REQUESTS[signal].FromString(found[1].body), signal) if found is not None else ()
-    return min(times, default=None)
-
-
-def _times(message: Any, signal: str) -> Iterator[int]:
-    for records in record_lists(message, LEVELS[signal]):
-        yield from (each.end_time_unix_nano if signal == "traces" else each.time_unix_nano for each in records)
 
 
 def _folders(dead: Dead) -> list[Folder]:

@@ -15,8 +15,9 @@ from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect, oldest_first, roots_of, take
+from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.death import Deaths, End
+from monitel_otlp.export.ended_records import oldest_first, take
 from monitel_otlp.export.replay import deliver
 from monitel_otlp.run import attempt
 from monitel_otlp.summary.stored import read_reports

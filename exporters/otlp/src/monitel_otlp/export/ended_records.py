@@ -1,0 +1,134 @@
+"""Records of ended processes: taken to deliver them, or opened to read them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.disk import adopt
+from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.journal import DISK
+from monitel.blackbox.names import read_names
+from monitel.blackbox.record import HEAD
+from monitel.blackbox.recovery import Dead, is_alive
+from monitel_otlp.discovery import is_box, process_of
+from monitel_otlp.record import files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
+    """Take the record of an ended process to deliver it.
+
+    Args:
+        path: Its box or its spool folder. If it has both, both are taken.
+        roots: Folders of boxes.
+        foreign: Use the folder even if it belongs to another user, or others can write to it.
+
+    Raises:
+        FolderError: Its process runs, another process delivers it, it is not ended, or a folder is unsafe.
+        OSError: A folder cannot be read.
+        ValueError, TypeError: Its values are senseless.
+    """
+    folders, locks = list[Folder](), list[Lock]()
+
+    def add(path: Path) -> Folder:
+        folder = Folder.open(path, foreign=foreign)
+        folders.append(folder)
+        if is_alive(folder) or (lock := Lock.take(folder)) is None:
+            raise FolderError(
+                f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
+            )
+        locks.append(lock)
+        return folder
+
+    try:
+        given = add(path)
+        names, _ = read_names(given)
+        if not names:
+            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
+        box, disk = (given, None) if is_box(given.names()) else (None, given)
+        spool = Path(names[0]["spool"]) if names[0]["spool"] else None
+        others = roots if disk is not None else [spool] if spool is not None else []
+        for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
+            box, disk = (box, add(other)) if disk is None else (add(other), disk)
+        dead = Dead(box, disk, locks, spool)
+        skip_dropped(dead)
+        if not dead.has_ended:
+            raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
+    except BaseException:
+        for lock in locks:
+            lock.close()
+        for folder in folders:
+            folder.close()
+        raise
+    return dead
+
+
+def peek(path: Path, *, foreign: bool = False) -> Dead:
+    """Return a record for reading. Nothing is locked or changed, and its process may run.
+
+    Raises:
+        FolderError: The folder is unsafe, or is not a record.
+        OSError: It cannot be read, or its process has changed it meanwhile.
+        ValueError, TypeError: Its values are senseless.
+    """
+    folder = Folder.open(path, foreign=foreign, probe=False)
+    try:
+        if not read_names(folder)[0]:
+            raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
+        box = is_box(folder.names())
+        dead = Dead(folder if box else None, None if box else folder, [], None)
+        skip_dropped(dead)
+    except BaseException:
+        folder.close()
+        raise
+    return dead
+
+
+def oldest_first(paths: Iterable[Path]) -> list[Path]:
+    """Return records in the order in which their processes began them; those that cannot be read come first."""
+    return sorted(paths, key=lambda path: (_created_ns(path), path))
+
+
+def _created_ns(path: Path) -> int:
+    try:
+        with closing(Folder.open(path, foreign=True, probe=False)) as folder:
+            return int(read_names(folder)[0][0]["created_ns"])
+    except Exception:  # whoever uses the record reports it
+        return 0
+
+
+def unsettled(dead: Dead) -> int:
+    """Return the number of items that no backend has acknowledged."""
+    found = [dead.journals[name].account() for name in ("metrics", "logs", "traces")]
+    return sum(each.waiting + each.on_disk for each in found)
+
+
+def skip_dropped(dead: Dead) -> None:
+    """Pass the items before the oldest file of a journal, which the process has dropped, and counted."""
+    for name, journal in dead.journals.items():
+        first = journal.segments[0].first if journal.segments else 0
+        if name != "metrics" and journal.reader != "nobody" and first > journal.settled + 1:
+            adopt(journal, first - 1)
+
+
+def damaged_ends(dead: Dead) -> int:
+    """Return the number of files on the disk with something behind the last whole record of their journal.
+
+    Nobody knows how many items it was. After a kill in the middle of a write the items are in the box, too.
+    """
+    found = 0
+    for name, journal in dead.journals.items() if dead.disk is not None else ():
+        segments = {each.name: each for each in journal.segments if each.where == DISK}
+        for file in files_of(dead.disk, name):  # type: ignore[arg-type]  # there is one
+            segment = segments.get(file)
+            following = int(file[len(name) + 1 :].partition(".")[0]) if segment is None else segment.next
+            whole = HEAD.size if segment is None else segment.end
+            if following >= journal.next and dead.disk.status(file).st_size > whole:  # type: ignore[union-attr]
+                found += 1
+                if segment is not None:
+                    segment.is_damaged = True
+    return found

@@ -1,0 +1,91 @@
+"""The requests in which a record is delivered: outboxes of its journals, with encoders as those of its process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monitel.blackbox.disk import load
+from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
+from monitel_otlp.export.sender import Outbox
+from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.windows import Mapping, WindowPoints
+from monitel_otlp.messages.request import LEVELS, REQUESTS, record_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.blackbox.recovery import Dead
+
+_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
+#: The journals whose items are sent to the endpoint of each signal, in their order.
+JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
+
+
+def mapping_of(identity: dict[str, Any]) -> Mapping:
+    """Return how the windows of a process become points."""
+    return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
+
+
+def add_settled(dead: Dead) -> Totals:
+    """Return the running totals of a process, with the items that it has settled after it has stored them.
+
+    To be called before such items are removed.
+    """
+    journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
+    if isinstance(journal.fold, Totals):
+        return journal.fold
+    definitions, stored = Definitions(dead.names.__getitem__), dead.totals[:2]
+    totals = Totals(definitions, histograms=mapping.totals_of_histograms, after_ns=mapping.after_ns, stored=stored)
+    for item in dead.items("metrics", totals.number + 1):
+        if item.number > journal.settled:
+            break
+        if item.last > journal.settled:
+            item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
+        if item.number <= totals.number < item.last:
+            _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
+        if item.number > totals.number:
+            totals.pass_dropped(item.number)
+            totals.add([item], item.last)
+    journal.fold = totals
+    return totals
+
+
+def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
+    """Return the journals of each signal, with encoders as those of the process."""
+    resource, totals = dead.names[0].get("resource", b""), add_settled(dead)
+    encoders = {
+        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping_of(dead.names[0]))),
+        "readings": ReadingsEncoder(resource),
+        "logs": LogsEncoder(resource),
+        "traces": SpansEncoder(resource),
+        "steps": SpansEncoder(resource),
+    }
+    return {
+        signal: [Outbox(dead.journals[name], encoders[name], _MOST.get(name, 500)) for name in names]
+        for signal, names in JOURNALS_OF.items()
+    }
+
+
+def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
+    """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
+    for signal, outboxes in outboxes_of(dead).items():
+        for outbox in outboxes:
+            while (found := outbox.next()) is not None or load(outbox.journal):
+                if found is not None:
+                    outbox.settle(*found, delivered=count(found[0]))
+                    if found[1].body:
+                        yield signal, found[1].body
+
+
+def oldest_ns(dead: Dead, signal: str) -> int | None:
+    """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
+    outbox = outboxes_of(dead)[signal][0]
+    while (found := outbox.next()) is None and load(outbox.journal):
+        pass
+    times = _times(REQUESTS[signal].FromString(found[1].body), signal) if found is not None else ()
+    return min(times, default=None)
+
+
+def _times(message: Any, signal: str) -> Iterator[int]:
+    for records in record_lists(message, LEVELS[signal]):
+        yield from (each.end_time_unix_nano if signal == "traces" else each.time_unix_nano for each in records)
