@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.integration.training import check, check_events, train
 
-from monitel_otlp.spool.discovery import find_spools
+from monitel_otlp.discovery import find_spools
 
 if TYPE_CHECKING:
     import subprocess

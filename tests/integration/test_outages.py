@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integration.training import check, check_accounts, check_events, train, training
 
-from monitel_otlp.spool.discovery import find_spools
+from monitel_otlp.discovery import find_spools
 
 if TYPE_CHECKING:
     import subprocess
