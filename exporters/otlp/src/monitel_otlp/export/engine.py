@@ -174,11 +174,12 @@ class Engine:
             doing=lambda: describe(ranges),
             counters=self._readings.plain,
             readings=lambda: self.box.journals["readings"].next,
-            totals=lambda: self.recorder.reported(frozenset(REPORTED)),
+            totals=lambda: self._reported,
             numbers=self.recorder.last_numbers,
             event=lambda: self.recorder.last_event or None,
         )
-        self.box.open_windows = self.recorder.open_windows
+        self._reported: list[tuple[int, int, float, int, float]] = []
+        self.box.open_windows = self._open_windows
         self.box.flushes.append(self._flush)
         self._crashes = CrashStacks(self.box)
         self.box.start()
@@ -187,6 +188,11 @@ class Engine:
             sender.start()
         if self._leftovers is not None:
             self._leftovers.collect()
+
+    def _open_windows(self) -> tuple[bytes, tuple[int, ...]]:
+        """Return the open windows, and keep the totals of that moment; with the lock of the journal held."""
+        self._reported = self.recorder.reported(frozenset(REPORTED))
+        return self.recorder.open_windows()
 
     @property
     def spool_dir(self) -> Path:
