@@ -203,12 +203,10 @@ class Recorder:
             self.lost[signal] += items
 
     def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
-        """Return the number of the definition, and the totals, of each series of some Stats."""
-        return [
-            (number, series.count, series.sum, series.windows, series.largest)
-            for definition, (number, series) in self._stats.copy().items()
-            if definition.name in names
-        ]
+        """Return the number of a definition, and the totals, of each series of some Stats."""
+        stats = self._stats.copy().items()
+        found = {series: number for definition, (number, series) in stats if definition.name in names}
+        return [(number, each.count, each.sum, each.windows, each.largest) for each, number in found.items()]
 
     def last_numbers(self) -> list[tuple[int, int, float]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
