@@ -19,7 +19,6 @@ from monitel._window_py import (
     own_add,
     set_step,
     set_value_hook,
-    untrack,
 )
 
 if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
@@ -35,7 +34,6 @@ if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0
             own_add,
             set_step,
             set_value_hook,
-            untrack,
         )
 
 __all__ = [
@@ -48,5 +46,4 @@ __all__ = [
     "own_add",
     "set_step",
     "set_value_hook",
-    "untrack",
 ]

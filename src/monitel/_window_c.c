@@ -1183,19 +1183,6 @@ window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return step_object(read_step());
 }
 
-static PyObject *
-window_untrack(PyObject *Py_UNUSED(module), PyObject *object)
-{
-    if ((Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || PyType_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "untrack() takes an instance of a Python class, got %R", object);
-        return NULL; /* built-in types such as functions cannot be deallocated untracked */
-    }
-    if (PyObject_IS_GC(object)) {
-        PyObject_GC_UnTrack(object);
-    }
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef window_functions[] = {
     {"live", window_live, METH_NOARGS, PyDoc_STR("Return all live Stats, oldest first.")},
     {"expired", window_expired, METH_NOARGS,
@@ -1212,8 +1199,6 @@ static PyMethodDef window_functions[] = {
      PyDoc_STR("Set the hook(stat, value) -> float | None that converts values, and return the previous one.")},
     {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
     {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("Return the training step; None when never set.")},
-    {"untrack", window_untrack, METH_O,
-     PyDoc_STR("Untrack an object that cannot be part of a cycle, so that garbage collections skip it.")},
     {NULL, NULL, 0, NULL},
 };
 

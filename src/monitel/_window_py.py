@@ -477,10 +477,6 @@ def get_step() -> int | None:
     return _step
 
 
-def untrack(_object: object) -> None:
-    """Do nothing: only C can untrack an object, so that garbage collections skip it."""
-
-
 def _renew_lock() -> None:
     global _process_lock
     _process_lock = RLock()

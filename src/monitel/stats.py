@@ -266,7 +266,7 @@ class Stat(Accumulator):
                 continue
             content = held.content
             if held.samples is not None:
-                snapshot = Snapshot(*(getattr(window, name) for name in Snapshot._fields))
+                snapshot = Snapshot(*window[1:])
                 content = encode(OpenWindow(self._serial, held.number, True, 0, snapshot))
             window_sinks.send(self._definition, window, content)
             found.append((held.number, window))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel._window import untrack
 from monitel.aggregation import Aggregation
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ def _definition(  # noqa: PLR0917  called by pickle
     return StatDefinition(name, aggregations, unit, description, MappingProxyType(attributes), monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """One closed window of one Stat.
 
     It has all numbers, whatever aggregations were requested, except ``stddev`` and ``histogram``.
@@ -79,7 +77,7 @@ class Window:
     definition: StatDefinition
     start_ns: int
     end_ns: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
     sum: float
     min: float
     max: float
@@ -89,11 +87,6 @@ class Window:
     last_step: int | None
     stddev: float | None = None
     histogram: Histogram | None = None
-
-    def __post_init__(self) -> None:
-        untrack(self)  # a window is never part of a cycle, and a queue may hold 100,000 of them
-        if self.histogram is not None:
-            untrack(self.histogram)
 
     @property
     def name(self) -> str:
@@ -188,8 +181,7 @@ class Window:
             numbers["last"] = last.last
         else:  # pending samples only, or none of them: their numbers, to the last digit
             numbers = {name: getattr(self if self.count else other, name) for name in _NUMBERS}
-        return replace(
-            other,
+        return other._replace(
             start_ns=min(self.start_ns, other.start_ns),
             end_ns=max(self.end_ns, other.end_ns),
             discarded=self.discarded + other.discarded,

@@ -189,9 +189,9 @@ def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
         yield operation
 
 
-@covers("set_step get_step set_value_hook untrack live expired")
+@covers("set_step get_step set_value_hook live expired")
 def functions_of_windows(_folder: Path) -> Iterator[Callable[[], object]]:
-    """The step, the hook of values and the garbage collector."""
+    """The step, and the hook of values."""
 
     def operation() -> None:
         _window.set_step(BIG)
@@ -207,8 +207,5 @@ def functions_of_windows(_folder: Path) -> Iterator[Callable[[], object]]:
         _window.set_value_hook(lambda _stat, _value: TEXT)  # type: ignore[arg-type,return-value,unused-ignore]
         refused(TypeError, stat.add, TEXT)
         _window.set_value_hook(previous)
-        refused(TypeError, _window.untrack, [])
-        refused(TypeError, _window.untrack, BIG)
-        _window.untrack(stat)
 
     yield operation
