@@ -19,7 +19,6 @@ from monitel.open_windows import forget, live_stats, open_windows
 from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
-from monitel_otlp.metrics.series import LoggedNumber
 
 if TYPE_CHECKING:
     from monitel.blackbox.box import Box
@@ -48,7 +47,8 @@ class Recorder:
         discarded: Number of samples that ``max_samples`` kept out.
         definitions: The definitions by their numbers.
         lost: Number of items of each signal that could not be recorded.
-        numbers: The last number of each series of ``monitel.log()``.
+        numbers: The last number of each series of ``monitel.log()``, as in a record: number of the definition, time in
+            Unix ns, value.
         folded: Number of ranges that are part of a complete folded span.
         last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
@@ -69,7 +69,7 @@ class Recorder:
         self.definitions: dict[int, Definition] = {}
         self.lost: Counter[str] = Counter()
         self.nonfinite = self.discarded = self.folded = 0
-        self.numbers: dict[Series, LoggedNumber] = {}
+        self.numbers: dict[Series, tuple[int, int, Any]] = {}
         self.last_event = b""
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
@@ -121,11 +121,11 @@ class Recorder:
         """Append the numbers of one ``monitel.log()`` call."""
         attributes, time_ns = logged.attributes, logged.time_ns
         identity = self._table.identity(attributes)
-        found: list[tuple[int, int, float]] = []
+        found: list[tuple[int, int, Any]] = []
         for name, value in logged.data.items():
             series = self._table.of_number(name, attributes, identity)
-            self.numbers[series] = LoggedNumber(value, time_ns)
-            found.append((series.number or self._new_number(series), time_ns, value))
+            last = self.numbers[series] = series.number or self._new_number(series), time_ns, value
+            found.append(last)
         try:
             payload = marshal.dumps(found, 2)
         except ValueError:  # an earlier handler has changed the values
@@ -141,7 +141,7 @@ class Recorder:
         if isinstance(event, monitel.RunConfig):
             attributes, body = {}, plain_record(event.config)
         elif isinstance(event, monitel.LoggedNumbers):
-            attributes, body = dict(event.attributes), dict(event.data)
+            attributes, body = dict(event.attributes), event.data
         else:
             attributes = event.data
         record = (
@@ -208,9 +208,9 @@ class Recorder:
         found = {series: number for definition, (number, series) in stats if definition.name in names}
         return [(number, each.count, each.sum, each.windows, each.largest) for each, number in found.items()]
 
-    def last_numbers(self) -> list[tuple[int, int, float]]:
+    def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
-        return [(series.number, last.time_ns, last.value) for series, last in self.numbers.copy().items()]
+        return [*self.numbers.copy().values()]
 
     def _new_stat(self, definition: monitel.StatDefinition) -> tuple[int, Series]:
         series = self._table.of_stat(definition)

@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
@@ -41,13 +41,6 @@ _log = logging.getLogger("monitel.otlp")
 
 SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
 _OVERFLOW = "otel.metric.overflow"
-
-
-class LoggedNumber(NamedTuple):
-    """A number of ``monitel.log()``, and its time in Unix ns."""
-
-    value: float
-    time_ns: int
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel_otlp.metrics.series import LoggedNumber, Series
+    from monitel_otlp.metrics.series import Series
     from monitel_otlp.values.run_values import Scalar
 
 STEP_TIME = "training.step.duration"
@@ -44,17 +44,19 @@ class Latest(NamedTuple):
     progress: Progress
 
 
-def latest(series: Iterable[Series], numbers: Mapping[Series, LoggedNumber], config: Mapping[str, Scalar]) -> Latest:
+def latest(
+    series: Iterable[Series], numbers: Mapping[Series, tuple[int, int, Any]], config: Mapping[str, Scalar]
+) -> Latest:
     """Return the values of this process. It touches no file, takes no lock, and releases the GIL between slices.
 
     Args:
         series: All series of the pipeline.
-        numbers: The last number of each series of ``monitel.log()``.
+        numbers: The last number of each series of ``monitel.log()``, as :class:`Recorder` has them.
         config: The configuration of the process by dotted name.
     """
     logged = [
-        Value(each.name, attributes_of(each.attributes), each.definition.unit, float(last.value), last.time_ns)
-        for each, last in numbers.items()
+        Value(each.name, attributes_of(each.attributes), each.definition.unit, float(value), time_ns)
+        for each, (_, time_ns, value) in numbers.items()
     ]
     pace = Pace()
     windows: list[Value] = []
