@@ -12,7 +12,6 @@ import monitel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pytest
     from tests.support.inbox import Inbox
 
     from monitel_otlp import Pipeline

@@ -365,7 +365,8 @@ class Box:
 
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
-        if self.disk is not None and not self._keeps_disk and all(each.settled >= each.next - 1 for each in self.journals.values()):
+        is_settled = all(each.settled >= each.next - 1 for each in self.journals.values())
+        if self.disk is not None and is_settled and not self._keeps_disk:
             with suppress(OSError):
                 self.disk.remove()
 

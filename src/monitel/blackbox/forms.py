@@ -1,7 +1,7 @@
 """What the records of a journal, its names and a snapshot hold, as plain values.
 
-Each kind of record (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version reads
-what an earlier one has left.
+Each kind of record (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version
+reads what an earlier one has left.
 
 ========  ======================================================================================================
 EVENT     a :class:`LogRecord`
@@ -16,8 +16,8 @@ A snapshot has these values, each of which may be missing:
 
 ========  ======================================================================================================
 doing     what the process does: ``step``, ``first_step``, ``waits`` (key, thread, seconds so far), ``ranges`` (name,
-          seconds), ``activity`` (name, seconds), ``thread``, ``stage`` (name, whether it waits for other ranks, seconds,
-          thread; or None), ``goodput``
+          seconds), ``activity`` (name, seconds), ``thread``, ``stage`` (name, whether it waits for other ranks,
+          seconds, thread; or None), ``goodput``
 counters  metric, unit, description, serialized attributes, total, time at which it was zero, and start, time and total
           of the last point (or None), of each counter
 readings  number of the next item of the journal of readings: the counters are as of this item

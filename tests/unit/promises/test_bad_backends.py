@@ -18,15 +18,14 @@ from tests.unit.promises.spool_content import cat
 
 import monitel
 from monitel import COUNT, Stat
+from monitel.blackbox.folder import Folder
 from monitel.profiler import record_function
+from monitel_otlp.export.rejected import read
 
 grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
 trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
 
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
-
-from monitel.blackbox.folder import Folder
-from monitel_otlp.export.rejected import read
 
 if TYPE_CHECKING:
     import socket

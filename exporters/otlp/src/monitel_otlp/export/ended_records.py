@@ -37,7 +37,9 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
     def add(path: Path) -> Folder:
         folder = Folder.open(path, foreign=foreign)
         folders.append(folder)
-        if is_alive(folder) or (lock := Lock.take(folder)) is None:
+        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
+        alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
+        if alive or (lock := Lock.take(folder)) is None:
             raise FolderError(
                 f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
             )

@@ -22,6 +22,7 @@ from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
+from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
 from monitel_otlp.export.account import Account
 from monitel_otlp.export.activity import describe
@@ -30,7 +31,6 @@ from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
-from monitel_otlp.metrics.series import MILLISECOND_NS
 from monitel_otlp.export.sender import Outbox, Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
@@ -40,7 +40,7 @@ from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
-from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
+from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.factory import make_transports
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.folder import Folder
-
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.metrics.series import Series
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
@@ -486,7 +485,7 @@ class Engine:
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:
             rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
-            _log.warning("a request was rejected, and is in %s: %s", folder.path / rejected.REJECTED, reason)
+            _log.warning("a request was rejected, and is in %s: %s", folder.path / REJECTED, reason)
 
         self.box.on_disk(write)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+
 from monitel.blackbox.disk import load
+from monitel.blackbox.record import Item
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
 from monitel_otlp.export.sender import Outbox
 from monitel_otlp.export.totals import Definitions, Totals
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.recovery import Dead
 
+_BATCH = 500
 _MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
 #: The journals whose items are sent to the endpoint of each signal, in their order.
 JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
@@ -29,13 +33,24 @@ def mapping_of(identity: dict[str, Any]) -> Mapping:
 def add_settled(dead: Dead) -> Totals:
     """Return the running totals of a process, with the items that it has settled after it has stored them.
 
-    To be called before such items are removed.
+    The items are encoded once more, because their series have begun with them, and their last points have times. To be
+    called before such items are removed.
     """
     journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
     if isinstance(journal.fold, Totals):
         return journal.fold
     definitions, stored = Definitions(dead.names.__getitem__), dead.totals[:2]
     totals = Totals(definitions, histograms=mapping.totals_of_histograms, after_ns=mapping.after_ns, stored=stored)
+    points, batch = WindowPoints(mapping), list[Item]()
+
+    def add() -> None:
+        if batch:
+            totals.pass_dropped(batch[0].number)
+            draft = totals.draft()
+            points.write(batch, draft, ResourceMetrics().scope_metrics.add().metrics)
+            totals.commit(batch[-1].last, draft)
+            batch.clear()
+
     for item in dead.items("metrics", totals.number + 1):
         if item.number > journal.settled:
             break
@@ -43,9 +58,10 @@ def add_settled(dead: Dead) -> Totals:
             item, _ = item.split(journal.settled + 1 - item.number)  # noqa: PLW2901  the rest is sent
         if item.number <= totals.number < item.last:
             _, item = item.split(totals.number + 1 - item.number)  # noqa: PLW2901
-        if item.number > totals.number:
-            totals.pass_dropped(item.number)
-            totals.add([item], item.last)
+        if len(batch) >= _BATCH or (batch and item.number > batch[-1].last + 1):
+            add()
+        batch.append(item)
+    add()
     journal.fold = totals
     return totals
 

@@ -137,7 +137,7 @@ class Recorder:
 
     def event(self, event: monitel.Event) -> None:
         """Append an event."""
-        body = None
+        body: Any = None
         if isinstance(event, monitel.RunConfig):
             attributes, body = {}, plain_record(event.config)
         elif isinstance(event, monitel.LoggedNumbers):

@@ -82,8 +82,8 @@ class Encoder:
 class MetricsEncoder(Encoder):
     """Encodes windows and logged numbers.
 
-    Each request has the current queue size of the pipeline: Prometheus orders samples by resource, so each request needs
-    a sample with the current time.
+    Each request has the current queue size of the pipeline: Prometheus orders samples by resource, so each request
+    needs a sample with the current time.
 
     Args:
         resource: As for :class:`Encoder`.
@@ -148,7 +148,7 @@ class LogsEncoder(Encoder):
         super().__init__("logs", resource)
         self._mapping = EventMapping()
 
-    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+    def _fill(self, scopes: Any, items: Sequence[Item], _draft: None) -> tuple[int, int]:
         of_scope: dict[str, Any] = {}
         records = lost = 0
         for item in items:
@@ -183,7 +183,7 @@ class SpansEncoder(Encoder):
         super().__init__("traces", resource)
         self._mapping = RangeMapping()
 
-    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+    def _fill(self, scopes: Any, items: Sequence[Item], _draft: None) -> tuple[int, int]:
         scope = scopes.add()
         write_scope(scope)
         lost = 0

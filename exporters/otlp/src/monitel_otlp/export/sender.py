@@ -72,10 +72,10 @@ class Outbox:
     def next(self) -> tuple[Sequence[Item], Encoded] | None:
         """Return the items to send now, and their request; None if there are none, or the disk has to load them."""
         if not self._parts:
-            items = self.journal.read(self._most)
-            if not items:
+            read = self.journal.read(self._most)
+            if not read:
                 return None
-            self._parts = [items]
+            self._parts = [read]
         if self._encoded is None:
             items = self._parts[0]
             if self.encoder.totals is not None:

@@ -94,8 +94,8 @@ class Series:
     def finite(self, window_sum: float) -> float | None:
         """Return the sum of a window as it counts in the total; None if it is left out.
 
-        That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look like
-        a restart.
+        That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look
+        like a restart.
         """
         falls = self.definition.monotonic and window_sum < 0
         return window_sum if math.isfinite(window_sum) and not falls else None

@@ -1,7 +1,7 @@
 """Metric points of windows and logged numbers.
 
-Each requested aggregation becomes one metric, e.g. ``train.loss.mean``: COUNT and SUM become sums, HISTOGRAM a histogram
-or percentiles, others gauges. A logged number becomes a gauge with its name.
+Each requested aggregation becomes one metric, e.g. ``train.loss.mean``: COUNT and SUM become sums, HISTOGRAM a
+histogram or percentiles, others gauges. A logged number becomes a gauge with its name.
 
 The temporality decides only the value and the start time of monotonic sums and of histograms: all samples since the
 start of the series, or those of one window. Sums that are not monotonic are always cumulative. A cumulative sum begins
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.record import Item
     from monitel_otlp.export.rows import Row
-    from monitel_otlp.export.totals import Draft, Series
+    from monitel_otlp.export.totals import Draft
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -168,7 +168,7 @@ class SeriesTable:
                 overflows = owner not in self._overflowing
                 self._overflowing.add(owner)
             # May destruct a Stat with the same key.
-            plain = plain_attributes(dict(attributes))
+            plain: dict[str, Any] = plain_attributes(dict(attributes))
             created = Series(name, definition, plain, tuple(key_values(plain)))
             series = self._series.setdefault(key, created)
             if series is created:
