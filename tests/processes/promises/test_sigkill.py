@@ -358,7 +358,7 @@ def test_forked_child_and_its_parent_die_separately(tmp_path: Path, receiver: Re
 
 
 def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
-    """The telemetry before it is collected while the new program runs, without ``process.died``."""
+    """The new program is shown as such while it runs; the telemetry before it is collected when it ends."""
     with running(tmp_path, receiver.url) as job:
         job.do("configure()\nmonitel.emit('left', number=1)")
         job.send("os.execv(sys.executable, [sys.executable, '-c', 'print(\"new\", flush=True); input()'])")
@@ -366,8 +366,9 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
         assert "new\n" == job.process.stdout.readline()
         (found,) = autopsy(job.pid)["processes"]
         assert found["replaced_by_exec"]
-        replay(tmp_path / "spool", receiver.url)
-    assert ["left"] == receiver.record_names()
+        assert 1 == command("replay", "--endpoint", receiver.url).status
+    replay(tmp_path / "spool", receiver.url)
+    assert 1 == receiver.record_names().count("left")
 
 
 def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver) -> None:
@@ -486,7 +487,9 @@ def test_killed_collector_loses_and_doubles_nothing(left: Path, tmp_path: Path) 
         shutil.copytree(kept, left)
         line = int(whole * (0.2 + 0.7 * number / _COLLECTORS))  # before it, the command starts
         assert -signal.SIGKILL == status_of(collect_in_a_child(spool, lambda: lines.kill_at(line)))  # noqa: B023
-        assert spooled(spool) in (([], [], 0), ([0, 1, 2], [4], 1)), line
+        events, counts, deaths = spooled(spool)  # the rest is in the box
+        assert ([*range(len(events))], [4][: len(counts)]) == (events, counts), line
+        assert deaths <= 1, line
         status_of(collect_in_a_child(spool, lambda: None))
         assert ([0, 1, 2], [4], 1) == spooled(spool), line
         assert [] == [*left.parent.iterdir()], line
@@ -499,7 +502,7 @@ def begin_together(gate: int, opened: int) -> None:
 
 
 def test_collectors_share_what_dead_processes_have_left(tmp_path: Path) -> None:
-    """Three collectors that begin together collect each of eight processes once."""
+    """Three collectors that begin together collect each of nine processes once."""
     with running(tmp_path, "http://127.0.0.1:9") as job:
         job.do(
             "configure()\nfor n in range(8):\n child = os.fork()\n if not child:\n"
@@ -512,15 +515,14 @@ def test_collectors_share_what_dead_processes_have_left(tmp_path: Path) -> None:
     assert [1, 1, 1] == [*map(status_of, children)]
     os.close(gate)
     numbers, _, deaths = spooled(spool)
-    assert ([*range(8)], 8) == (sorted(numbers), deaths)
+    assert ([*range(8)], 9) == (sorted(numbers), deaths)  # the parent was killed, too
 
 
 def test_full_disk_keeps_the_record_for_the_next_collector(left: Path, tmp_path: Path) -> None:
     """A collector that cannot write names the problem; the next one delivers everything once."""
     for size in (0, 100, 40_000):
         assert 1 == status_of(collect_in_a_child(tmp_path / "spool", lambda: limit_files(size)))  # noqa: B023
-        assert left.exists()
-        assert ([], [], 0) == spooled(tmp_path / "spool")
+        assert left.exists()  # the rest, in whole files
     status_of(collect_in_a_child(tmp_path / "spool", lambda: None))
     assert ([0, 1, 2], [4], 1) == spooled(tmp_path / "spool")
 

@@ -67,7 +67,7 @@ def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
             receiver.wait_until(lambda: 10 == len(numbers(receiver)))
             pipeline.shutdown()
         left = cat(capsys, tmp_path / "spool")
-        assert (2, {"metrics"}) == (len(left.requests), {signal for signal, _ in left.requests})
+        assert {"metrics"} == {signal for signal, _ in left.requests}
 
 
 def test_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_path: Path) -> None:
