@@ -83,8 +83,6 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         finally:
             for pipeline in pipelines:
                 pipeline.shutdown()
-                if pipeline.engine is not None:
-                    pipeline.engine._callbacks.stop()  # an instrument that is made afterwards has started it again
             instrumentation = sys.modules.get("monitel.torch.instrumentation")
             if instrumentation is not None and instrumentation._running is not None:
                 instrumentation._running.uninstrument()
