@@ -62,8 +62,8 @@ class Recorder:
         self._traces, self._steps = box.journals["traces"], box.journals["steps"]
         self._ranges = ranges
         self._range_mapping = range_mapping
-        self._stats: dict[monitel.StatDefinition, tuple[int, Series]] = {}
-        self._serials: dict[int, int] = {}  # of Stats: numbers of their definitions
+        self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
+        self._series: dict[Series, int] = {}  # of Stats, and the number of a definition
         self._ns = Timestamps().ns
         self._failed = False
         self.definitions: dict[int, Definition] = {}
@@ -74,11 +74,10 @@ class Recorder:
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         """Append a window that closes; a sink of windows."""
-        number, series = self._stats.get(definition) or self._new_stat(definition)
+        serial, key_number = key(content)
+        number, series = self._stats.get(serial) or self._new_stat(serial, definition)
         payload = marshal.dumps((number, content), 2)
         finite = series.finite(window.sum)
-        serial, key_number = key(content)
-        self._serials[serial] = number
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
             self._metrics.append(WINDOW, payload)
             forget(serial, key_number)
@@ -95,15 +94,13 @@ class Recorder:
     def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
         """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
         content, serials = open_windows()
-        known = self._serials
+        known = self._stats
         if not known.keys() >= set(serials) or len(known) > _MOST_SERIALS + 2 * len(serials):
-            live = {
-                stat._serial: (self._stats.get(stat.definition) or self._new_stat(stat.definition))[0]
-                for stat in live_stats()
-            }
-            kept = {serial: known[serial] for serial in serials if serial in known}
-            known = self._serials = {**kept, **live}
-        return content, tuple(known.get(serial, -1) for serial in serials)
+            live = {stat._serial: stat.definition for stat in live_stats()}
+            self._stats = known = {serial: known[serial] for serial in (*serials, *live) if serial in known}
+            for serial in live.keys() - known:
+                self._new_stat(serial, live[serial])
+        return content, tuple(known[serial][0] if serial in known else -1 for serial in serials)
 
     def take_rest(self) -> None:
         """Append the windows that are still open, or wait for values on a device, with their known samples.
@@ -204,19 +201,18 @@ class Recorder:
 
     def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
         """Return the number of a definition, and the totals, of each series of some Stats."""
-        stats = self._stats.copy().items()
-        found = {series: number for definition, (number, series) in stats if definition.name in names}
+        found = {each: number for each, number in self._series.copy().items() if each.definition.name in names}
         return [(number, each.count, each.sum, each.windows, each.largest) for each, number in found.items()]
 
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [*self.numbers.copy().values()]
 
-    def _new_stat(self, definition: monitel.StatDefinition) -> tuple[int, Series]:
+    def _new_stat(self, serial: int, definition: monitel.StatDefinition) -> tuple[int, Series]:
         series = self._table.of_stat(definition)
         suffixes = tuple(aggregation.suffix for aggregation in definition.aggregations)
-        found = self._define(STAT, "Stat", series, suffixes), series
-        self._stats[definition] = found
+        found = self._stats[serial] = self._define(STAT, "Stat", series, suffixes), series
+        self._series[series] = found[0]
         return found
 
     def _new_number(self, series: Series) -> int:

@@ -170,7 +170,7 @@ class WindowPoints:
         for rows in by_series.values():
             lost += self._write_series(rows, points)
             pause()
-        for index in range(len(metrics) - 1, -1, -1):  # of rows that could not be encoded
+        for index in range(len(metrics) - 1, -1, -1) if lost else ():  # of rows that could not be encoded
             if not getattr(metrics[index], metrics[index].WhichOneof("data")).data_points:
                 del metrics[index]
         return points.number, lost
