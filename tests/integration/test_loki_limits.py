@@ -35,7 +35,7 @@ def test_refused_events_are_counted_and_the_others_are_stored(
     stack: Stack, loki: Loki, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two events beyond Loki's limits among 43: only these two are dropped, and each is set aside with its reason."""
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
+    from tests.support.spools import rejected_in
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", stack.endpoint)
     (tmp_path / "refused.py").write_text(REFUSED)
@@ -49,8 +49,11 @@ def test_refused_events_are_counted_and_the_others_are_stored(
     for reason in ("structured metadata too large", "max entry size"):
         (line,) = (each for each in done.stderr.splitlines() if reason in each.lower())
         assert "rejected a request" in line
-    kept = [logs.ExportLogsServiceRequest.FromString(file.read_bytes()) for file in tmp_path.rglob("rejected/*.binpb")]
-    names = [record.event_name for each in kept for record in each.resource_logs[0].scope_logs[0].log_records]
+    names = [
+        record.event_name
+        for each in rejected_in(tmp_path)
+        for record in each.resource_logs[0].scope_logs[0].log_records
+    ]
     assert {"large", "run.config"} <= set(names)  # one or two stored ones may be beside them
 
 
@@ -83,6 +86,6 @@ def test_old_events_are_stored_with_their_own_times(loki: Loki, python: Python, 
         times[hours] = json.loads(python("train.py", hours).stdout)
         command = ("-m", "monitel_otlp", "replay", "spool", "--endpoint", f"{loki.url}/otlp")
         printed = python(*command, returncode=int(hours > 24)).stdout
-        assert ("delivered 3 items" if hours < 24 else "set aside in rejected/: 3") in printed
+        assert ("delivered 3 items" if hours < 24 else "set aside in rejected.log: 3") in printed
     expected = [*times[23], *times[0]]
     assert expected == [record.time_ns for record in loki.records(hours=30)]

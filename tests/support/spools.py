@@ -12,11 +12,13 @@ from tests.support.inbox import DEADLINE, points_of, records_of
 from tests.support.validity.requests import assert_valid
 
 from monitel.blackbox.box import Box
+from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, Definition
 from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
 from monitel_otlp.configuration import describe_process
-from monitel_otlp.discovery import find_spools
+from monitel_otlp.discovery import REJECTED, find_spools
+from monitel_otlp.export import rejected
 from monitel_otlp.export.ended_records import oldest_first, peek
 from monitel_otlp.export.record_requests import peeked
 from monitel_otlp.messages.request import REQUESTS
@@ -62,6 +64,15 @@ def requests_in(root: Path) -> list[tuple[str, Any]]:
     for path in oldest_first(folders(root)):
         with closing(peek(path)) as dead:
             found += [(signal, REQUESTS[signal].FromString(body)) for signal, body in peeked(dead)]
+    return found
+
+
+def rejected_in(root: Path) -> list[Any]:
+    """Return the messages of the requests that a backend has rejected, in all records below a folder."""
+    found = []
+    for path in root.rglob(REJECTED):
+        with closing(Folder.open(path.parent)) as folder:
+            found += [REQUESTS[each.signal].FromString(each.body) for each in rejected.read(folder)]
     return found
 
 

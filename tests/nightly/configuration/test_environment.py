@@ -16,16 +16,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.inbox import points_of, records_of
+from tests.support.spools import requests_in
 
 import monitel
 import monitel_otlp
 from monitel.launcher import VARIABLES, launch_attributes
-from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monitel_otlp.messages.request import FrozenRequest
 
 pytestmark = pytest.mark.usefixtures("no_name_server")
 
@@ -117,7 +116,7 @@ def record() -> None:
     monitel.emit("epoch")
 
 
-def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
+def trained(variables: Mapping[str, str]) -> tuple[str, list[tuple[str, Any]]]:
     """Run a pipeline with a window and an event; return its output with its repr, and the requests in its spool."""
     output = io.StringIO()
     handler = logging.StreamHandler(output)
@@ -136,7 +135,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
             output.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
         finally:
             logging.getLogger().removeHandler(handler)
-        kept = list(Spool(Path(pipeline.spool_dir)).peek())
+        kept = requests_in(Path(pipeline.spool_dir))
     return output.getvalue(), kept
 
 
@@ -152,8 +151,8 @@ def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) 
     if "grpc" in {value.strip() for value in variables.values()}:  # gRPC has its own resolver, which needs a network
         variables = {name: value for name, value in variables.items() if not name.endswith("ENDPOINT")}
     output, kept = trained(variables)
-    windows = [point for request in kept if request.signal == "metrics" for point in points_of(request.message())]
-    events = [record for request in kept if request.signal == "logs" for record in records_of(request.message())]
+    windows = [point for signal, message in kept if signal == "metrics" for point in points_of(message)]
+    events = [record for signal, message in kept if signal == "logs" for record in records_of(message)]
     assert TOKEN not in output
     assert "UnicodeEncodeError" not in output  # the encoder would log it for each request
     assert {"loss.count", "loss"} & {point.metric for point in windows}

@@ -12,6 +12,7 @@ from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.inbox import DEADLINE, Answer, Request, records_of
 from tests.support.producers import make_small
 from tests.support.receiver import MESSAGES
+from tests.support.spools import rejected_in
 
 import monitel
 from monitel_otlp.messages.request import FrozenRequest
@@ -94,9 +95,8 @@ def of(kinds: list[str], *wanted: str) -> set[int]:
 
 
 def set_aside(folder: str | PathLike[str]) -> set[int]:
-    """Return the numbers of the events in ``rejected/``."""
-    requests = [MESSAGES["logs"][0].FromString(path.read_bytes()) for path in Path(folder).rglob("*.binpb")]
-    return {record.attributes["number"] for request in requests for record in records_of(request)}
+    """Return the numbers of the events in ``rejected.log``."""
+    return {record.attributes["number"] for request in rejected_in(Path(folder)) for record in records_of(request)}
 
 
 @pytest.mark.parametrize(

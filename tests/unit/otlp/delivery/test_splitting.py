@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import strategies as st
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
 
 import monitel
 from monitel import COUNT, VALUE, Stat
-from monitel_otlp.delivery.request_splitting import split
-from monitel_otlp.messages.request import LEVELS, REQUESTS, SIGNALS, FrozenRequest, count_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -71,56 +65,3 @@ def test_requests_fit_the_default_limit_of_grpc_servers(receiver: Receiver, star
     assert list(range(100)) == [number for each in sorted(requests) for number in each]
     if sorted(requests) != requests:
         pytest.xfail("known fault: requests of one signal leave out of order while the disk thread takes one of them")
-
-
-def message_of(signal: str, sizes: list[list[int]]) -> Any:
-    """Return a message with so many numbered records in each metric (or none) of each resource."""
-    message = REQUESTS[signal]()
-    resources, scopes, records = LEVELS[signal][:3]
-    number = 0
-    for of_resource in sizes:
-        scope = getattr(getattr(message, resources).add(), scopes).add()
-        scope.scope.name = "scope"
-        for index, size in enumerate(of_resource):
-            for _ in range(size):
-                if signal != "metrics":
-                    getattr(scope, records).add(flags=number)
-                elif index % 2:
-                    _last(scope.metrics, index).sum.data_points.add(as_int=number)
-                else:
-                    _last(scope.metrics, index).histogram.data_points.add(count=number)
-                number += 1
-    return message
-
-
-def _last(metrics: Any, index: int) -> Any:
-    name = str(index)
-    if not metrics or metrics[-1].name != name:
-        metrics.add(name=name)
-    return metrics[-1]
-
-
-@st.composite
-def requests(draw: Callable[[st.SearchStrategy[Any]], Any]) -> FrozenRequest:
-    """Draw a request with any weights, none, or none that fit."""
-    signal = draw(st.sampled_from(SIGNALS))
-    message = message_of(signal, draw(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=3)))
-    records = count_records(message, LEVELS[signal])
-    form = draw(st.sampled_from(["weights", "one each", "none", "proportion", "damaged"]))
-    weights = array("I", draw(st.lists(st.integers(0, 3), min_size=records, max_size=records)))
-    items = {"weights": sum(weights), "one each": records, "none": 0}.get(form, draw(st.integers(0, 40)))
-    kept = weights.tobytes() if form in {"weights", "damaged"} else b""
-    synthetic = weights.count(0) if form == "weights" and signal == "traces" else 0
-    if not records:
-        items = 0
-    return FrozenRequest(signal, message.SerializeToString(), items, 7, kept, synthetic)
-
-
-def parts_of(request: FrozenRequest) -> Iterator[FrozenRequest]:
-    """Split a request until nothing can be split."""
-    halves = split(request)
-    if halves is None:
-        yield request
-    else:
-        for half in halves:
-            yield from parts_of(half)

@@ -60,7 +60,7 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
         "or the folders that jobs use by default",
         optional=True,
     )
-    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected/ again")
+    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected.log again")
     _add_destination(command)
     command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
