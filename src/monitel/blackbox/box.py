@@ -219,11 +219,11 @@ class Box:
         """Note a problem, and log the first one of a place."""
         if place == "box":
             self.problem = str(error)
-            effect = "what is recorded now does not survive a kill of this process"
+            noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
         else:
             self.disk_problem = str(error)
-            effect = "what memory cannot hold is dropped"
-        self._warn_once(place, "%s cannot be used, so %s: %s", f"the {place} of {self.name}", effect, error)
+            noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
+        self._warn_once(place, "%s cannot be used, so %s: %s", noun, effect, error)
 
     def _warn_once(self, subject: str, message: str, *arguments: object) -> None:
         if subject not in self._warned:
@@ -440,7 +440,7 @@ class Box:
             self.tend_disk(self._disk_after_s)
         elif not done.wait(timeout):
             return False
-        return not any(_is_in_memory(journal, end) for journal, end in kept)
+        return not any(journal.is_in_memory(end) for journal, end in kept)
 
     # ---- the end
 
@@ -475,7 +475,8 @@ class Box:
             self._mover.join(max(0.0, deadline - time.monotonic()))
         _live.pop(self.name, None)
         moves = self._mover is not None and self._mover.is_alive()
-        left = any(_is_in_memory(journal, journal.next) for journal in self.journals.values())
+        reason = "disk" if self.disk_problem else "exit"
+        left = True in [journal.end(reason) for journal in self.journals.values()]
         if self.folder is not None and self._page is not None:
             context_page.close_page(self._page)
         if self.folder is not None and not left and not moves:
@@ -499,13 +500,6 @@ class Box:
         self.room.renew()
         for journal in self.journals.values():
             journal.abandon()
-
-
-def _is_in_memory(journal: Journal, end: int) -> bool:
-    """Return True if unsettled items before a number are not on the disk, and belong there."""
-    with journal.lock:
-        left = any(each.where != DISK and each.first < end for each, _ in journal.unsettled())
-    return left and journal.reader != "nobody"
 
 
 def is_mine(name: str) -> bool:

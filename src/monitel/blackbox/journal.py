@@ -124,6 +124,7 @@ class Journal:
         self.segments: list[Segment] = []
         self.disk: Folder | None = None
         self.loading: Segment | None = None
+        self._end_reason = ""
         self._reader = "sender"
         self._delivered = self._uncounted = self._left_out = 0
         self._dropped: Counter[str] = Counter()
@@ -409,11 +410,32 @@ class Journal:
         with self.lock:
             if self._reader == "nobody":
                 return Account()
-            disk = sum(items for each, items in self.unsettled() if each.where == DISK)
-            dropped = {reason: items for reason, items in self._dropped.items() if items}
+            left, dropped = Counter[str](), self._dropped.copy()
+            for each, items in self.unsettled():
+                left[each.where] += items
+            disk = left[DISK]
+            if self._end_reason:
+                disk += left[BOX]
+                dropped[self._end_reason] += left[MEMORY]
+            dropped = {reason: items for reason, items in dropped.items() if items}
             recorded = self.next - 1 - self._uncounted
             waiting = recorded - self._delivered - disk - sum(dropped.values())
             return Account(recorded, self._delivered, disk, dropped, waiting)
+
+    def end(self, reason: str) -> bool:
+        """Count what is in anonymous memory as dropped from now on; what is in the box, as on the disk.
+
+        Returns:
+            True if something is left there.
+        """
+        self._end_reason = reason
+        return self.is_in_memory(self.next)
+
+    def is_in_memory(self, end: int) -> bool:
+        """Return True if unsettled items before a number are not on the disk, and belong there."""
+        with self.lock:
+            left = any(each.where != DISK and each.first < end for each, _ in self.unsettled())
+        return left and self._reader != "nobody"
 
     def unsettled(self) -> Iterator[tuple[Segment, int]]:
         """Yield the segments with unsettled items, and their numbers. The caller holds the lock."""

@@ -346,7 +346,11 @@ assert wait_for(pid) == {status}
 """
 
 
-@pytest.mark.parametrize("fork", ["os.fork()", pytest.param("ctypes.CDLL(None).fork()", marks=needs_c, id="C")])
+#: With the GIL, for which no other thread waits: in the child it would wait for a thread that is not there.
+FORK_IN_C = "(sys.setswitchinterval(60), ctypes.PyDLL(None).fork())[1]"
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", pytest.param(FORK_IN_C, marks=needs_c, id="C")])
 def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, fork: str) -> None:
     """``Process.terminate()`` of multiprocessing: the child has the default action, even inside C code."""
     ended = terminate(BEGIN + CHILD.format(fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)

@@ -166,10 +166,6 @@ def configure(
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     if (early := replace_automatic()) is None and _current is not None:
         _current.shutdown()
-    if settings.offline and not silent and not settings.problems and not _automatically:
-        what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
-        place = f"to {settings.spool_root}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
-        _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
     resource = _resource(service_name, resource_attributes, resource)
     shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None
     if shared is not None and shared.rank == 0 and not silent:
@@ -189,6 +185,10 @@ def configure(
         if silent or is_launcher(sys.orig_argv)
         else RunLedger(settings.spool_root, resource.attributes),
     )
+    if settings.offline and not silent and not settings.problems and not _automatically:
+        what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
+        place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
+        _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
     if not silent:
         _set_globals(_current)
         if logging_level is not None and "logs" not in settings.off:

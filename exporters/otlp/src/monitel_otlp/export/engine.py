@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import marshal
+import math
 import os
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
@@ -156,7 +158,7 @@ class Engine:
         self._settled = Condition()
         self._collecting = RLock()
         self._next_round = time.monotonic() + settings.interval
-        self._windows_seen = 0
+        self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
         self._calls = {
             "a source of events": before_flush.run,
@@ -240,16 +242,17 @@ class Engine:
                 if signal == "traces" and self._ranges is not None:
                     queued, dropped, folding = self._ranges.queued, self._ranges.dropped, self._ranges.folding()
                     folded = self.recorder.folded
+                lost = self.recorder.lost[signal]
             reasons = Counter(now.dropped)
             reasons["queue_full"] += dropped
-            reasons["encoding"] += self.recorder.lost[signal]
+            reasons["encoding"] += lost
             found[signal] = Account(
-                recorded=now.recorded + queued + dropped + folding + folded + self.recorder.lost[signal],
+                recorded=now.recorded + queued + dropped + folding + folded + lost,
                 delivered=now.delivered,
                 on_disk=now.on_disk,
                 folded=folded,
                 waiting=now.waiting + queued + folding,
-                dropped={reason: items for reason, items in reasons.items() if items},
+                dropped=MappingProxyType({reason: items for reason, items in reasons.items() if items}),
                 synthetic=self.box.journals["steps"].account().delivered if signal == "traces" else 0,
             )
         return found
@@ -318,7 +321,8 @@ class Engine:
             if changed or readings.settled == readings.next - 1:
                 content = message.SerializeToString()
                 points = count_records(message, LEVELS["metrics"][1:])
-                readings.append(READING, marshal.dumps((content, points), 2))
+                number = readings.append(READING, marshal.dumps((content, points), 2))
+                self._changed_reading = number if changed else self._changed_reading
             first = False
 
     def _write_own(self, message: Any, now_ns: int) -> None:
@@ -397,6 +401,7 @@ class Engine:
         before()
         self.recorder.take_rest()
         self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
+        self._next_round = math.inf
         senders = list(self._senders.values())
         for sender in senders:
             sender.finish(begin + _SENT * timeout)
@@ -408,6 +413,9 @@ class Engine:
             sender.stop()
         self.application.stop()
         self._crashes.close()
+        readings = self.box.journals["readings"]
+        if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
+            readings.settle(readings.next - 1)
         self.box.close(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic()))
         _newest_ns[self._resource] = self._newest_ns()
         return not any(
