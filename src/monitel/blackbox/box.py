@@ -332,11 +332,13 @@ class Box:
         return marshal.dumps({name: journal.settled for name, journal in self.journals.items()}, 2)
 
     def _write_totals(self, slots: dict[str, SlotFile]) -> None:
-        """Write the running totals, of the last item that is in them."""
+        """Write the running totals, of the last item that is in them, and the items that were dropped."""
         metrics = self.journals["metrics"]
+        holes = {name: journal.holes() for name, journal in self.journals.items()}
         if metrics.fold is not None and TOTALS in slots:
             with metrics.lock:  # threads remove files at the same time, and the last state must be the newest one
-                content = marshal.dumps((*metrics.fold.plain(), metrics.holes()), 2)
+                holes["metrics"] = metrics.holes()
+                content = marshal.dumps((*metrics.fold.plain(), holes), 2)
                 if slots is self._slots:
                     slots[TOTALS].write(content)
                     return
@@ -406,8 +408,9 @@ class Box:
         while sum(sizes.values()) > self._disk_bytes:
             largest = max(sizes, key=lambda journal: sizes[journal])
             if not largest.drop_oldest("spool_full", (DISK,)):
-                return
+                break
             sizes[largest] = on_disk.size_on_disk(largest)
+            self._write_totals(self._disk_slots)
 
     def _open_disk(self) -> Folder:
         assert self.spool is not None

@@ -401,9 +401,11 @@ class Journal:
         self._pinned = 0
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the items that were dropped and are not settled: the first ones, and the numbers after the last."""
-        with self.lock:
-            return list(self._holes)
+        """Return the items that were dropped and are not settled: the first ones, and the numbers after the last.
+
+        It takes no lock: a thread that has the lock of another journal may call it.
+        """
+        return list(self._holes)
 
     def account(self) -> Account:
         """Return the account, at one moment."""
@@ -417,10 +419,10 @@ class Journal:
             if self._end_reason:
                 disk += left[BOX]
                 dropped[self._end_reason] += left[MEMORY]
-            dropped = {reason: items for reason, items in dropped.items() if items}
+            lost = {reason: items for reason, items in dropped.items() if items}
             recorded = self.next - 1 - self._uncounted
-            waiting = recorded - self._delivered - disk - sum(dropped.values())
-            return Account(recorded, self._delivered, disk, dropped, waiting)
+            waiting = recorded - self._delivered - disk - sum(lost.values())
+            return Account(recorded, self._delivered, disk, lost, waiting)
 
     def end(self, reason: str) -> bool:
         """Count what is in anonymous memory as dropped from now on; what is in the box, as on the disk.

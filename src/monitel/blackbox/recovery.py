@@ -248,7 +248,8 @@ class Dead:
         names: The definitions; number 0 describes the process.
         snapshot: The newest snapshot; None if there is none, as in a spool folder.
         page: The page; None if there is none.
-        totals: Number of an item, and the state of the fold up to it, as the process has written it.
+        totals: Number of an item, the state of the fold up to it, as the process has written it, and the items of each
+            journal that were dropped.
         journals: Readable like those of this process; those that the process had no reader for have nothing to send.
         box: The box; None if there is none.
         disk: The spool folder; None if there is none.
@@ -264,8 +265,8 @@ class Dead:
         with suppress(FileNotFoundError):
             self.page = None if box is None else context_page.read_page(box.read(PAGE))
         positions: list[dict[str, int]] = [read_slots(each, POSITION)[1] or {} for each in folders]
-        totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, []) for each in folders]
-        self.totals: tuple[int, Any, list[tuple[int, int]]] = max(totals, key=lambda each: each[0])
+        totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
+        self.totals: tuple[int, Any, dict[str, list[tuple[int, int]]]] = max(totals, key=lambda each: each[0])
         self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
         self._room = Room()
         self._room.box = box
@@ -273,8 +274,9 @@ class Dead:
         for name in JOURNALS:
             journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
-            settled, is_metrics = max(each.get(name, 0) for each in positions), name == "metrics"
-            self._adopt(name, max(settled, self.totals[0] * is_metrics), self.totals[2] if is_metrics else [])
+            settled = max(each.get(name, 0) for each in positions)
+            settled = max(settled, self.totals[0]) if name == "metrics" else settled
+            self._adopt(name, settled, self.totals[2].get(name, []))
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
@@ -350,7 +352,9 @@ class Dead:
 
     def _totals(self) -> tuple[Any, ...]:
         metrics = self.journals["metrics"]
-        return self.totals if metrics.fold is None else (*metrics.fold.plain(), metrics.holes())
+        if metrics.fold is None:
+            return self.totals
+        return *metrics.fold.plain(), {name: journal.holes() for name, journal in self.journals.items()}
 
     def tend(self) -> None:
         """Load what senders wait for, and remove what is settled.

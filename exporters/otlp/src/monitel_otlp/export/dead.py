@@ -23,7 +23,7 @@ from monitel.blackbox.recovery import Dead, claim, processes, sweep
 from monitel_otlp.config.run_folder import is_running
 from monitel_otlp.discovery import REJECTED, has_called_exec
 from monitel_otlp.export.death import Deaths, death_of
-from monitel_otlp.export.ended_records import skip_dropped, unsettled
+from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
@@ -140,7 +140,6 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
         outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
             outcome.deaths.append(death)
-    skip_dropped(dead)
     outcome.boxes += 1
     outcome.items += unsettled(dead)
     if dead.is_delivered and not box.has(REJECTED):
@@ -173,7 +172,9 @@ def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, l
 def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
     """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
     snapshot = record.snapshot
-    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", sys.maxsize):
+    values = {} if snapshot is None else snapshot.values
+    following = values.get("next", {}).get("readings") or values.get("readings", sys.maxsize)
+    if snapshot is None or dead.journals["readings"].next > following:
         return
     earlier: dict[tuple[Hashable, int], Sent] = {}
     changed = []

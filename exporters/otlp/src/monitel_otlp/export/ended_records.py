@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.disk import adopt
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
@@ -57,7 +56,6 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
             box, disk = (box, add(other)) if disk is None else (add(other), disk)
         dead = Dead(box, disk, locks, spool)
-        skip_dropped(dead)
         if not dead.has_ended:
             raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
     except BaseException:
@@ -83,7 +81,6 @@ def peek(path: Path, *, foreign: bool = False) -> Dead:
             raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
         box = is_box(folder.names())
         dead = Dead(folder if box else None, None if box else folder, [], None)
-        skip_dropped(dead)
     except BaseException:
         folder.close()
         raise
@@ -107,14 +104,6 @@ def unsettled(dead: Dead) -> int:
     """Return the number of items that no backend has acknowledged."""
     found = [dead.journals[name].account() for name in ("metrics", "logs", "traces")]
     return sum(each.waiting + each.on_disk for each in found)
-
-
-def skip_dropped(dead: Dead) -> None:
-    """Pass the items before the oldest file of a journal, which the process has dropped, and counted."""
-    for name, journal in dead.journals.items():
-        first = journal.segments[0].first if journal.segments else 0
-        if name != "metrics" and journal.reader != "nobody" and first > journal.settled + 1:
-            adopt(journal, first - 1)
 
 
 def damaged_ends(dead: Dead) -> int:
