@@ -83,6 +83,7 @@ class Box:
         disk_bytes: The most bytes in the spool folder. The oldest items beyond are dropped as ``spool_full``.
         disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
         mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
+        is_idle: Make the box only when :meth:`open` is called, so that a process that records nothing has none.
 
     Attributes:
         name: Name of its folders.
@@ -109,6 +110,7 @@ class Box:
         disk_bytes: int = 1 << 30,
         disk_after_s: float = 60.0,
         mark: str = "",
+        is_idle: bool = False,
     ) -> None:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
@@ -144,6 +146,7 @@ class Box:
         self._writer: Thread | None = None
         self._mover: Thread | None = None
         self._page: Path | None = None
+        self._is_idle = is_idle
         self._retry_at_s = 0.0
         self._try_to_open()
         _live[self.name] = self
@@ -171,9 +174,14 @@ class Box:
 
     # ---- the box in memory
 
+    def open(self) -> None:
+        """Make the box now, before the first item: then it is in the box when it is recorded."""
+        self._is_idle = False
+        self._try_to_open()
+
     def _try_to_open(self) -> None:
         """Make the box, unless there is one, or the last attempt was less than a minute ago."""
-        if self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
+        if self._is_idle or self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
             return
         self._retry_at_s = time.monotonic() + _RETRY_S
         try:

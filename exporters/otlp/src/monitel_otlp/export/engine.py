@@ -19,7 +19,9 @@ import monitel
 from monitel import before_flush, registry
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING
+from monitel.open_windows import open_windows
 from monitel.os_threads import Condition, RLock
+from monitel.readings import wait_keys
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
@@ -137,6 +139,7 @@ class Engine:
             disk_bytes=SPOOL_BYTES,
             disk_after_s=DISK_AFTER_S,
             mark=settings.mark,
+            is_idle=True,
         )
         self._table = SeriesTable(series_limit, point_attributes)
         self.recorder = Recorder(self.box, self._table, ranges, RangeMapping())
@@ -265,6 +268,8 @@ class Engine:
             return
         try:
             self.recorder.flush_ranges()
+            if self.recorder.is_idle and _counts():
+                self.recorder.begin()
             if time.monotonic() >= self._next_round:
                 self._round(asked=False)
         finally:
@@ -450,7 +455,9 @@ class Engine:
         self.box.abandon()
 
     def _newest_ns(self) -> int:
-        newest = max([self.mapping.after_ns, *(totals.newest_ns for totals in self._totals)])
+        windows = [series.latest.end_ns for series in self.series if series.latest is not None]
+        numbers = [number.time_ns for number in self.recorder.numbers.copy().values()]  # on the disk, perhaps
+        newest = max([self.mapping.after_ns, *windows, *numbers, *(totals.newest_ns for totals in self._totals)])
         return newest + MILLISECOND_NS if newest else 0
 
     # ---- senders
@@ -503,3 +510,8 @@ class Engine:
             self._settled.notify_all()
         if self._leftovers is not None and any(self.box.journals[name].account().delivered for name in SIGNALS):
             self._leftovers.deliver()
+
+
+def _counts() -> bool:
+    """Return True if the process has something to show before its first item: a step, counters, waits, open windows."""
+    return monitel.get_step() is not None or bool(monitel.counters() or wait_keys() or open_windows()[1])

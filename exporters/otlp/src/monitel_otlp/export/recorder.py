@@ -16,6 +16,7 @@ from monitel.attributes import escape_surrogates, recordable, text_of
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES, SPANS, WINDOW
 from monitel.open_windows import forget, live_stats, open_windows
+from monitel.os_threads import RLock
 from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
@@ -50,6 +51,7 @@ class Recorder:
         numbers: The last number of each series of ``monitel.log()``, as in a record: number of the definition, time in
             Unix ns, value.
         folded: Number of ranges that are part of a complete folded span.
+        is_idle: Nothing is recorded yet.
         last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
@@ -71,9 +73,20 @@ class Recorder:
         self.nonfinite = self.discarded = self.folded = 0
         self.numbers: dict[Series, tuple[int, int, Any]] = {}
         self.last_event = b""
+        self.is_idle = True
+        self._beginning = RLock()
+
+    def begin(self) -> None:
+        """Make the box, before the first item. Another thread with its first item waits."""
+        with self._beginning:
+            if self.is_idle:
+                self._box.open()
+                self.is_idle = False
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         """Append a window that closes; a sink of windows."""
+        if self.is_idle:
+            self.begin()
         serial, key_number = key(content)
         number, series = self._stats.get(serial) or self._new_stat(serial, definition)
         payload = marshal.dumps((number, content), 2)
@@ -116,6 +129,8 @@ class Recorder:
 
     def numbers_of(self, logged: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""
+        if self.is_idle:
+            self.begin()
         attributes, time_ns = logged.attributes, logged.time_ns
         identity = self._table.identity(attributes)
         found: list[tuple[int, int, Any]] = []
@@ -134,6 +149,8 @@ class Recorder:
 
     def event(self, event: monitel.Event) -> None:
         """Append an event."""
+        if self.is_idle:
+            self.begin()
         body: Any = None
         if isinstance(event, monitel.RunConfig):
             attributes, body = {}, plain_record(event.config)
@@ -162,6 +179,8 @@ class Recorder:
 
     def record(self, record: LogRecord) -> None:
         """Append a record of Python's logging."""
+        if self.is_idle:
+            self.begin()
         trace_id, span_id, flags = self._ids() or (b"", b"", 0)
         complete = record._replace(trace_id=trace_id, span_id=span_id, flags=flags)
         try:
@@ -181,6 +200,8 @@ class Recorder:
         if ranges is None or mapping is None:
             return
         ranges.prepare(last=last)
+        if self.is_idle and ranges.queued:
+            self.begin()
         while True:
             with self._traces.lock:  # a range is queued, or in the journal
                 taken = ranges.take(_RANGES_PER_RECORD)
