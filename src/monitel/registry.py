@@ -105,7 +105,7 @@ def flush() -> None:
 
     def close() -> None:
         taken = TakenWindows(_window.live())
-        steps = (lambda: taken.take(Stat._take_open), lambda: taken.take(Stat._take_fetched), taken.log)
+        steps = (lambda: taken.take(Stat._take_open), taken.fetch, taken.log)
         call_each(_call, steps)
 
     call_each(_call, (before_flush.run, close))

@@ -316,6 +316,10 @@ class TakenWindows:
         """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
         call_each(lambda pair: pair[1].extend(step(pair[0])), self._pauses(self._taken))
 
+    def fetch(self) -> None:
+        """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
+        self.take(Stat._take_fetched)
+
     def log(self) -> None:
         """Call the event handlers, Stat by Stat."""
         call_each(self._log, self._pauses(self._taken))

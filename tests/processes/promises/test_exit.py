@@ -131,6 +131,29 @@ def test_many_items_at_the_end_are_all_on_disk(train: Run, run: Run) -> None:
     assert [*range(25_000)] == [*map(int, found)]
 
 
+OPEN = """\
+stats = [Stat("loss", [COUNT], 3600.0, attributes={"number": number}) for number in range(2_000)]
+samples = []
+stats[0]._add_pending(samples.append, lambda: samples[0].resolve(1.0))  # on a device, from which it can be fetched
+for stat in stats[1:]: stat.add(1)
+stats[-1]._add_pending(samples.append, lambda: time.sleep(1))  # on a device that does not answer
+monitel.register_event_handler(lambda event: event.window and time.sleep(0.01))
+"""
+
+
+@pytest.mark.parametrize("backend", ["healthy", "away"])
+def test_each_window_that_is_open_at_the_end_is_recorded(
+    receiver: Receiver, train: Run, tmp_path: Path, backend: str
+) -> None:
+    """Of 2,000 Stats, beside a handler that takes 10 ms for each of them, and samples on a device."""
+    script = with_patience(CONFIGURE + OPEN, SHORT)
+    ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9", timeout=DEADLINE)
+    line = last_line(ended.stderr)
+    assert ((2_000, None) if backend == "healthy" else (0, 2_000)) == (line.windows, line.spooled)
+    assert (0, None) == (line.events, line.dropped)
+    assert [1] * 2_000 == receiver.values("loss.count") + spooled(tmp_path / "spool")[0]
+
+
 def test_full_disk_is_logged_and_losses_are_counted(train: Run) -> None:
     """Files have at most 4 kB: the last line counts the items that do not fit, and one warning has the reason."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

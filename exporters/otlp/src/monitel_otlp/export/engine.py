@@ -298,7 +298,7 @@ class Engine:
             if (job := self._jobs.get(noun)) is None or job.is_over:
                 self._jobs[noun] = self.application.submit(Job(noun, function))
         deadline = time.monotonic() + timeout
-        for job in [*self._jobs.values()] if timeout else ():
+        for job in [*self._jobs.values()]:  # without time, too: a thread that hangs is replaced
             self.application.wait(job, deadline - time.monotonic())
 
     def _call_handlers(self) -> None:
@@ -382,10 +382,6 @@ class Engine:
             with self._settled:
                 self._settled.wait(min(left, _TICK))
 
-    def close_windows(self) -> None:
-        """Take all open windows into the record, in one pass and without calling a handler."""
-        self._late.append(registry.take_windows())
-
     def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
         """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
 
@@ -399,7 +395,9 @@ class Engine:
         begin = time.monotonic()
         if self._leftovers is not None:
             self._leftovers.stop()
-        self.close_windows()
+        taken = registry.take_windows()  # all of them, before anything of the application can be slow
+        self.application.submit(Job("a device, asked for values of samples,", taken.fetch))
+        self._late.append(taken)
         end = self.application.submit(Job("the end of the run", end_if_due))
         self._call_application(_HANDLED * timeout)
         self.application.wait(end, 0.0)
@@ -456,7 +454,7 @@ class Engine:
 
     def _newest_ns(self) -> int:
         windows = [series.latest.end_ns for series in self.series if series.latest is not None]
-        numbers = [number.time_ns for number in self.recorder.numbers.copy().values()]  # on the disk, perhaps
+        numbers = [time_ns for _, time_ns, _ in self.recorder.last_numbers()]  # on the disk, perhaps
         newest = max([self.mapping.after_ns, *windows, *numbers, *(totals.newest_ns for totals in self._totals)])
         return newest + MILLISECOND_NS if newest else 0
 
