@@ -22,6 +22,8 @@ from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from monitel.blackbox.box import Box
     from monitel_otlp.metrics.series import Series, SeriesTable
     from monitel_otlp.traces.mapping import RangeMapping
@@ -31,7 +33,7 @@ _log = logging.getLogger("monitel.otlp")
 
 _RANGES_PER_RECORD = 200
 _SHORT = 4096  # bytes of an event in the snapshot
-_MOST_SERIALS = 1000  # of Stats that have ended
+_MOST_ENDED = 1000  # Stats
 
 
 class Recorder:
@@ -88,7 +90,9 @@ class Recorder:
         if self.is_idle:
             self.begin()
         serial, key_number = key(content)
-        number, series = self._stats.get(serial) or self._new_stat(serial, definition)
+        if (found := self._stats.get(serial)) is None:
+            found = self._new_stats({serial: definition})[serial]
+        number, series = found
         payload = marshal.dumps((number, content), 2)
         finite = series.finite(window.sum)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
@@ -104,15 +108,15 @@ class Recorder:
                 series.windows += 1
                 series.largest += window.max
 
+    def define_stats(self) -> None:
+        """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
+        self._define_stats(open_windows()[1])
+
     def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
         """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
         content, serials = open_windows()
+        self._define_stats(serials)
         known = self._stats
-        if not known.keys() >= set(serials) or len(known) > _MOST_SERIALS + 2 * len(serials):
-            live = {stat._serial: stat.definition for stat in live_stats()}
-            self._stats = known = {serial: known[serial] for serial in (*serials, *live) if serial in known}
-            for serial in live.keys() - known:
-                self._new_stat(serial, live[serial])
         return content, tuple(known[serial][0] if serial in known else -1 for serial in serials)
 
     def take_rest(self) -> None:
@@ -229,20 +233,42 @@ class Recorder:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [*self.numbers.copy().values()]
 
-    def _new_stat(self, serial: int, definition: monitel.StatDefinition) -> tuple[int, Series]:
-        series = self._table.of_stat(definition)
-        suffixes = tuple(aggregation.suffix for aggregation in definition.aggregations)
-        found = self._stats[serial] = self._define(STAT, "Stat", series, suffixes), series
-        self._series[series] = found[0]
+    def _define_stats(self, serials: tuple[int, ...]) -> None:
+        """Define the Stats with some serial numbers, and forget those that have ended."""
+        known = self._stats
+        unknown = set(serials) - known.keys()
+        forgets = len(known) > _MOST_ENDED + 2 * len(serials)
+        if unknown or forgets:
+            live = {stat._serial: stat.definition for stat in live_stats()}
+            self._new_stats({serial: live[serial] for serial in serials if serial in unknown and serial in live})
+            if forgets:
+                self._stats = {serial: known[serial] for serial in (*serials, *live) if serial in known}
+
+    def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
+        """Add the Stats with some serial numbers."""
+        series = [self._table.of_stat(definition) for definition in stats.values()]
+        suffixes = [tuple(each.suffix for each in definition.aggregations) for definition in stats.values()]
+        numbers = self._define(STAT, "Stat", zip(series, suffixes, strict=True))
+        found = dict(zip(stats, zip(numbers, series, strict=True), strict=True))
+        self._stats.update(found)
+        self._series.update(zip(series, numbers, strict=True))
         return found
 
     def _new_number(self, series: Series) -> int:
-        series.number = self._define(NUMBER, "logged number", series, ())
+        (series.number,) = self._define(NUMBER, "logged number", [(series, ())])
         return series.number
 
-    def _define(self, kind: str, noun: str, series: Series, suffixes: tuple[str, ...]) -> int:
+    def _define(self, kind: str, noun: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:
+        """Define series with their aggregations, with one write, and return the numbers of the definitions."""
+        pairs = [((kind, *each), self._definition(kind, noun, *each)) for each in series]
+        numbers = self._box.names.define_all((key, tuple(definition)) for key, definition in pairs)
+        self.definitions.update(zip(numbers, (definition for _, definition in pairs), strict=True))
+        return numbers
+
+    @staticmethod
+    def _definition(kind: str, noun: str, series: Series, suffixes: tuple[str, ...]) -> Definition:
         first = series.definition
-        definition = Definition(
+        return Definition(
             kind,
             series.name,
             escape_surrogates(first.name),
@@ -252,9 +278,6 @@ class Recorder:
             series.plain_attributes,
             suffixes,
         )
-        number = self._box.names.define((kind, series, suffixes), tuple(definition))
-        self.definitions[number] = definition
-        return number
 
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
         """Return trace id, span id and flags of the innermost open range or span; nothing without one."""
