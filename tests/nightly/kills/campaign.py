@@ -29,7 +29,7 @@ from statistics import median
 from threading import Event, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.nightly.kills.checker import ProcessId, compare, decode
+from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import read_history
 from tests.nightly.kills.job import THREADS, Job
 
@@ -43,17 +43,19 @@ if TYPE_CHECKING:
 DEADLINE = 120.0  # seconds for everything that ends by itself
 _BATCH = 24  # jobs that live at the same time
 _LIFE = 4.0  # seconds: a job is killed at a random time before that
-#: What the backend does: it stores and acknowledges; acknowledges late, so that the sender may die in between; refuses;
-#: or reads nothing, and closes the connection when that changes.
-_MODES = ("healthy", "late", "refuse", "stall")
-_DRAWN = ("healthy", "healthy", "late", "late", "refuse", "stall")
-_REPEATS = 2  # requests of a signal: one was being sent, and at an exit one was just written to disk
+#: What the backend does: it stores and acknowledges; acknowledges late, so that the sender may die in between; stores,
+#: and closes the connection without an answer; finds requests too large; refuses; or reads nothing, and closes the
+#: connection when that changes.
+_MODES = ("healthy", "late", "lose", "small", "refuse", "stall")
+_DRAWN = ("healthy", "healthy", "late", "late", "lose", "small", "refuse", "stall")
+_TOO_LARGE = 32 << 10  # bytes
+_REPEATS = 1  # requests of a signal: one was being sent
 _KILLS_PER_REPEAT = 6  # jobs deliver what dead jobs have left, and a killed one was perhaps sending a request of them
 _CERTAIN_NS = 1_500_000_000  # a process that was configured so long ago has a record for certain
 _DROPPED = re.compile(r"dropped .*\bexit [0-9]")  # in the summary of an exit
 _TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 _SIGNALS = ("metrics", "logs", "traces")
-_HEAD = struct.Struct("=BI")  # signal, length of the body
+_HEAD = struct.Struct("=B?I")  # signal, whether it was answered, length of the body
 _PROBLEMS = 100  # that are printed
 
 
@@ -83,13 +85,13 @@ class Backend:
         """Set the mode."""
         self._mode[0] = _MODES.index(mode)
 
-    def arrivals(self) -> Iterator[tuple[str, bytes]]:
-        """Yield signal and body of all requests that it has stored."""
+    def arrivals(self) -> Iterator[Arrival]:
+        """Yield all requests that it has stored."""
         content, at = self._path.read_bytes(), 0
         while at < len(content):
-            kind, length = _HEAD.unpack_from(content, at)
+            kind, answered, length = _HEAD.unpack_from(content, at)
             at += _HEAD.size + length
-            yield _SIGNALS[kind], content[at - length : at]
+            yield Arrival(_SIGNALS[kind], content[at - length : at], answered)
 
     def close(self) -> None:
         """End the process; a forked job, which leaves the same blocks, does not."""
@@ -97,10 +99,10 @@ class Backend:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
-    def _store(self, kind: str, body: bytes) -> None:
+    def _store(self, kind: str, body: bytes, *, answered: bool) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         with self._storing:
-            os.write(file, _HEAD.pack(_SIGNALS.index(kind), len(body)) + body)
+            os.write(file, _HEAD.pack(_SIGNALS.index(kind), answered, len(body)) + body)
         os.close(file)
 
     def _handler(backend) -> type[BaseHTTPRequestHandler]:  # noqa: N805  the handler has a self
@@ -116,13 +118,17 @@ class Backend:
                 if len(body) < length:  # it has stalled, or the client has died
                     self.close_connection = True
                     return
-                if mode != "refuse":
-                    packed = self.headers["Content-Encoding"] == "gzip"
-                    backend._store(self.path.rpartition("/")[2], gzip.decompress(body) if packed else body)
+                body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+                status = 503 if mode == "refuse" else 413 if mode == "small" and len(body) > _TOO_LARGE else 200
+                if status == 200:
+                    backend._store(self.path.rpartition("/")[2], body, answered=mode != "lose")
                 if mode == "late":
                     pause.wait(0.2)
+                if mode == "lose":
+                    self.close_connection = True
+                    return
                 with suppress(OSError):
-                    self.send_response_only(503 if mode == "refuse" else 200)
+                    self.send_response_only(status)
                     self.send_header("Content-Type", "application/x-protobuf")
                     self.send_header("Content-Length", "0")
                     self.end_headers()
@@ -321,8 +327,8 @@ class Batch:
         Those have been in the making, or in the removal: a collector leaves them alone for a minute.
         """
         boxes = [each for each in self._boxes.iterdir() if not each.name.startswith(".")]
-        items = [each for each in self._spool.rglob("*") if each.suffix in {".spool", ".raw", ".log"}]
-        return [f"{each} is left" for each in (*boxes, *items)]
+        spools = [each for each in self._spool.glob("*") if each.name != "ledgers"]
+        return [f"{each} is left" for each in (*boxes, *spools)]
 
     def _end(self, pid: int, seconds: float) -> None:
         """Wait for the end of a collector, and kill it after so many seconds."""

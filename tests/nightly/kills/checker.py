@@ -9,14 +9,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.nightly.kills.job import SHARED_BITS, THREADS
-from tests.support.inbox import CUMULATIVE, attributes_of, points_of, records_of, spans_of
+from tests.support.inbox import CUMULATIVE, Point, Record, points_of, records_of, spans_of
 from tests.support.receiver import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tests.nightly.kills.history import History
-    from tests.support.inbox import Point, Record
+    from tests.support.inbox import Span
 
     Window = Mapping[str, Point]
 
@@ -38,14 +38,14 @@ class ProcessId(NamedTuple):
 
 @dataclass
 class Arrived:
-    """Telemetry of one process at the backend, each request once.
+    """Telemetry of one process at the backend, each item once.
 
     Attributes:
         windows: The points of each Stat's series by time: aggregation -> point; without the zeros at their starts.
         points: The points of counters and logged numbers by name, in order of arrival.
         records: The log records.
         ranges: Numbers of the spans by name.
-        repeated: Number of requests that arrived again, byte for byte, by signal.
+        repeated: Number of requests with items that arrived again with the same times and values, by signal.
         problems: Windows that have arrived twice.
     """
 
@@ -56,8 +56,16 @@ class Arrived:
     repeated: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
-    def add_point(self, point: Point) -> None:
-        """Add a point of a metrics request."""
+    def add(self, item: Point | Record | Span) -> None:
+        """Add an item of a request."""
+        if isinstance(item, Point):
+            self._add_point(item)
+        elif isinstance(item, Record):
+            self.records.append(item)
+        elif item.name.startswith("range."):
+            self.ranges[item.name].append(int(item.attributes["number"]))
+
+    def _add_point(self, point: Point) -> None:
         series, _, suffix = point.metric.rpartition(".")
         if suffix not in _SUFFIXES:
             self.points[point.metric].append(point)
@@ -69,29 +77,49 @@ class Arrived:
             others[suffix] = point
 
 
-def decode(arrivals: Iterable[tuple[str, bytes]]) -> dict[ProcessId, Arrived]:
-    """Return the telemetry of each process in requests. A request that arrived twice, byte for byte, counts once."""
+class Arrival(NamedTuple):
+    """A request that a backend has stored.
+
+    Attributes:
+        signal: Its signal.
+        body: The protobuf message.
+        answered: The backend has answered, so that the sender need not send it again.
+    """
+
+    signal: str
+    body: bytes
+    answered: bool = True
+
+
+def decode(arrivals: Iterable[Arrival]) -> dict[ProcessId, Arrived]:
+    """Return the telemetry of each process in requests. An item that arrived again, with equal values, counts once."""
     found: dict[ProcessId, Arrived] = defaultdict(Arrived)
-    seen: set[tuple[str, bytes]] = set()
-    for signal, body in arrivals:
-        message = MESSAGES[signal][0].FromString(body)
-        if (signal, body) in seen:
-            resources = getattr(message, message.DESCRIPTOR.fields[0].name)
-            for process in {_process(attributes_of(each.resource.attributes)) for each in resources}:
-                found[process].repeated[signal] += 1
-            continue
-        seen.add((signal, body))
-        if signal == "metrics":
-            for point in points_of(message):
-                found[_process(point.resource)].add_point(point)
-        elif signal == "logs":
-            for record in records_of(message):
-                found[_process(record.resource)].records.append(record)
-        else:
-            for span in spans_of(message):
-                if span.name.startswith("range."):
-                    found[_process(span.resource)].ranges[span.name].append(int(span.attributes["number"]))
+    latest: dict[tuple[ProcessId, object], int] = {}  # requests in which each item has arrived last
+    unanswered, repeated = set[int](), set[tuple[ProcessId, str, int]]()
+    for number, (signal, body, answered) in enumerate(arrivals):
+        if not answered:
+            unanswered.add(number)
+        for resource, item in _items(signal, MESSAGES[signal][0].FromString(body)):
+            process = _process(resource)
+            before = latest.get((process, key := _key(item)), number)
+            latest[process, key] = number
+            if before == number:
+                found[process].add(item)
+            elif before not in unanswered:
+                repeated.add((process, signal, before))
+    for process, signal, _ in repeated:
+        found[process].repeated[signal] += 1
     return found
+
+
+def _items(signal: str, message: Any) -> Iterator[tuple[dict[str, Any], Point | Record | Span]]:
+    of_signal = {"metrics": points_of, "logs": records_of, "traces": spans_of}
+    yield from ((item.resource, item) for item in of_signal[signal](message))
+
+
+def _key(item: Point | Record | Span) -> object:
+    """Return everything in an item: its name, times and values."""
+    return (item.metric, item.temporality, item.proto.SerializeToString()) if isinstance(item, Point) else repr(item)
 
 
 def _process(resource: dict[str, Any]) -> ProcessId:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.nightly.kills.campaign import Backend, start
-from tests.nightly.kills.checker import ProcessId, compare, decode
+from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import History, read_history
 from tests.nightly.kills.job import Job
 from tests.support.receiver import MESSAGES
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Change = Callable[[Any], object]
-    Arrivals = list[tuple[str, bytes]]
+    Arrivals = list[Arrival]
 
 _SIGNALS = ("metrics", "logs", "traces")
 _KINDS = {"tile0", "tile1", "tile2", "short", "shared", "event", "number", "counter", "range"}
@@ -44,13 +44,13 @@ class Healthy:
     def changed(self, signal: str, change: Change) -> Arrivals:
         """Return the arrivals with a change to the first request of a signal that it changes."""
         arrivals = list(self.arrivals)
-        for number, (kind, body) in enumerate(arrivals):
+        for number, (kind, body, _) in enumerate(arrivals):
             message = MESSAGES[signal][0]()
             if kind == signal:
                 message.ParseFromString(body)
                 change(message)
                 if (other := message.SerializeToString()) != message.FromString(body).SerializeToString():
-                    arrivals[number] = signal, other
+                    arrivals[number] = Arrival(signal, other)
                     return arrivals
         raise AssertionError("nothing was changed")
 
