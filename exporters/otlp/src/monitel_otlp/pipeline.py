@@ -63,11 +63,10 @@ _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 class Pipeline:
     """Exports windows, events and ranges to an OTLP endpoint; made by :func:`configure`. Thread-safe.
 
-    Items wait in bounded queues until the encoder turns them into requests. A queue holds 100,000 items and 128 MiB;
-    beyond that the oldest items are dropped and counted. Requests that a backend does not accept are kept in memory,
-    and later in the spool.
+    Items are in the journals of the process until a backend has acknowledged them: in the black box, and later in the
+    spool. Beyond the limits of both the oldest items are dropped and counted.
 
-    A forked child exports nothing of its parent. It exports its items with separate threads, a separate spool and a
+    A forked child exports nothing of its parent. It exports its items with separate threads, a separate record and a
     separate account, which are created when the first window or event is logged, or the first range ends, in the
     child. If it only adds to counters or waits in wait counters, they are created when the child flushes or ends. In a
     worker of torch's DataLoader all items are dropped, counted as ``worker``, and a warning is logged once, unless
@@ -76,7 +75,7 @@ class Pipeline:
     Attributes:
         application: The OpenTelemetry providers for the application, which are not part of the accounts.
         at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
-        each_round: Functions that are called in each round of the encoder.
+        each_round: Functions that are called in each round of the writer.
         ended: The result of the shutdown; None before it has ended.
     """
 

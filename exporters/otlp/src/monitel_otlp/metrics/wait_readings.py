@@ -45,7 +45,7 @@ class WaitReadings:
     temporality, too. The longest wait is a gauge, with a point if a wait has ended since the last request.
 
     Keys that the process counts itself are read without a lock. The others, and the longest waits, are read by the
-    ``refresh`` methods, which may hang and therefore run in the callback thread.
+    ``refresh`` methods, which may hang and therefore run in the application's thread.
 
     Args:
         sums: Makes the points of sums.

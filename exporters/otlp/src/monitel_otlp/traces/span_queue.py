@@ -215,7 +215,7 @@ class _Step(Period):
 
 
 class QueuedSpans(Ranges[Identified]):
-    """Queues ended ranges, in the thread that runs them, for the encoder.
+    """Queues ended ranges, in the thread that runs them, for the writer of the record.
 
     When the queue is full the oldest range is dropped and counted.
 
