@@ -112,7 +112,7 @@ WRONG_VARIABLES = {
     "MONITEL_SYSTEM": ("cpu", "true or false", "False"),
     "MONITEL_BLACK_BOX": ("x", "true or false", "True"),
     "MONITEL_BLACK_BOX_DIR": (__file__, "the path of a folder, which may be new", "the default"),
-    "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes of at least 65536", "4194304"),
+    "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes of at least 65536", "16777216"),
     "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5000 ms"),
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
     "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
@@ -145,7 +145,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
     """The error has the argument, what was given and what is expected, but no token; a running pipeline goes on."""
     assert set(PARAMETERS) == set(WRONG)
     pipeline = start()
-    threads = {*threading.enumerate()}
+    threads, boxes = {*threading.enumerate()}, [*own_boxes.iterdir()]
     for name, cases in WRONG.items():
         for value, kind, words in cases:
             error = outcome(**{name: value})
@@ -153,7 +153,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
             missing = [word for word in [name, *words] if word not in str(error)]
             assert ([], False) == (missing, TOKEN in str(error)), (name, value, error)
     assert threads == {*threading.enumerate()}
-    assert not own_boxes.exists()
+    assert boxes == [*own_boxes.iterdir()]
     monitel.emit("still there")
     assert pipeline.force_flush(DEADLINE)
     assert ["still there"] == receiver.record_names()
@@ -461,7 +461,7 @@ def test_unusable_folder_of_the_black_box_is_one_warning(
         monitel.emit("event")
     assert pipeline.force_flush(DEADLINE)
     assert 3 * ["event"] == receiver.record_names()
-    (warning,) = [each.getMessage() for each in caplog.records if "black box" in each.getMessage()]
+    (warning,) = [each.getMessage() for each in caplog.records if "the box of" in each.getMessage()]
     assert f"other users can write to {str(own_boxes)!r}: give a folder to which only you can write" in warning
     assert not any(own_boxes.iterdir())
 

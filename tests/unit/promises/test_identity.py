@@ -209,6 +209,7 @@ def test_rank_is_on_every_point(
         close_windows(Stat("x", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}), clock, [1.0])
     monitel.counter("own", attributes={"training.rank": 9}).add(1)
     record_everything(pipeline)
+    assert pipeline.force_flush(DEADLINE)  # with the durations of the first requests
     points = receiver.all_points()
     found = {point.metric: point.attributes.get("training.rank") for point in points if point.scope == "monitel"}
     windows = {"x.count", "x.p50", "x.histogram", "loss.count", "loss.p99", "accuracy"}

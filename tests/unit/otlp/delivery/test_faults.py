@@ -37,16 +37,17 @@ def test_repeated_flushes_do_not_flood_a_backend_that_is_away(receiver: Receiver
 
 
 def test_request_that_the_exit_leaves_for_the_disk_is_not_sent(receiver: Receiver, start: Start) -> None:
-    """The backend comes back after the last attempt: a request that is sent and written to disk would arrive twice."""
+    """The backend comes back after the last attempt: what is sent and written to disk would arrive twice."""
     receiver.rule(lambda _: Answer(503))
     pipeline = start()
     assert pipeline.engine is not None
     monitel.emit("before")
     pipeline.force_flush(0.1)
-    delivery = pipeline.engine.delivery
-    delivery.finish(time.monotonic() + DEADLINE)
+    sender = pipeline.engine._senders["logs"]
+    sender.finish(time.monotonic())
+    assert sender.finished.wait(DEADLINE)
     receiver.forget_rules()
-    delivery._senders["logs"]._send_waiting()  # as after a wake that the thread has not seen
+    sender._send_waiting()  # as after a wake that the thread has not seen
     pipeline.shutdown()
     assert [] == receiver.records("before")
     assert 1 == pipeline.account()["logs"].on_disk

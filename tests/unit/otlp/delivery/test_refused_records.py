@@ -10,11 +10,12 @@ import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.inbox import DEADLINE, Answer, Request, records_of
-from tests.support.producers import make_small
+from tests.support.pipelines import busy_encoder
 from tests.support.receiver import MESSAGES
 from tests.support.spools import rejected_in
 
 import monitel
+from monitel_otlp.export import sender
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import count_rejected
 
@@ -182,7 +183,7 @@ def test_number_in_an_answer_counts(
     request: pytest.FixtureRequest, start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     """The Collector passes the text on, also over gRPC; a text beyond 64 KiB may have left out a number."""
-    make_small(monkeypatch)
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # set by the import of gRPC
     receiver = request.getfixturevalue("receiver" if backend == "http" else "grpc_receiver")
     text = COLLECTOR.format(BEHIND + IGNORED.format(3, 16))
@@ -193,7 +194,8 @@ def test_number_in_an_answer_counts(
         refusals = [GrpcAnswer(code=grpc.StatusCode.INVALID_ARGUMENT, details=text)]
     for number, refusal in enumerate(refusals):
         receiver.answer("logs", lost, refusal)
-        for _ in range(16):
-            monitel.emit("event")
+        with busy_encoder(pipeline):
+            for _ in range(16):
+                monitel.emit("event")
         assert not pipeline.force_flush(DEADLINE)
         assert {"unconfirmed": [3, 19][number]} == dict(pipeline.account()["logs"].dropped)

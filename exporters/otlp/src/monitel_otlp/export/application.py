@@ -73,8 +73,10 @@ class ApplicationThread:
         """Wait until a job is over, for so many seconds at most; return True if it is over."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not job.is_over and (left := deadline - time.monotonic()) > 0:
+            while not job.is_over:
                 self._replace_if_hung()
+                if (left := deadline - time.monotonic()) <= 0:
+                    break
                 self._changed.wait(min(left, 0.1))
             return job.is_over
 

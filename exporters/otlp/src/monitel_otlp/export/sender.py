@@ -300,48 +300,54 @@ class Sender:
         self._settle(outbox, items, encoded, sent - rejected, **{reason: rejected})
 
     def _isolate(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> bool:
-        """Find the items that a backend rejects, by halves, with at most 16 attempts, and settle all.
-
-        If both halves are rejected, the request counts as rejected as a whole, unless the backend reports that it has
-        stored some of its records.
+        """Find the items that a backend rejects, and settle all.
 
         Returns:
             False if the backend has not answered in between: the items that are not settled are sent again.
         """
-        pieces = self._search(outbox, _Piece(items, encoded, answer), [_ATTEMPTS], whole=True)
-        for piece in pieces:
+        for piece in self._search(outbox, _Piece(items, encoded, answer)):
             if piece.answer.verdict is Verdict.DELIVERED:
                 self._accepted(outbox, piece.items, piece.encoded, piece.answer)
             elif piece.answer.verdict in _BAD:
                 self._reject(outbox, piece.items, piece.encoded, piece.answer, "rejected")
             else:
+                self._unanswered = not piece.answer.answered
                 self._failed(piece.answer)
                 return False
         return True
 
-    def _search(self, outbox: Outbox, bad: _Piece, left: list[int], *, whole: bool = False) -> list[_Piece]:
-        """Return the parts of a rejected request in order, each with the answer to it."""
-        number = count(bad.items)
-        if number < 2 or left[0] < 2 or 0 < number <= bad.answer.rejected:  # noqa: PLR2004  two halves
-            return [bad]
-        found: list[_Piece] = []
-        for half in halves(bad.items):
-            encoded = outbox.encoder.encode(half, found[-1].encoded if found else None)
-            left[0] -= 1
-            answer = self._attempt(half, encoded) if encoded.body else Answer(Verdict.DELIVERED)
-            if answer is None or not _is_final(answer):
-                unknown = answer or Answer(Verdict.RETRY, "there was no time left")
-                if found and found[0].answer.verdict is Verdict.DELIVERED:
-                    return [*found, _Piece(half, encoded, unknown)]
-                return [bad._replace(answer=unknown)]
-            found.append(_Piece(half, encoded, answer))
-        if whole and not bad.answer.rejected and all(each.answer.verdict in _BAD for each in found):
-            return [bad]
-        pieces: list[_Piece] = []
-        for each in found:
-            parts = self._search(outbox, each, left) if each.answer.verdict in _BAD else [each]
-            # What is not known better counts as rejected with the part that it belongs to.
-            pieces += [part if _is_final(part.answer) else part._replace(answer=each.answer) for part in parts]
+    def _search(self, outbox: Outbox, whole: _Piece) -> list[_Piece]:
+        """Send the halves of rejected items, and the halves of rejected halves, with at most 16 attempts.
+
+        If both halves are rejected, the request counts as rejected as a whole, unless the backend reports that it has
+        stored some of its records. Items are not split if the backend reports that it has stored none of them.
+
+        Returns:
+            The parts, in order, each with the answer to it. After a part without an answer there is none: these items
+            are sent again.
+        """
+        pieces, suspects, attempts = [whole], [whole], 0
+        while suspects and attempts + 2 <= _ATTEMPTS:
+            bad = suspects.pop(0)
+            number = count(bad.items)
+            if number < 2 or 0 < number <= bad.answer.rejected:  # noqa: PLR2004  two halves
+                continue
+            at = next(index for index, piece in enumerate(pieces) if piece is bad)
+            before, found = pieces[at - 1].encoded if at else None, list[_Piece]()
+            for half in halves(bad.items):
+                encoded = outbox.encoder.encode(half, found[-1].encoded if found else before)
+                attempts += 1
+                answer = self._attempt(half, encoded) if encoded.body else Answer(Verdict.DELIVERED)
+                found.append(_Piece(half, encoded, answer or Answer(Verdict.RETRY, "there was no time left")))
+                if not _is_final(found[-1].answer):
+                    if len(found) > 1:
+                        pieces[at : at + 1] = found
+                    return _known(pieces, found[-1], bad)
+            refused = [piece for piece in found if piece.answer.verdict in _BAD]
+            if bad is whole and not bad.answer.rejected and len(refused) == len(found):
+                break
+            pieces[at : at + 1] = found
+            suspects += refused
         return pieces
 
     def _failed(self, answer: Answer) -> None:
@@ -357,6 +363,16 @@ class Sender:
             self._not_before = now + longest * self._random.uniform(0.8, 1.2)
         if answer.retry_after is not None and answer.retry_after <= _INVALID_RETRY_AFTER:
             self._not_before = self._retry_after_end = now + min(answer.retry_after, _LONGEST_RETRY_AFTER)
+
+
+def _known(pieces: list[_Piece], unanswered: _Piece, bad: _Piece) -> list[_Piece]:
+    """Return the pieces up to the last one that is delivered, and the unanswered one if there are more.
+
+    Before that one it cannot be sent again, so it counts as rejected, as the piece of which it is a half.
+    """
+    end = max((index + 1 for index, each in enumerate(pieces) if each.answer.verdict is Verdict.DELIVERED), default=0)
+    known = [each._replace(answer=bad.answer) if each is unanswered else each for each in pieces[:end]]
+    return known if end == len(pieces) else [*known, unanswered]
 
 
 def _is_final(answer: Answer) -> bool:
