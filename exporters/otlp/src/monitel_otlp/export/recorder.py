@@ -67,6 +67,7 @@ class Recorder:
         self._ranges = ranges
         self._range_mapping = range_mapping
         self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
+        self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._series: dict[Series, int] = {}  # of Stats, and the number of a definition
         self._ns = Timestamps().ns
         self._failed = False
@@ -237,12 +238,12 @@ class Recorder:
         """Define the Stats with some serial numbers, and forget those that have ended."""
         known = self._stats
         unknown = set(serials) - known.keys()
-        forgets = len(known) > _MOST_ENDED + 2 * len(serials)
-        if unknown or forgets:
+        if unknown or len(known) > self._most:
             live = {stat._serial: stat.definition for stat in live_stats()}
             self._new_stats({serial: live[serial] for serial in serials if serial in unknown and serial in live})
-            if forgets:
+            if len(known) > self._most:
                 self._stats = {serial: known[serial] for serial in (*serials, *live) if serial in known}
+                self._most = _MOST_ENDED + 2 * len(self._stats)
 
     def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
         """Add the Stats with some serial numbers."""
