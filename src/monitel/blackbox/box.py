@@ -40,9 +40,10 @@ from monitel.os_threads import Lock as ThreadLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ENDED", "PAGE", "POSITION", "STATE", "TOTALS", "VERSION", "Box"]
+__all__ = ["ENDED", "PAGE", "POSITION", "SENDING", "STATE", "TOTALS", "VERSION", "Box"]
 
 STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
+SENDING = "sending"  # in the position: `Journal.sending` of the metrics
 VERSION = 1
 _RETRY_S = 60.0  # between two attempts to make a box
 _FRAMES = 30  # of the main thread's stack
@@ -327,7 +328,7 @@ class Box:
     # ---- what is settled
 
     def note_position(self) -> None:
-        """Write which items are settled. To be called after each request, in the thread of its sender."""
+        """Write which items are settled or being sent. To be called around each request, in its sender's thread."""
         slots = self._slots
         if not self._is_over and slots:
             with suppress(OSError):
@@ -337,7 +338,7 @@ class Box:
                     self._write_totals(slots)
 
     def _position(self) -> bytes:
-        return marshal.dumps({name: journal.settled for name, journal in self.journals.items()}, 2)
+        return pack_position(self.journals)
 
     def _write_totals(self, slots: dict[str, SlotFile]) -> None:
         """Write the running totals, of the last item that is in them, and the items that were dropped."""
@@ -424,8 +425,10 @@ class Box:
         assert self.spool is not None
         if self.disk is None or not self.disk.is_there():
             self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
-            for journal in self.journals.values():
-                journal._tail = None  # in a folder that was removed
+            for journal in self.journals.values():  # what was in a folder that was removed is lost
+                journal._tail = None
+                while journal.drop_oldest("disk", (DISK,)):
+                    pass
         return self.disk
 
     def _fill_disk(self, folder: Folder) -> None:
@@ -511,6 +514,12 @@ class Box:
         self.room.renew()
         for journal in self.journals.values():
             journal.abandon()
+
+
+def pack_position(journals: dict[str, Journal]) -> bytes:
+    """Return what the file ``position`` holds."""
+    position = {name: journal.settled for name, journal in journals.items()}
+    return marshal.dumps({**position, SENDING: journals["metrics"].sending}, 2)
 
 
 def is_mine(name: str) -> bool:
