@@ -12,6 +12,8 @@ import torch
 
 import monitel
 import monitel.torch
+from monitel import window_sinks
+from monitel.window_bytes import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,7 +153,14 @@ def add() -> None:
 @pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize("flush", [monitel.flush, monitel.close_expired_windows])
 def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], object]) -> None:
-    """Without a flush nothing is logged."""
+    """Without a flush nothing is logged. The windows are stored by exporters, as those of monitel's Stats are."""
+    stored: list[tuple[str, float]] = []
+
+    def store(definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
+        stored.append((definition.name, numbers(content)[3]))
+        assert window.sum == stored[-1][1]
+
+    window_sinks.add(store)
     with monitel.testing.capture_events() as events:
         log()
         add()
@@ -164,6 +173,8 @@ def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], obje
         count = len(events)
         flush()
         assert count == len(events)
+    window_sinks.remove(store)
+    assert [("torch.loss", 0.5)] == [each for each in stored if "torch" in each[0]]
 
 
 @pytest.mark.usefixtures("_monitored")

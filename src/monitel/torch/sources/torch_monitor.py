@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch.monitor import register_event_handler, unregister_event_handler
 
-from monitel import clock
+from monitel import clock, window_sinks
 from monitel._window import get_step
 from monitel.aggregation import Aggregation
 from monitel.event import STAT_EVENT, Event
@@ -16,6 +17,7 @@ from monitel.failures import call_each
 from monitel.fork import register_at_fork
 from monitel.handlers import log_event
 from monitel.window import StatDefinition, Window
+from monitel.window_bytes import OpenWindow, Snapshot, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,7 @@ _log = logging.getLogger("monitel.torch")
 _MAX_QUEUED = 100_000
 _BY_SUFFIX = {aggregation.suffix: aggregation for aggregation in Aggregation}
 _queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
+_serials, _numbers = count(-1, -1), count(1)  # of torch's Stats and their windows; those of monitel are positive
 
 
 class TorchMonitor:
@@ -45,6 +48,7 @@ class TorchMonitor:
         """Register the handler."""
         self._warned = False
         self._ended_ns: dict[str, int] = {}
+        self._serials: dict[tuple[str, tuple[Aggregation, ...]], int] = {}
         self._since_ns = _unix_ns(clock.now())
         self._handle = register_event_handler(_queue.append)
 
@@ -75,9 +79,9 @@ class TorchMonitor:
             return _copy(event)
         name = names.pop()
         known = {aggregation.suffix: float(value) for aggregation, value in values.items() if aggregation is not None}
-        count = int(known.get("count", 1))
+        samples = int(known.get("count", 1))
         if "sum" in known:
-            typical = known["sum"] / count
+            typical = known["sum"] / samples
         else:
             typical = next((known[suffix] for suffix in ("mean", "value", "max", "min") if suffix in known), 0.0)
         end_ns = _unix_ns(event.timestamp)
@@ -86,21 +90,24 @@ class TorchMonitor:
         definition = StatDefinition(
             name, tuple(member for member in Aggregation if member in values), "", "", {}, monotonic=False
         )
-        converted = Event.of_window(
-            Window(
-                definition,
-                start_ns,
-                end_ns,
-                count,
-                known.get("sum", typical * count),
-                known.get("min", typical),
-                known.get("max", typical),
-                known.get("value", typical),
-                0,
-                None,
-                get_step(),  # at most a second after the window's end
-            )
+        window = Window(
+            definition,
+            start_ns,
+            end_ns,
+            samples,
+            known.get("sum", typical * samples),
+            known.get("min", typical),
+            known.get("max", typical),
+            known.get("value", typical),
+            0,
+            None,
+            get_step(),  # at most a second after the window's end
         )
+        series = name, definition.aggregations
+        serial = self._serials.get(series) or self._serials.setdefault(series, next(_serials))
+        content = encode(OpenWindow(serial, next(_numbers), True, 0, Snapshot(*window[1:])))
+        window_sinks.send(definition, window, content)
+        converted = Event.of_window(window)
         converted.timestamp, converted.data = event.timestamp, event.data
         return converted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,7 +15,8 @@ from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
 
 import monitel
 import monitel_otlp
-from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE
+from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE, window_sinks
+from monitel.window_bytes import OpenWindow, Snapshot, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MILLISECOND_NS = 1_000_000
 EPOCH_NS = 1_767_225_600_000_000_000
 DELTA = 1
+_numbers = count(1)
 ALL = (COUNT, SUM, MEAN, MAX, MIN, VALUE)
 SERIES: list[tuple[str, dict[str, Any]]] = [
     *(("a", {}), ("a", {"k": True}), ("a", {"k": 1}), ("a", {"k": "1"})),
@@ -66,14 +69,16 @@ def batches(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[list[monitel.
 def exported(
     receiver: Receiver, batches: list[list[monitel.Window]]
 ) -> Iterator[tuple[list[monitel.Window], list[Point]]]:
-    """Log each batch to all handlers, and yield it with its points."""
+    """Close the windows of each batch, and yield it with its points."""
     options = {"endpoint": receiver.url, "spool_dir": "spool", "export_interval": 3600.0}
     instance = {"service.instance.id": str(uuid4())}  # no pipeline continues the series of another one
     with monitel_otlp.configure(**options, resource_attributes=instance) as pipeline:  # type: ignore[arg-type]
         for batch in batches:
             taken = len(receiver.requests)
             for closed in batch:
-                monitel.log_event(monitel.Event.of_window(closed))
+                serial = -1 - [*map(repr, SERIES)].index(repr((closed.name, dict(closed.attributes))))
+                content = encode(OpenWindow(serial, next(_numbers), True, 0, Snapshot(*closed[1:])))
+                window_sinks.send(closed.definition, closed, content)
             assert pipeline.force_flush(DEADLINE)
             points = [point for request in receiver.requests[taken:] for point in request.points]
             yield batch, [point for point in points if not point.metric.startswith("monitel.")]
