@@ -307,9 +307,9 @@ def damages(content: bytes) -> dict[str, bytes]:
     return {name: damaged for name, damaged in found.items() if damaged != content}
 
 
-def test_damage_is_reported_and_nothing_wrong_is_read(start: Start, capsys: Capture) -> None:
+def test_damage_is_reported_and_nothing_wrong_is_read(start: Start, clock: ManualClock, capsys: Capture) -> None:
     """Whatever is damaged, ``cat`` prints only items that were written, in order, and its exit status is 1."""
-    folder = record(start, count=3)
+    folder = record(start, clock, count=3)
     status, whole = printed(capsys, folder)
     assert 0 == status
     for path in segments(folder):
