@@ -107,6 +107,8 @@ class Journal:
         lock: Held by whoever changes the journal, or wants several values of one moment.
         next: Number of the next item.
         settled: All items up to this one are delivered, dropped or set aside.
+        sending: Number of the last item of the latest request. Whoever sends its first items again makes a request of
+            the same ones, so that their points are the same.
         keep_from: No segment with this item or a later one is removed, because the snapshot refers to it.
         fold: What the exporter keeps of all earlier items; it is changed together with ``settled``, under the lock.
         before_remove: Writes the state of ``fold`` and the position, before files that they need are removed.
@@ -118,7 +120,7 @@ class Journal:
     def __init__(self, name: str, room: Room, wake: Callable[[], object] = lambda: None) -> None:
         self.name, self.room, self.wake = name, room, wake
         self.lock = RLock()
-        self.next, self.settled, self.keep_from = 1, 0, sys.maxsize
+        self.next, self.settled, self.sending, self.keep_from = 1, 0, 0, sys.maxsize
         self.fold: Fold | None = None
         self.before_remove: Callable[[], object] = lambda: None
         self.segments: list[Segment] = []

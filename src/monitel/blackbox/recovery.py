@@ -25,11 +25,13 @@ from monitel.blackbox.box import (
     ENDED,
     PAGE,
     POSITION,
+    SENDING,
     STATE,
     TOTALS,
     VERSION,
     is_mine,
     make_shown,
+    pack_position,
     process_facts,
     process_start,
 )
@@ -277,6 +279,7 @@ class Dead:
             settled = max(each.get(name, 0) for each in positions)
             settled = max(settled, self.totals[0]) if name == "metrics" else settled
             self._adopt(name, settled, self.totals[2].get(name, []))
+        self.journals["metrics"].sending = max(each.get(SENDING, 0) for each in positions)
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
@@ -342,9 +345,8 @@ class Dead:
             self._adopt(name, self.journals[name].settled, self.journals[name].holes())
 
     def note_position(self) -> None:
-        """Write which items are settled. To be called after each request."""
-        position = {name: journal.settled for name, journal in self.journals.items()}
-        self._slots[POSITION].write(marshal.dumps(position, 2))
+        """Write which items are settled or being sent. To be called before and after each request."""
+        self._slots[POSITION].write(pack_position(self.journals))
 
     def _note_removal(self) -> None:
         self._slots[TOTALS].write(marshal.dumps(self._totals(), 2))

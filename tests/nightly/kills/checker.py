@@ -47,6 +47,7 @@ class Arrived:
         ranges: Numbers of the spans by name.
         repeated: Number of requests with items that arrived again with the same times and values, by signal.
         problems: Windows that have arrived twice.
+        starts: Time of the zero at the start of each sum.
     """
 
     windows: dict[str, dict[int, dict[str, Point]]] = field(default_factory=lambda: defaultdict(dict))
@@ -55,6 +56,7 @@ class Arrived:
     ranges: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     repeated: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    starts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, item: Point | Record | Span) -> None:
         """Add an item of a request."""
@@ -70,7 +72,8 @@ class Arrived:
         if suffix not in _SUFFIXES:
             self.points[point.metric].append(point)
         elif suffix in {"count", "sum"} and not point.value and point.temporality == CUMULATIVE:
-            return
+            if self.starts.setdefault((point.metric, repr(point.attributes)), point.time_ns) != point.time_ns:
+                self.problems.append(f"{point.metric} begins twice")
         elif suffix in (others := self.windows[series].setdefault(point.time_ns, {})):
             self.problems.append(f"{point.metric}, twice at {point.time_ns}: {others[suffix].value} {point.value}")
         else:

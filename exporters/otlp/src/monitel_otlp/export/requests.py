@@ -210,6 +210,17 @@ def halves(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     return [first], [item._replace(number=item.number + half, items=item.items - half, value=item.value[half:])]
 
 
+def split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
+    """Split items after the one with a number; one part if that is not among them, or is the last one."""
+    for index, item in enumerate(items):
+        if item.number <= last <= item.last and last < last_of(items):
+            if last == item.last:
+                return [items[: index + 1], items[index + 1 :]]
+            first, rest = item.split(last + 1 - item.number)
+            return [[*items[:index], first], [rest, *items[index + 1 :]]]
+    return [items]
+
+
 def count(items: Sequence[Item]) -> int:
     """Return the number of items in some records."""
     return sum(item.items for item in items)

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.os_threads import Event, Lock
-from monitel_otlp.export.requests import count, halves, last_of
+from monitel_otlp.export.requests import count, halves, last_of, split_after
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.threads.worker import Worker
 from monitel_otlp.transport.answer import Answer, Transport, Verdict
@@ -75,7 +75,7 @@ class Outbox:
             read = self.journal.read(self._most)
             if not read:
                 return None
-            self._parts = [read]
+            self._parts = split_after(read, self.journal.sending)
         if self._encoded is None:
             items = self._parts[0]
             if self.encoder.totals is not None:
@@ -85,6 +85,7 @@ class Outbox:
             if len(self._encoded.body) > REQUEST_BYTES and count(items) > 1:
                 self.split()
                 return self.next()
+        self.journal.sending = last_of(self._parts[0])
         return self._parts[0], self._encoded
 
     def split(self) -> None:
@@ -124,7 +125,7 @@ class Sender:
         attempted: Called with the signal and the seconds of each attempt.
         set_aside: Called with the signal, the body of a rejected request, its number of items in accounts, and the
             reason.
-        settled: Called when items are settled.
+        settled: Called before a request is sent, and when its items are settled.
     """
 
     def __init__(
@@ -236,6 +237,7 @@ class Sender:
         if not encoded.body:  # nothing is to be sent for windows without aggregations
             self._settle(outbox, items, encoded, count(items) - encoded.lost)
             return True
+        self._settled()
         answer = self._attempt(items, encoded)
         if answer is None:
             return False
