@@ -92,7 +92,7 @@ def test_healthy_job_has_no_problem(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("signal", _SIGNALS)
 def test_lost_or_doubled_request_is_found(healthy: Healthy, signal: str) -> None:
-    """Any request that is missing; two that arrive again; one that arrives again with other bytes."""
+    """Any request that is missing; two that arrive again; one that arrives again with other times."""
     item = {"metrics": b"tile", "logs": b"event."}.get(signal, b"")
     requests = [arrival for arrival in healthy.arrivals if arrival[0] == signal]
     for arrival in requests:
@@ -102,7 +102,11 @@ def test_lost_or_doubled_request_is_found(healthy: Healthy, signal: str) -> None
     assert healthy.problems([*healthy.arrivals, requests[0], requests[-1]])
 
     def change(message: Any) -> None:
-        next(iter(getattr(message, message.DESCRIPTOR.fields[0].name))).schema_url = "again"
+        scopes = [scope for each in message.ListFields()[0][1] for scope in each.ListFields()[1][1]]
+        items = [*_points(message, "tile0.0.count")] if signal == "metrics" else []
+        items += [item for scope in scopes for name in ("log_records", "spans") for item in getattr(scope, name, ())]
+        for item in items:
+            setattr(item, "end_time_unix_nano" if signal == "traces" else "time_unix_nano", 1)
 
     changed = healthy.changed(signal, change)
     doubled = [each for each, before in zip(changed, healthy.arrivals, strict=True) if each != before]

@@ -18,7 +18,7 @@ def campaign(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_twenty_kills(seed: int) -> None:
-    """Twenty jobs die within seconds, beside a backend that refuses and stalls; a thousand do so each night."""
+    """Twenty jobs die within seconds, beside a backend with faults; a thousand do so each night."""
     ended = campaign("--seed", str(seed))
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     assert "problems: 0" in ended.stdout
