@@ -282,8 +282,8 @@ class Box:
                 self._lose("its folder was removed, or the application has closed its descriptors")
         if self.folder is not None:
             self.problem = ""
-            if self.room.memory:
-                self._report("box", OSError(self.room.problem or "it is full"))
+            if self.room.memory and self.room.problem:  # without one, the memory is older than the box
+                self._report("box", OSError(self.room.problem))
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
             position = metrics.next

@@ -33,7 +33,7 @@ class Room:
         mapped: The box is in memory, so that its files can be mapped.
         used: Bytes of segments in the box.
         memory: Bytes of segments in anonymous memory.
-        problem: The last error of the box; empty if its last segment could be made.
+        problem: Why the last segment was not made in the box; empty if it was.
     """
 
     def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
@@ -52,7 +52,7 @@ class Room:
         A refusal for size is not a failure: a smaller segment may be asked for at once.
         """
         with self._lock:
-            if self.box is None or self.used + size > self._box_bytes or time.monotonic() < self._not_before_s:
+            if self.box is None or time.monotonic() < self._not_before_s:
                 return False
             try:
                 space = self.box.space()
@@ -61,7 +61,8 @@ class Room:
                 return False
             free = space.f_bavail * space.f_frsize
             self._limit = min(self._box_bytes, (free + self.used) // _PART)
-            if self.used + size > self._limit:
+            self.problem = "it is full" if self.used + size > self._limit else ""
+            if self.problem:
                 return False
             self.used += size
             return True

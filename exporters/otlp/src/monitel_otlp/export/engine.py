@@ -149,7 +149,7 @@ class Engine:
                 "monitel.stat.nonfinite": lambda: self.recorder.nonfinite,
                 "monitel.stat.discarded": lambda: self.recorder.discarded,
                 "monitel.log.coalesced": lambda: self._points.coalesced,
-                "monitel.black_box.left_out": lambda: self.box.left_out,
+                "monitel.black_box.left_out": self._left_out if settings.box.root else lambda: 0,
             },
             lambda: self.box.disk_bytes,
             temporality=temporality,
@@ -186,6 +186,7 @@ class Engine:
         self.box.open_windows = self._open_windows
         self.box.flushes.append(self._flush)
         self._crashes = CrashStacks(self.box)
+        self.recorder.begun = self._crashes.flush
         self.box.start()
         self.application.start()
         for sender in self._senders.values():
@@ -338,6 +339,9 @@ class Engine:
         known = len(metrics)
         self._own.write(metrics, now_ns)
         add_attributes(metrics[known:], self._table.attributes())
+
+    def _left_out(self) -> int:
+        return sum(self.box.journals[signal].left_out for signal in SIGNALS)
 
     def _items_lost(self) -> int:
         return sum(each.lost for each in self.account().values())
