@@ -1,9 +1,13 @@
-"""Costs of exporters for the calling thread: an event, and the add that closes a window."""
+"""Costs of exporters for the calling thread: an event, a number, and the add that closes a window.
+
+The OTLP pipeline records to a box in memory that outlives the process, as usual.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +22,15 @@ if TYPE_CHECKING:
 
 _CALLS = 500  # a round; the queues are emptied between rounds
 _TRACKED = 20  # calls of a tracker in a round
-_LOG_BUDGET_NS = 1.5e3
-_NUMBER_NS = 3e3
-_CLOSE_BUDGET_NS = 10e3
+_SIX_ATTRIBUTES, _EMIT_NS = 6, 6e3
+_NUMBER_NS = 2e3
+_CLOSE_BUDGET_NS = 5e3
 _CLOSE_API_BUDGET_NS = 20e3
 _DATA: dict[str, str | int | float] = {"epoch": 3, "loss": 0.25, "phase": "train"}
+_MORE = {"done": True, "path": "/checkpoints/17/model", "bytes": 12_345, "seconds": 1.5, "host": "a", "lr": 0.1}
+_PEER = "OTel Logger.emit"
+_ONE, _TWO = {"loss": 0.25}, {"loss": 0.25, "lr": 1e-4}
+_SIX = {**_TWO, "accuracy": 0.9, "norm": 1.5, "tokens": 4096, "scale": 2.0}
 _CLOSE = "for stat in stats: stat.add(0.25)"
 
 
@@ -105,7 +113,7 @@ def tracker_log(folder: str) -> dict[str, Contender]:
 
 
 def sdk_path() -> None:
-    """Measure windows and events with the OTLP pipeline, whose threads are idle meanwhile."""
+    """Measure events, numbers and windows with the OTLP pipeline, as CPU time of the calling thread."""
     otlp = optional("monitel_otlp")
     if otlp is None:
         Row("OTLP pipeline, caller's side", None).put()
@@ -114,35 +122,39 @@ def sdk_path() -> None:
     event = monitel.Event("epoch", datetime.now(timezone.utc), _DATA)
     with tempfile.TemporaryDirectory() as folder, otlp.configure(spool_dir=folder) as pipeline:
 
-        def emptied(**names: Any) -> dict[str, Any]:
-            pipeline.force_flush()
-            otel.force_flush()
-            return {**names, "range": range(_CALLS), "DATA": _DATA}
+        def calling(code: str, items: int = _CALLS, **names: Any) -> Contender:
+            def emptied() -> dict[str, Any]:
+                pipeline.force_flush()
+                otel.force_flush()
+                return {"range": range(_CALLS), **names}
 
-        logging = {
-            "monitel": timed("for _ in range: log(event)", lambda: emptied(log=monitel.log_event, event=event), _CALLS),
-            "emit": timed("for _ in range: emit('epoch', DATA)", lambda: emptied(emit=monitel.emit), _CALLS),
-            "OTel Logger.emit": timed(
-                "for _ in range: emit(event_name='epoch', timestamp=1, attributes=DATA)",
-                lambda: emptied(emit=otel.get_logger("bench").emit),
-                _CALLS,
-            ),
-        }
-        costs = race(logging)
-        report("log_event, OTLP pipeline", costs, {"OTel Logger.emit": None}, most=_LOG_BUDGET_NS)
-        costs["monitel"] = costs.pop("emit")
-        report("emit (makes the Event), OTLP pipeline", costs, {"OTel Logger.emit": None})
-        calls = [{f"loss.{n}": 0.25, f"lr.{n}": 1e-4} for n in range(_CALLS)]  # one name would have one point in 1 ms
-        numbers = {
-            "monitel": timed(
-                "for values in calls: log(values, step=3)", lambda: emptied(log=monitel.log, calls=calls), 2 * _CALLS
-            ),
-            **tracker_log(folder),
-        }
-        peers = dict.fromkeys(each for each in numbers if each != "monitel")
-        report("a number of log(), two a call, OTLP pipeline", race(numbers), peers, most=_NUMBER_NS)
-        closing = {"monitel": timed(_CLOSE, lambda: {**emptied(), **stats()}, _CALLS)}
-        report("add that closes the window, OTLP pipeline", race(closing), {}, most=_CLOSE_BUDGET_NS)
+            return timed(code, emptied, items, clock=time.thread_time)
+
+        for number in (0, 3, 6, 10):
+            data = dict([*_DATA.items(), *_MORE.items()][:number])
+            code = "for _ in range: emit(event_name='epoch', timestamp=1, attributes=data)"
+            costs = race(
+                {
+                    "monitel": calling("for _ in range: emit('epoch', data)", emit=monitel.emit, data=data),
+                    _PEER: calling(code, emit=otel.get_logger("bench").emit, data=data),
+                }
+            )
+            report(f"emit of {number} attributes, OTLP pipeline", costs, {_PEER: 0.5})
+            if number == _SIX_ATTRIBUTES:
+                report(f"emit of {number} attributes, OTLP pipeline", costs, {}, most=_EMIT_NS)
+        costs = race({"monitel": calling("for _ in range: log(event)", log=monitel.log_event, event=event)})
+        report("log_event, OTLP pipeline", costs, {})
+        for values in (_ONE, _SIX):
+            log = calling("for _ in range: log(values)", len(values) * _CALLS, log=monitel.log, values=values)
+            what = f"a number of log(), {len(values)} in a call, OTLP pipeline"
+            report(what, race({"monitel": log}), {}, most=_NUMBER_NS)
+        trackers = tracker_log(folder)
+        two = calling("for _ in range: log(values, step=3)", 2 * _CALLS, log=monitel.log, values=_TWO)
+        costs = race({"monitel": two, **trackers})
+        report("a number of log(), 2 in a call, OTLP pipeline", costs, dict.fromkeys(trackers))
+        known = [monitel.Stat(f"loss.{n}", TORCHS, 1e9) for n in range(_CALLS)]
+        costs = race({"monitel": calling("for stat in stats: stat.add(0.25); stat.flush()", stats=known)})
+        report("add, and a flush that closes the window, OTLP pipeline", costs, {}, most=_CLOSE_BUDGET_NS)
 
 
 if __name__ == "__main__":

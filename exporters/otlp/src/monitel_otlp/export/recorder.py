@@ -22,7 +22,7 @@ from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from monitel.blackbox.box import Box
     from monitel_otlp.metrics.series import Series, SeriesTable
@@ -54,6 +54,7 @@ class Recorder:
             Unix ns, value.
         folded: Number of ranges that are part of a complete folded span.
         is_idle: Nothing is recorded yet.
+        begun: Called when the box was made.
         last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
@@ -68,7 +69,7 @@ class Recorder:
         self._range_mapping = range_mapping
         self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
-        self._series: dict[Series, int] = {}  # of Stats, and the number of a definition
+        self._numbers: dict[tuple[Series, tuple[monitel.Aggregation, ...]], int] = {}  # of definitions of Stats
         self._ns = Timestamps().ns
         self._failed = False
         self.definitions: dict[int, Definition] = {}
@@ -77,6 +78,7 @@ class Recorder:
         self.numbers: dict[Series, tuple[int, int, Any]] = {}
         self.last_event = b""
         self.is_idle = True
+        self.begun: Callable[[], object] = lambda: None
         self._beginning = RLock()
 
     def begin(self) -> None:
@@ -85,6 +87,7 @@ class Recorder:
             if self.is_idle:
                 self._box.open()
                 self.is_idle = False
+                self.begun()
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         """Append a window that closes; a sink of windows."""
@@ -227,7 +230,8 @@ class Recorder:
 
     def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
         """Return the number of a definition, and the totals, of each series of some Stats."""
-        found = {each: number for each, number in self._series.copy().items() if each.definition.name in names}
+        numbers = self._numbers.copy().items()
+        found = {series: number for (series, _), number in numbers if series.definition.name in names}
         return [(number, each.count, each.sum, each.windows, each.largest) for each, number in found.items()]
 
     def last_numbers(self) -> list[tuple[int, int, Any]]:
@@ -247,12 +251,12 @@ class Recorder:
 
     def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
         """Add the Stats with some serial numbers."""
-        series = [self._table.of_stat(definition) for definition in stats.values()]
-        suffixes = [tuple(each.suffix for each in definition.aggregations) for definition in stats.values()]
-        numbers = self._define(STAT, "Stat", zip(series, suffixes, strict=True))
-        found = dict(zip(stats, zip(numbers, series, strict=True), strict=True))
+        keys = {serial: (self._table.of_stat(stat), stat.aggregations) for serial, stat in stats.items()}
+        if new := [key for key in keys.values() if key not in self._numbers]:
+            pairs = [(series, tuple(each.suffix for each in aggregations)) for series, aggregations in new]
+            self._numbers.update(zip(new, self._define(STAT, "Stat", pairs), strict=True))
+        found = {serial: (self._numbers[key], key[0]) for serial, key in keys.items()}
         self._stats.update(found)
-        self._series.update(zip(series, numbers, strict=True))
         return found
 
     def _new_number(self, series: Series) -> int:
