@@ -269,7 +269,7 @@ class Engine:
             return
         try:
             self.recorder.flush_ranges()
-            if self.recorder.is_idle and _counts():
+            if self.recorder.is_idle and self._next_round < math.inf and _counts():  # not at the end
                 self.recorder.begin()
             if time.monotonic() >= self._next_round:
                 self._round(asked=False)
