@@ -322,7 +322,7 @@ def test_journal_for_nobody_keeps_the_end_and_counts_nothing(box: Folder) -> Non
 
 
 def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path: Path) -> None:
-    """What was moved is counted as on disk, loaded for the sender, and removed when it is settled."""
+    """Segments on the disk are counted as such, loaded for the sender, and removed when they are settled."""
     spool, made = Folder.open(tmp_path), new(box)
     fill(made)
     disk.seal(made)
