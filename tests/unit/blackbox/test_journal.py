@@ -336,7 +336,7 @@ def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path
 
 
 def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path: Path) -> None:
-    """Such items are not sent before a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
+    """Such items are sent once a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
     made = new(box, box_bytes=0)
     add(made, "a", "b")
     made.keep_from = 2
