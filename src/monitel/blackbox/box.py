@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import marshal
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -112,7 +111,7 @@ class Box:
     ) -> None:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
-        self.name = "-".join([*parts, secrets.token_hex(3), *[mark] * bool(mark)])
+        self.name = "-".join([*parts, os.urandom(3).hex(), *[mark] * bool(mark)])
         self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
@@ -268,10 +267,11 @@ class Box:
             position = metrics.next
             windows = self._read("open_windows", self.open_windows) or (b"", ())
             metrics.keep_from = min(metrics.keep_from, position)
+        following = {name: journal.next for name, journal in self.journals.items()}  # before the sources are read
         values = {name: self._read(name, source) for name, source in [*self.sources.items()]}
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {**{name: value for name, value in values.items() if value is not None}, "next": following}
         head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
-        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {})):
+        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {"next": following})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
             metrics.keep_from = sys.maxsize
