@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel import context_page
+from monitel import context_page, os_threads
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder, open_root
 from monitel.blackbox.journal import DISK, Journal
@@ -142,8 +142,8 @@ class Box:
         self._mover: Thread | None = None
         self._page: Path | None = None
         self._retry_at_s = 0.0
+        _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
         self._try_to_open()
-        _live[self.name] = self
 
     @property
     def left_out(self) -> int:
@@ -516,7 +516,10 @@ def process_start(pid: int) -> str:
 
 def main_stack() -> list[str]:
     """Return the stack of the main thread, innermost first, as ``file:line function``."""
-    found, frame = list[str](), sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = sys._current_frames()
+    idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
+    found, frame = list[str](), next((frames[ident] for ident in idents if ident in frames), None)
+    del frames  # a cycle with the frame of this function, which would keep all frames and their objects
     while frame is not None and len(found) < _FRAMES:
         found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
