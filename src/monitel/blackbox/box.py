@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import marshal
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -25,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel import context_page
+from monitel import context_page, os_threads
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder, open_root
 from monitel.blackbox.journal import DISK, Journal
@@ -115,7 +114,7 @@ class Box:
     ) -> None:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
-        self.name = "-".join([*parts, secrets.token_hex(3), *[mark] * bool(mark)])
+        self.name = "-".join([*parts, os.urandom(3).hex(), *[mark] * bool(mark)])
         self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
@@ -149,8 +148,8 @@ class Box:
         self._page: Path | None = None
         self._is_idle = is_idle
         self._retry_at_s = 0.0
+        _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
         self._try_to_open()
-        _live[self.name] = self
 
     @property
     def left_out(self) -> int:
@@ -289,10 +288,11 @@ class Box:
             position = metrics.next
             windows = self._read("open_windows", self.open_windows) or (b"", ())
             metrics.keep_from = min(metrics.keep_from, position)
+        following = {name: journal.next for name, journal in self.journals.items()}  # before the sources are read
         values = {name: self._read(name, source) for name, source in [*self.sources.items()]}
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {**{name: value for name, value in values.items() if value is not None}, "next": following}
         head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
-        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {})):
+        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {"next": following})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
             metrics.keep_from = sys.maxsize
@@ -547,7 +547,10 @@ def process_start(pid: int) -> str:
 
 def main_stack() -> list[str]:
     """Return the stack of the main thread, innermost first, as ``file:line function``."""
-    found, frame = list[str](), sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = sys._current_frames()
+    idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
+    found, frame = list[str](), next((frames[ident] for ident in idents if ident in frames), None)
+    del frames  # a cycle with the frame of this function, which would keep all frames and their objects
     while frame is not None and len(found) < _FRAMES:
         found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back

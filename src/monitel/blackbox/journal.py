@@ -43,7 +43,7 @@ _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
 
 
 class Fold(Protocol):
-    """What an exporter keeps of all earlier items, such as the running totals of cumulative series."""
+    """The state that an exporter keeps of all earlier items, such as the running totals of cumulative series."""
 
     def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
         """Take in the items from ``first`` to before ``end``, which are dropped unsent. The lock is held."""
@@ -110,7 +110,7 @@ class Journal:
         sending: Number of the last item of the latest request. Whoever sends its first items again makes a request of
             the same ones, so that their points are the same.
         keep_from: No segment with this item or a later one is removed, because the snapshot refers to it.
-        fold: What the exporter keeps of all earlier items; it is changed together with ``settled``, under the lock.
+        fold: The state of the exporter; it is changed together with ``settled``, under the lock.
         before_remove: Writes the state of ``fold`` and the position, before files that they need are removed.
         segments: The segments, oldest first.
         disk: The folder on the disk, when something was moved.
@@ -136,8 +136,8 @@ class Journal:
         self._spare: Segment | None = None
         self._serials = count(1)
         self._is_rolling = self._is_excessive = False
-        self._pinned = 0  # the last item that is being sent; neither its segment nor the next one is dropped
-        self._moving: Segment | None = None
+        self._pinned = 0  # the last item that is being sent: its segment is not dropped
+        self._moving: Segment | None = None  # is written to the disk, and not dropped either
         self._tail: Segment | None = None  # the file on the disk that still grows
         self._cursor: tuple[Segment, int, int] | None = None
 

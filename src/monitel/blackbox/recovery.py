@@ -63,7 +63,8 @@ class Snapshot(NamedTuple):
         position: Number of the next item of the journal of metrics.
         windows: The open windows, in the form of :mod:`monitel.window_bytes`.
         window_names: For each open window, the number of its definition.
-        values: The parts that the sources of the box have returned; ``stack`` is the main thread's.
+        values: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the
+            number of the next item of each journal before the sources were called.
     """
 
     time_ns: int
@@ -309,6 +310,13 @@ class Dead:
                 yield item
             if not is_loaded:
                 segment.buffer = None
+
+    def has_grown(self, name: str) -> bool:
+        """Return True if something was appended to a journal after the snapshot, even if it is delivered and removed.
+
+        A reading of the counters in the snapshot is not needed then: counters would fall. Call it before :meth:`end`.
+        """
+        return self.snapshot is None or self.journals[name].next > self.snapshot.values["next"][name]
 
     def open_windows(self) -> Iterator[tuple[int, bytes]]:
         """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW."""

@@ -252,7 +252,6 @@ def last_records(dead: Any) -> dict[str, list[tuple[int, Any]]]:
     snapshot, end = dead.snapshot, {"logs": [(EVENT, ("process.died", 1))]}
     if snapshot is not None:
         end["metrics"] = [(WINDOW, each) for each in dead.open_windows()]
-        readings = [item.value[0] for item in dead.items("readings") if item.kind == READING]
-        if max(readings, default=0) < snapshot.monotonic_ns:
+        if not dead.has_grown("readings"):
             end["readings"] = [(READING, (snapshot.monotonic_ns, snapshot.values["counters"]))]
     return end

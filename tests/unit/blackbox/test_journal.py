@@ -322,7 +322,7 @@ def test_journal_for_nobody_keeps_the_end_and_counts_nothing(box: Folder) -> Non
 
 
 def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path: Path) -> None:
-    """What was moved is counted as on disk, loaded for the sender, and removed when it is settled."""
+    """Segments on the disk are counted as such, loaded for the sender, and removed when they are settled."""
     spool, made = Folder.open(tmp_path), new(box)
     fill(made)
     disk.seal(made)
@@ -336,7 +336,7 @@ def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path
 
 
 def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path: Path) -> None:
-    """They are not sent before a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
+    """Such items are sent once a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
     made = new(box, box_bytes=0)
     add(made, "a", "b")
     made.keep_from = 2

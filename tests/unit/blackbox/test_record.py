@@ -76,7 +76,7 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
     box.snapshot()
     snapshot = read_snapshot(Folder.open(tmp_path / "boxes" / box.name))
     assert snapshot is not None
-    assert {"good", "stack"} == {*snapshot.values}
+    assert {"good", "next", "stack"} == {*snapshot.values}
     assert 3 == len(warnings_with(caplog, "black box"))
 
 
