@@ -194,7 +194,7 @@ def test_disk_that_is_full_in_fact_keeps_whole_items(train: Run, capsys: Capture
     """The kernel limits the size of files: the job ends well, and account, last line and ``cat`` agree."""
     script = f"""\
 import resource
-size = {8 << 10 if encoded else 6 << 20}
+size = {8 << 10 if encoded else 4_000_000}
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
 {"" if encoded else HOLD_ENCODER}
