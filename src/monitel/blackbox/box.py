@@ -80,7 +80,8 @@ class Box:
         interval_s: Seconds between two snapshots.
         box_bytes: The most bytes in the box, which never takes more than 1 % of its file system.
         memory_bytes: The most bytes in anonymous memory. The oldest items beyond are dropped as ``queue_full``.
-        disk_bytes: The most bytes in the spool folder. The oldest items beyond are dropped as ``spool_full``.
+        disk_bytes: The most bytes in the spool folder of journals that are sent. The oldest items beyond are dropped as
+            ``spool_full``. What only the disk reads has no limit.
         disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
         mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
         is_idle: Make the box only when :meth:`open` is called, so that a process that records nothing has none.
@@ -413,7 +414,8 @@ class Box:
             self._warn_once("disk thread", "the spool folder is not complete: %r", error)
 
     def _limit_disk(self) -> None:
-        sizes = {journal: on_disk.size_on_disk(journal) for journal in self.journals.values()}
+        sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
+        sizes = {journal: on_disk.size_on_disk(journal) for journal in sent}
         while sum(sizes.values()) > self._disk_bytes:
             largest = max(sizes, key=lambda journal: sizes[journal])
             if not largest.drop_oldest("spool_full", (DISK,)):

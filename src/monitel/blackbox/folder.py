@@ -14,15 +14,14 @@ from pathlib import Path
 if find_spec("fcntl") is not None:
     import fcntl
 
-__all__ = ["AVAILABLE", "BOXES", "UNAVAILABLE", "Folder", "FolderError", "Lock", "automatic_roots", "make_folder"]
+__all__ = ["AVAILABLE", "UNAVAILABLE", "Folder", "FolderError", "Lock", "automatic_roots", "make_folder"]
 __all__ += ["open_root", "remove_folders", "write_at"]
 
 _DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
-#: True if this platform has descriptors of folders and locks of files. Windows has neither.
-AVAILABLE = "open" in _DIR_FD and hasattr(os, "O_DIRECTORY") and find_spec("fcntl") is not None
-UNAVAILABLE = "this platform has neither descriptors of folders nor locks of files as POSIX has them"
-#: True if this platform also has what boxes and spools need: locks of open files, and files with reserved space.
-BOXES = AVAILABLE and hasattr(fcntl, "F_OFD_SETLK") and hasattr(os, "posix_fallocate")
+#: True if this platform has what records need: descriptors of folders, locks of open files, files with reserved space.
+AVAILABLE = "open" in _DIR_FD and hasattr(os, "O_DIRECTORY") and hasattr(os, "posix_fallocate")
+AVAILABLE = AVAILABLE and find_spec("fcntl") is not None and hasattr(fcntl, "F_OFD_SETLK")
+UNAVAILABLE = "this platform has neither descriptors of folders nor locks of open files as Linux has them"
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if AVAILABLE else 0
 #: O_NONBLOCK: a FIFO must not block open().
@@ -312,8 +311,8 @@ class Lock:
             FolderError: The platform or the file system has no such locks.
             OSError: The lock file cannot be made.
         """
-        if not BOXES:
-            raise FolderError("this platform has no locks of open files, which boxes and spools need")
+        if not AVAILABLE:
+            raise FolderError(UNAVAILABLE)
         descriptor = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
         taken = False
         try:

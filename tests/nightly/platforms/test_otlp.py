@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tests.nightly.platforms.conftest import RunOn
     from tests.support.receiver import Receiver
 
-_UNAVAILABLE = "this platform has neither descriptors of folders nor locks of files as POSIX has them"
+_UNAVAILABLE = "this platform has neither descriptors of folders nor locks of open files as Linux has them"
 
 _TRAIN = """
 import logging, sys

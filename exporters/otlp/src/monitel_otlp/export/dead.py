@@ -7,7 +7,6 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -172,9 +171,7 @@ def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, l
 def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
     """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
     snapshot = record.snapshot
-    values = {} if snapshot is None else snapshot.values
-    following = values.get("next", {}).get("readings") or values.get("readings", sys.maxsize)
-    if snapshot is None or dead.journals["readings"].next > following:
+    if snapshot is None or dead.has_grown("readings"):
         return
     earlier: dict[tuple[Hashable, int], Sent] = {}
     changed = []

@@ -177,7 +177,6 @@ class Engine:
         self.box.sources.update(
             doing=lambda: describe(ranges),
             counters=self._readings.plain,
-            readings=lambda: self.box.journals["readings"].next,
             totals=lambda: self._reported,
             numbers=self.recorder.last_numbers,
             event=lambda: self.recorder.last_event or None,
