@@ -1,10 +1,8 @@
-"""Costs of the black box for the job: its adds and emits, its standstill during a cut, and the CPU time of cuts.
-
-Each pair is measured in one run, with the box and without.
-"""
+"""Costs of the black box for the job: its adds, its emits beside a busy thread, snapshots, and the CPU time of all."""
 
 from __future__ import annotations
 
+import marshal
 import subprocess
 import sys
 import tempfile
@@ -19,24 +17,24 @@ from row import Row, report
 
 import monitel
 from monitel.aggregation import TORCHS
-from monitel.open_windows import open_windows
 
 if TYPE_CHECKING:
     from race import Contender
 
 _ROUNDS = 41
-_EMITS = 200  # a round
-_CUT_STATS = 200
-_CUTS = 8
-_YIELDS = 4  # in a cut
+_EMITS = 20_000  # beside a busy thread
+_LATE_NS, _LATE_SHARE = 1e6, 0.01
+_STATS = (50, 2000)  # in a snapshot
+_SNAPSHOTS = 21
+_SNAPSHOT_NS, _GIL_NS = 1e6, 0.3e6  # of 2,000 Stats
 _JOB_STATS = 50
 _JOB_SECONDS = 12.0
 _WARM_SECONDS = 2.0
 _JOBS = 3  # of each kind
 _STEP = 0.05  # seconds between two adds to each Stat of a job
-_GIL_NS = 50e3
 _CORE_SHARE = 0.0005
 _MEMORY = Path("/dev/shm")
+_DATA: dict[str, Any] = {"epoch": 3, "loss": 0.25, "phase": "train", "done": True, "path": "/checkpoints/17", "n": 7}
 
 
 def _pipeline(folder: str, *, black_box: bool) -> Any:
@@ -47,105 +45,77 @@ def _pipeline(folder: str, *, black_box: bool) -> Any:
     )
 
 
-def calls() -> None:
-    """Measure ``add`` and ``emit`` in turns: each round has a new pipeline, with the box or without."""
+def adds() -> None:
+    """Measure ``add`` in turns: each round has a new pipeline, with the box or without."""
     stat = monitel.stat("loss", window_size=1e9)
 
-    def prepared(folder: str, black_box: bool) -> dict[str, Any]:
-        _pipeline(folder, black_box=black_box)
-        monitel.emit("first")  # makes the box
-        return {"stat": stat, "emit": monitel.emit, "range": range(_EMITS), "DATA": {"epoch": 3, "loss": 0.25}}
+    def contender(folder: str, *, black_box: bool) -> Contender:
+        def prepared() -> dict[str, Any]:
+            _pipeline(folder, black_box=black_box)
+            monitel.emit("first")  # makes the box
+            return {"stat": stat}
 
-    def contenders(folder: str, code: str, calls: int | None) -> dict[str, Contender]:
-        return {
-            "monitel": timed(code, lambda: prepared(folder, True), calls),
-            "without the box": timed(code, lambda: prepared(folder, False), calls),
-        }
+        return timed("stat.add(0.25)", prepared)
 
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        costs = race(contenders(folder, "stat.add(0.25)", None), _ROUNDS)
-        report("Stat.add, with the black box", costs, {"without the box": 1.1})
-        costs = race(contenders(folder, "for _ in range: emit('epoch', DATA)", _EMITS), _ROUNDS)
-        report("emit, with the black box", costs, {"without the box": None})
+        contenders = {each: contender(folder, black_box=each == "monitel") for each in ("monitel", "without the box")}
+        report("Stat.add, with the black box", race(contenders, _ROUNDS), {"without the box": 1.1})
 
 
-def cuts() -> None:
-    """Measure the reading of the open windows, and how long a loop stands still during a cut."""
-    idle = _turns_beside_an_idle_thread()
+def emits() -> None:
+    """Measure how often an ``emit`` takes more than a millisecond, beside a thread that never waits."""
+    over = threading.Event()
+
+    def spin() -> None:
+        while not over.is_set():
+            pass
+
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder, _pipeline(folder, black_box=True):
+        thread = threading.Thread(target=spin)
+        thread.start()
+        times = []
+        for _ in range(_EMITS):
+            begin = time.perf_counter_ns()
+            monitel.emit("epoch", _DATA)
+            times.append(time.perf_counter_ns() - begin)
+        over.set()
+        thread.join()
+    Row("emit beside a busy thread, median", median(times)).put()
+    late = sum(each > _LATE_NS for each in times) / _EMITS
+    Row("emit beside a busy thread: share of those over 1 ms", late, unit="", most=_LATE_SHARE).put()
+
+
+def snapshots() -> None:
+    """Measure the CPU time of a snapshot, and its longest parts that do not release the GIL."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder, _pipeline(folder, black_box=True) as pipeline:
-        few = _longest_turns(pipeline, [monitel.Stat("only", TORCHS, 3600.0)])
-        stats = [monitel.Stat(f"stat.{n}", TORCHS, 3600.0) for n in range(_CUT_STATS)]
-        many = _longest_turns(pipeline, stats)
-        costs = race({"monitel": timed("open_windows()", lambda: {"open_windows": open_windows})})
-    report(f"read the open windows of {_CUT_STATS} Stats, without releasing the GIL", costs, {}, most=_GIL_NS)
-    for what, turns in (("one Stat", few), (f"{_CUT_STATS} Stats", many)):
-        Row(
-            f"a loop stands still during a cut of {what}",
-            median(turns),
-            peer="while a thread only wakes up",
-            peer_value=median(idle),
-        ).put()
+        monitel.emit("first")
+        box = pipeline.engine.box
+        for number in _STATS:
+            stats = [monitel.Stat(f"{number}.{n}", TORCHS, 3600.0) for n in range(number)]
+            whole, parts = [], []
+            for _ in range(_SNAPSHOTS):
+                for stat in stats:
+                    stat.add(0.25)
+                whole.append(_cpu_ns(box.snapshot))
+                windows = box.open_windows()
+                parts.append(max(_cpu_ns(box.open_windows), _cpu_ns(lambda: marshal.dumps(windows, 2))))  # noqa: B023
+            many = number == max(_STATS)
+            what = f"a snapshot of {number:,} Stats"
+            Row(f"{what}: CPU", median(whole), most=_SNAPSHOT_NS if many else None).put()
+            Row(f"{what}: longest hold of the GIL", median(parts), most=_GIL_NS if many else None).put()
+            del stats
 
 
-def _turns_beside_an_idle_thread() -> list[float]:
-    """Return the longest turn of a loop each time that another thread wakes up, and releases the GIL some times."""
-    during, over = threading.Event(), threading.Event()
-
-    def wake() -> None:
-        while not over.wait(1.0):
-            during.set()
-            for _ in range(_YIELDS):
-                threading.Event().wait(1e-9)
-            during.clear()
-
-    thread = threading.Thread(target=wake)
-    thread.start()
-    longest = [_longest_turn(during, []) for _ in range(_CUTS)]
-    over.set()
-    thread.join()
-    return longest
-
-
-def _longest_turns(pipeline: Any, stats: list[monitel.Stat]) -> list[float]:
-    """Return the longest turn of a loop during each of some cuts: the CPU time between two turns, in ns."""
-    box, during = pipeline.engine.box, threading.Event()
-    begin, end = box.beat, box.cut
-
-    def beat() -> None:
-        during.set()
-        begin()
-
-    def cut(made: object) -> object:
-        try:
-            return end(made)
-        finally:
-            during.clear()
-
-    box.beat, box.cut = beat, cut
-    longest = [_longest_turn(during, stats) for _ in range(_CUTS)]
-    box.beat, box.cut = begin, end
-    return longest[1:]  # the first one makes the box
-
-
-def _longest_turn(during: threading.Event, stats: list[monitel.Stat]) -> float:
-    for stat in stats:
-        stat.add(0.25)
-    end, last, longest = time.monotonic() + 1.1, time.process_time_ns(), 0
-    while time.monotonic() < end:
-        before = during.is_set()
-        now = time.process_time_ns()
-        if before or during.is_set():
-            longest = max(longest, now - last)
-        last = now
-    return longest
+def _cpu_ns(work: Any) -> int:
+    begin = time.thread_time_ns()
+    work()
+    return time.thread_time_ns() - begin
 
 
 def job(black_box: str) -> None:
     """Run a job that a test program has started: 50 Stats, and a sample for each of them twenty times a second."""
-    otlp: Any = optional("monitel_otlp")
     stats = [monitel.Stat(f"stat.{n}", TORCHS, 60.0) for n in range(_JOB_STATS)]
-    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        otlp.configure(spool_dir=folder, black_box=black_box == "True", black_box_dir=Path(folder, "boxes"))
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder, _pipeline(folder, black_box=black_box == "True"):
         _add_for(_WARM_SECONDS, stats)
         begin = time.process_time()
         _add_for(_JOB_SECONDS, stats)
@@ -178,8 +148,9 @@ def main() -> None:
     if optional("monitel_otlp") is None or not _MEMORY.is_dir():
         Row("black box", None).put()
         return
-    calls()
-    cuts()
+    adds()
+    emits()
+    snapshots()
     share()
 
 

@@ -1,13 +1,13 @@
-"""The end of a process: with a backend that never answers, and what is written to disk raw."""
+"""The end of a process whose backend never answers, or is away: how long it takes, and that everything is on disk."""
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import median
 
 from race import optional
@@ -15,72 +15,79 @@ from row import Row
 
 _BUDGET_NS = 2e9
 _RUNS = 3
-_EVENTS = 100_000
-_RAW_BUDGET_NS = 0.3e9
-_JOB = """
-import sys
+_START = """
+import sys, time
 import monitel, monitel_otlp
-monitel_otlp.configure(endpoint=sys.argv[1], spool_dir=sys.argv[2])
+monitel_otlp.configure(endpoint=sys.argv[1], spool_dir=sys.argv[2], export_interval=3600.0)
+"""
+_END = """
+print("the job is done", flush=True)
+"""
+_BOTH = """
 for n in range(1000):
     monitel.stat(f"loss.{n}").add(0.25)
     monitel.emit("epoch", epoch=n)
-print("the job is done", flush=True)
 """
-
-
-_BURST = """
-import sys
-import monitel, monitel_otlp
-monitel_otlp.configure(endpoint=sys.argv[1], spool_dir=sys.argv[2], export_interval=3600.0)
+_EVENTS = """
 for n in range(100_000):
     monitel.emit("epoch", epoch=n)
-print("the job is done", flush=True)
 """
+# The Stats are known when the process ends, as those of a training are.
+_STATS = """
+stats = [monitel.Stat(f"loss.{n}", ["mean", "max"], 3600.0) for n in range(100_000)]
+for _ in range(2):
+    for stat in stats:
+        stat.add(0.25)
+    if _ == 0:
+        monitel.flush()
+"""
+_CASES = (
+    ("exit, backend that never answers", _BOTH, True, 2000),
+    ("exit with 100,000 queued events, backend that never answers", _EVENTS, True, 100_000),
+    ("exit with 100,000 queued events, no backend", _EVENTS, False, 100_000),
+    ("exit with 100,000 open Stats, no backend", _STATS, False, 200_000),
+)
 
 
-def time_to_exit(job: str, endpoint: str, folder: str) -> int:
-    """From the job's last line to the end of its process, in ns."""
-    with subprocess.Popen(
-        [sys.executable, "-c", job, endpoint, folder], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+def time_to_exit(job: str, endpoint: str, items: int) -> int:
+    """Return the time from the job's last line to the end of its process, ns.
+
+    Args:
+        job: The program.
+        endpoint: The backend.
+        items: Number of items that have to be on disk then, at least.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-c", f"{_START}{job}{_END}", endpoint, folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         if process.stdout is None or "done" not in process.stdout.readline():
             raise SystemExit("the job did not come to its end")
         begin = time.perf_counter_ns()
-        process.wait(timeout=60)
-        return time.perf_counter_ns() - begin
-
-
-def time_to_write_raw(folder: str) -> int:
-    """From 100,000 events as plain values to a segment on disk, in ns."""
-    from monitel_otlp.spool.raw_segment import encode_blocks  # late: monitel_otlp may be missing
-    from monitel_otlp.spool.spool import Spool
-
-    events = [("epoch", 1_700_000_000 + n, {"epoch": n, "loss": 0.25, "phase": "train"}) for n in range(_EVENTS)]
-    spool = Spool(Path(folder) / "raw")
-    begin = time.perf_counter_ns()
-    blocks = (block for at in range(0, _EVENTS, 256) for block in encode_blocks(events[at : at + 256]))
-    written = spool.append_raw("logs", ("events",), blocks)
-    took = time.perf_counter_ns() - begin
-    spool.close()
-    if written < _EVENTS:
-        raise SystemExit("the disk did not take every event")
+        summary = process.communicate(timeout=60)[1]
+        took = time.perf_counter_ns() - begin
+    stored = re.search(r"(\d+) items in ", summary)
+    if stored is None or int(stored[1]) < items or "dropped" in summary:
+        raise SystemExit(f"expected {items} items on disk: {summary}")
     return took
 
 
 def main() -> None:
-    """Measure with 1,000 windows and 1,000 events that wait, and with 100,000 events that go to disk."""
-    what, raw = "exit, backend that never answers", f"{_EVENTS:,} events written raw"
-    burst = f"exit, the same with {_EVENTS:,} queued events"
-    if optional("monitel_otlp") is None:
-        for each in (what, burst, raw):
-            Row(each, None).put()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        Row(raw, median(time_to_write_raw(folder) for _ in range(_RUNS)), most=_RAW_BUDGET_NS).put()
-    with socket.create_server(("127.0.0.1", 0)) as silent, tempfile.TemporaryDirectory() as folder:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        for each, job in ((what, _JOB), (burst, _BURST)):
-            Row(each, median(time_to_exit(job, endpoint, folder) for _ in range(_RUNS)), most=_BUDGET_NS).put()
+    """Measure each case in some processes."""
+    for what, job, listens, items in _CASES:
+        row = Row(what, None, most=_BUDGET_NS)
+        if optional("monitel_otlp") is not None:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+                if not listens:
+                    server.close()
+                row.value = median(time_to_exit(job, endpoint, items) for _ in range(_RUNS))
+        row.put()
 
 
 if __name__ == "__main__":

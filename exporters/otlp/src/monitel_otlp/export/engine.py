@@ -183,7 +183,7 @@ class Engine:
         )
         self._reported: list[tuple[int, int, float, int, float]] = []
         self.box.open_windows = self._open_windows
-        self.box.flushes.append(self._flush)
+        self.box.flushes += [self._flush, self.recorder.define_stats]
         self._crashes = CrashStacks(self.box)
         self.recorder.begun = self._crashes.flush
         self.box.start()

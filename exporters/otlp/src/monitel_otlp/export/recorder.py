@@ -151,6 +151,7 @@ class Recorder:
         except ValueError:  # an earlier handler has changed the values
             sound = [each for each in found if type(each[2]) in {int, float}]
             self.lose("metrics", len(found) - len(sound))
+            self.numbers = {series: each for series, each in self.numbers.copy().items() if each not in found or each in sound}
             found, payload = sound, marshal.dumps(sound, 2)
         if found:
             self._metrics.append(NUMBERS, payload, len(found))
@@ -159,13 +160,12 @@ class Recorder:
         """Append an event."""
         if self.is_idle:
             self.begin()
+        attributes: dict[str, Any] = event.data
         body: Any = None
-        if isinstance(event, monitel.RunConfig):
-            attributes, body = {}, plain_record(event.config)
-        elif isinstance(event, monitel.LoggedNumbers):
+        if is_numbers := isinstance(event, monitel.LoggedNumbers):
             attributes, body = dict(event.attributes), event.data
-        else:
-            attributes = event.data
+        elif isinstance(event, monitel.RunConfig):
+            attributes, body = {}, plain_record(event.config)
         record = (
             event.unix_ns(self._ns),
             time.time_ns(),
@@ -181,7 +181,7 @@ class Recorder:
         except ValueError:  # the data was changed after its check
             payload = self._cleaned(record)
         self._logs.append(EVENT, payload)
-        if not isinstance(event, monitel.LoggedNumbers):
+        if not is_numbers:
             is_short = len(payload) <= _SHORT
             self.last_event = payload if is_short else marshal.dumps((*record[:5], {"...": "too long"}), 2)
 
@@ -297,9 +297,13 @@ class Recorder:
         return context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"), int(context.trace_flags)
 
     def _cleaned(self, record: tuple[Any, ...]) -> bytes:
-        """Return a record without the attributes that the protocol cannot hold; the first one is logged."""
-        attributes = recordable(dict(record[5]), lambda key, _value: self._warn(record[3], text_of(key)))
-        return self._dumps((*record[:5], attributes, *record[6:]))
+        """Return a record without the values that the protocol cannot hold; the first one is logged."""
+
+        def clean(values: Any) -> dict[str, Any]:
+            return recordable(values, lambda key, _value: self._warn(record[3], text_of(key)))
+
+        attributes, numbers = clean(record[5]), record[6] and clean(record[6])
+        return self._dumps((*record[:5], attributes, numbers, *record[7:]))
 
     def _warn(self, name: str, key: str) -> None:
         if not self._failed:
