@@ -274,7 +274,9 @@ class Journal:
         return new if new.buffer is not None else None
 
     def prepare(self) -> None:
-        """Make the next segment ahead, so that :meth:`append` need not. Called by one thread, after each wake-up."""
+        """Do ahead what :meth:`append` need not do then. Called by one thread, after each wake-up."""
+        if self._is_excessive:  # append() was called with the lock held
+            self._drop_excess()
         if self._spare is None and self._active is not None and self.room.mapped:
             spare = self._make_in_box(_LARGE if self._reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
             if spare is not None:

@@ -1,19 +1,19 @@
-"""Many series, many threads and full queues: what is sent stays exact, and what is dropped is counted."""
+"""Late numbers, dropped windows and many readings: what is sent stays exact, and what is dropped is counted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import busy_encoder, reported_drops
-from tests.support.producers import close_windows
+from tests.support.pipelines import busy_encoder
+from tests.support.producers import close_windows, make_small
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
-from monitel_otlp.engine import engine
 
 if TYPE_CHECKING:
-    import pytest
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -51,36 +51,32 @@ def test_value_that_cannot_be_encoded_is_counted(receiver: Receiver, start: Star
     assert {"encoding": 1} == dict(pipeline.account()["metrics"].dropped)
 
 
-def test_dropped_number_is_not_replaced_by_a_later_one(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+@pytest.mark.parametrize("limit", ["disk", "memory"])
+def test_dropped_windows_stay_in_the_totals(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, limit: str
 ) -> None:
-    """A value of the same millisecond is a new item then."""
-    monkeypatch.setattr(engine, "LIMIT", 3)
-    pipeline = start()
-    with busy_encoder(pipeline):
-        monitel.log({"loss": 1.0})
-        monitel.log({"a": 1.0, "b": 1.0, "c": 1.0})  # drops loss
-        monitel.log({"loss": 2.0})  # drops a
-    assert {"metrics": 2} == reported_drops(receiver, pipeline, "queue_full")
-    assert ([2.0], [], [1.0]) == tuple(map(receiver.values, ("loss", "a", "b")))
-    assert [] == receiver.points("monitel.log.coalesced")
-
-
-def test_full_queue_drops_the_oldest_windows(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
-    """Samples of dropped windows are in the totals, which begin at the start of the first window."""
-    monkeypatch.setattr(engine, "LIMIT", 3)
-    pipeline = start(distributions="histogram")
+    """The oldest are dropped. Their samples are in the totals, which begin at the start of the first window."""
+    make_small(monkeypatch, **({"spool_bytes": 9_000} if limit == "disk" else {"memory_bytes": 9_000, "after_s": 60}))
+    pipeline = start(distributions="histogram", black_box=False)
+    assert pipeline.engine is not None
+    if limit == "memory":
+        monkeypatch.setattr(pipeline.engine.box, "tend_disk", lambda _after_s: None)
     begin_ns = clock.time_ns()
     stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0)
     with busy_encoder(pipeline):
-        close_windows(stat, clock, [1.0], [2.0, 2.0], [3.0], [4.0])
+        close_windows(stat, clock, *([float(number)] for number in range(100)))
         stat.flush()
-    assert {"metrics": 1} == reported_drops(receiver, pipeline, "queue_full")
-    assert ([3, 4, 5], [5.0, 8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
-    assert [3, 4, 5] == [point.proto.count for point in receiver.points("x.histogram")]
-    assert [begin_ns] == [point.time_ns for point in receiver.start_points("x.count")]
+        reason = {"disk": "spool_full", "memory": "queue_full"}[limit]
+        wait_until(lambda: pipeline.dropped.get(reason, 0) > 20, "dropped windows")
+        monkeypatch.undo()
+    assert not pipeline.force_flush(DEADLINE)
+    dropped = pipeline.dropped[reason]
+    assert ({reason: dropped}, 100 - dropped) == (pipeline.dropped, pipeline.account()["metrics"].delivered)
+    kept = range(dropped + 1, 101)
+    assert [*kept] == receiver.values("x.count")
+    assert [number * (number - 1) / 2 for number in kept] == receiver.values("x.sum")
+    assert [*kept] == [point.proto.count for point in receiver.points("x.histogram")]
+    assert [begin_ns] == [point.start_ns for point in receiver.start_points("x.count")]
 
 
 def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start: Start) -> None:

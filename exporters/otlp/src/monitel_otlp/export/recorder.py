@@ -151,7 +151,6 @@ class Recorder:
         except ValueError:  # an earlier handler has changed the values
             sound = [each for each in found if type(each[2]) in {int, float}]
             self.lose("metrics", len(found) - len(sound))
-            self.numbers = {series: each for series, each in self.numbers.copy().items() if each not in found or each in sound}
             found, payload = sound, marshal.dumps(sound, 2)
         if found:
             self._metrics.append(NUMBERS, payload, len(found))
@@ -236,7 +235,7 @@ class Recorder:
 
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
-        return [*self.numbers.copy().values()]
+        return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in numbers_of()
 
     def _define_stats(self, serials: tuple[int, ...]) -> None:
         """Define the Stats with some serial numbers, and forget those that have ended."""
