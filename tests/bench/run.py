@@ -23,7 +23,7 @@ _SUBJECTS = (
     *("adding", "distributions", "threads", "free_threading", "events", "waits", "counting", "ledger", "context"),
     *("ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "spans", "black_box"),
-    *("expiry", "ending", "writer", "ranks", "collector", "aggregates", "top"),
+    *("expiry", "ending", "outage", "writer", "ranks", "collector", "aggregates", "top"),
 )
 _BOTH_TWINS = {"adding", "threads", "distributions", "ledger", "context"}
 

@@ -1,4 +1,4 @@
-"""CPU time of the whole process for a window, from its samples to the backend's answer, beside the plain OTel SDK.
+"""CPU time of the whole process for a window or an event, until the backend answers, beside the plain OTel SDK.
 
 Both send to a server in another process that takes everything. The SDK is given the same values: each sample into a
 histogram, and what a window reports into the six instruments that carry it.
@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import tempfile
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _STATS = 500
 _SAMPLES = 100
+_DATA = {"epoch": 3, "loss": 0.25, "phase": "train", "done": True, "path": "/checkpoints/17/model", "bytes": 12_345}
 _SDK = "OTel SDK, the same values"
 
 
@@ -112,8 +114,35 @@ def of_plain_sdk(url: str, samples: int) -> Contender | None:
     return of_sdk(metrics.MeterProvider([reader]), samples)
 
 
+def of_events(emit: Callable[..., object], flush: Callable[[], object]) -> Contender:
+    """As many events as there are Stats."""
+
+    def record() -> None:
+        for _ in range(_STATS):
+            emit()
+
+    return costing(record, flush)
+
+
+def events_of_sdk(url: str) -> Contender | None:
+    """The SDK with its own batch processor and exporter; None when it is not installed."""
+    logs, export = optional("opentelemetry.sdk._logs"), optional("opentelemetry.sdk._logs.export")
+    http = optional("opentelemetry.exporter.otlp.proto.http._log_exporter")
+    if logs is None or export is None or http is None:
+        return None
+    provider = logs.LoggerProvider()
+    exporter = http.OTLPLogExporter(endpoint=f"{url}/v1/logs")
+    provider.add_log_record_processor(export.BatchLogRecordProcessor(exporter, schedule_delay_millis=3_600_000))
+    emit = partial(provider.get_logger("bench").emit, event_name="epoch", timestamp=1, attributes=_DATA)
+    return of_events(emit, provider.force_flush)
+
+
 def measure(url: str, pipeline: Any) -> None:
-    """Windows of one sample, and of many."""
+    """Events, then windows of one sample, and of many."""
+    contenders = {"monitel": of_events(partial(monitel.emit, "epoch", _DATA), lambda: pipeline.force_flush(10.0))}
+    if (plain := events_of_sdk(url)) is not None:
+        contenders[_SDK] = plain
+    report("CPU for an event of six attributes, until it is acknowledged", race(contenders, rounds=11), {_SDK: None})
     for samples in (1, _SAMPLES):
         contenders = {"monitel": of_monitel(pipeline, samples)}
         if (plain := of_plain_sdk(url, samples)) is not None:

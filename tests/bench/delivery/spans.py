@@ -71,20 +71,32 @@ def callers_side(otel: Any, otlp: Any) -> None:
 
 
 def delivery(drop: Any) -> None:
-    """From the queue to an encoded request, in the encoder's thread: CPU for a span."""
+    """From an ended range by the journal to an encoded request: CPU for a span."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from monitel_otlp.traces.mapping import RangeRequests
+    from monitel.blackbox.box import Box
+    from monitel_otlp.export.recorder import Recorder
+    from monitel_otlp.export.requests import SpansEncoder
+    from monitel_otlp.export.sender import Outbox
+    from monitel_otlp.metrics.series import SeriesTable
+    from monitel_otlp.traces.mapping import RangeMapping
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
-    queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, 1 << 27, first=lambda: True, wake=lambda: None)
-    requests = RangeRequests(lambda _request: None, lambda _signal, _reason, _items: None, b"")
+    box = Box(None, None, {})
+    queued = QueuedSpans(SpanSettings(budget=_MANY), first=lambda: True)
+    recorder = Recorder(box, SeriesTable(), queued, RangeMapping())
+    outbox = Outbox(box.journals["traces"], SpansEncoder(b""))
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     tracer = provider.get_tracer("bench")
+
+    def deliver() -> None:
+        recorder.flush_ranges()
+        while (found := outbox.next()) is not None:
+            outbox.settle(*found, found[1].records)
 
     def ours() -> dict[str, Any]:
         queued.listen()
@@ -92,7 +104,7 @@ def delivery(drop: Any) -> None:
             with record_function("op", {"batch": 32}):
                 pass
         queued.close()
-        return {"requests": requests, "take": queued.queue.take}
+        return {"deliver": deliver}
 
     def theirs() -> dict[str, Any]:
         kept.clear()
@@ -102,10 +114,10 @@ def delivery(drop: Any) -> None:
         return {"export": drop.export, "spans": kept.get_finished_spans()}
 
     contenders = {
-        "monitel": timed("for ended in take(1_000_000): requests.add(ended)\nrequests.flush()", ours, _RANGES),
+        "monitel": timed("deliver()", ours, _RANGES),
         "OTel encode_spans": timed("export(spans)", theirs, _RANGES),
     }
-    report("delivery of a span, encoding", race(contenders, rounds=21), {"OTel encode_spans": None})
+    report("delivery of a span, without a network", race(contenders, rounds=21), {"OTel encode_spans": None})
 
 
 def main() -> None:
