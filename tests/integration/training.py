@@ -209,7 +209,8 @@ def check_events(loki: Loki, run: Run) -> None:
         assert (record.labels["service_name"], kept["scope_name"]) == ("train", "monitel")
         data = {"number": int(kept["number"]), "path": kept["path"], "share": float(kept["share"])}
         severity, step = int(kept["severity_number"]), int(kept["training_step"])
-        stored.append((record.line, {"time_ns": record.time_ns, "severity": severity, "step": step, "data": data}))
+        time_ns = record.time_ns // 1000 * 1000  # the timestamp of an event has microseconds
+        stored.append((record.line, {"time_ns": time_ns, "severity": severity, "step": step, "data": data}))
     assert [("checkpoint", each) for each in run.events] == stored
 
 

@@ -9,7 +9,8 @@ WINDOW    number of the Stat's :class:`Definition`, and the window in the form o
 NUMBERS   for each number of one ``log()`` call: number of its :class:`Definition`, time in Unix ns, value
 RANGES    spans of ranges, as the exporter describes them
 SPANS     the same, of spans that the exporter has made itself
-READING   metrics of the process at one moment, encoded by the exporter, and the number of their points
+READING   metrics of the process at one moment, encoded by the exporter, the number of their points, and the number of
+          the next item of the journal of metrics at that moment
 ========  ======================================================================================================
 
 A snapshot has these values, each of which may be missing:

@@ -168,7 +168,7 @@ def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, l
     return {name: values for name, values in found.items() if name not in off}
 
 
-def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
+def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
     """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
     snapshot = record.snapshot
     if snapshot is None or dead.has_grown("readings"):
@@ -183,7 +183,7 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int]]:
             changed.append((number, counter))
     sums = RisingSums(delta=mapping_of(record.identity).delta, earlier=earlier)
     for begin in range(0, len(changed), _COUNTERS_PER_READING):
-        yield _reading(record, sums, changed[begin : begin + _COUNTERS_PER_READING])
+        yield *_reading(record, sums, changed[begin : begin + _COUNTERS_PER_READING]), snapshot.position
 
 
 def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCounter]]) -> tuple[bytes, int]:

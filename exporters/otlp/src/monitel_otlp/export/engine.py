@@ -326,7 +326,7 @@ class Engine:
             if changed or readings.settled == readings.next - 1:
                 content = message.SerializeToString()
                 points = count_records(message, LEVELS["metrics"][1:])
-                number = readings.append(READING, marshal.dumps((content, points), 2))
+                number = readings.append(READING, marshal.dumps((content, points, self._windows_seen), 2))
                 self._changed_reading = number if changed else self._changed_reading
             first = False
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.disk import load
 from monitel.blackbox.record import Item
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
-from monitel_otlp.export.sender import Outbox
+from monitel_otlp.export.sender import Outbox, next_of
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import LEVELS, REQUESTS, record_lists
@@ -85,12 +85,12 @@ def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
 def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
     """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
     for signal, outboxes in outboxes_of(dead).items():
-        for outbox in outboxes:
-            while (found := outbox.next()) is not None or load(outbox.journal):
-                if found is not None:
-                    outbox.settle(*found, delivered=count(found[0]))
-                    if found[1].body:
-                        yield signal, found[1].body
+        while (found := next_of(outboxes)) is not None or any(load(each.journal) for each in outboxes):
+            if found is not None:
+                outbox, items, encoded = found
+                outbox.settle(items, encoded, delivered=count(items))
+                if encoded.body:
+                    yield signal, encoded.body
 
 
 def oldest_ns(dead: Dead, signal: str) -> int | None:

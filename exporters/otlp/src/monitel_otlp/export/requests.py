@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.forms import LogRecord
@@ -69,6 +70,10 @@ class Encoder:
         records, lost = self._fill(getattr(resource, scopes), items, draft)
         return Encoded(message.SerializeToString() if records else b"", records, lost, draft)
 
+    def follows(self, item: Item) -> int:  # noqa: ARG002  it follows all of them
+        """Return the number of the first item of the signal's main journal that need not be sent before an item."""
+        return sys.maxsize
+
     def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
         """Add the records of some items to a list of scopes; return their number, and that of lost items."""
         raise NotImplementedError
@@ -131,7 +136,7 @@ class ReadingsEncoder(Encoder):
         """Encode some readings. The resource and their scopes are parts of one message."""
         contents, points = [self._resource], 0
         for item in items:
-            content, number = item.value
+            content, number, *_ = item.value
             contents.append(content)
             points += number
         message = REQUESTS[self.signal]()
@@ -139,6 +144,10 @@ class ReadingsEncoder(Encoder):
         resource_metrics.ParseFromString(b"".join(contents))
         self._write_queue_size(resource_metrics.scope_metrics[0].metrics)
         return Encoded(message.SerializeToString(), points, 0)
+
+    def follows(self, item: Item) -> int:
+        """Return the number that the reading has."""
+        return int(item.value[2])
 
 
 class LogsEncoder(Encoder):

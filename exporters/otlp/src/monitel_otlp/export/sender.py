@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from dataclasses import replace
 from random import Random
@@ -69,14 +70,29 @@ class Outbox:
         """True if everything is settled."""
         return self.journal.settled >= self.journal.next - 1
 
-    def next(self) -> tuple[Sequence[Item], Encoded] | None:
-        """Return the items to send now, and their request; None if there are none, or the disk has to load them."""
+    def head(self) -> Item | None:
+        """Return the next item; None if there is none, or the disk has to load it."""
         if not self._parts:
             read = self.journal.read(self._most)
             if not read:
                 return None
             self._parts = split_after(read, self.journal.sending)
+        return self._parts[0][0]
+
+    def next(self, before: int = sys.maxsize) -> tuple[Sequence[Item], Encoded] | None:
+        """Return the items to send now, and their request.
+
+        Args:
+            before: Only items before the one with this number.
+
+        Returns:
+            None if there are none, or the disk has to load them.
+        """
+        head = self.head()
+        if head is None or head.number >= before:
+            return None
         if self._encoded is None:
+            self._parts[:1] = split_after(self._parts[0], before - 1)
             items = self._parts[0]
             if self.encoder.totals is not None:
                 with self.journal.lock:
@@ -84,7 +100,7 @@ class Outbox:
             self._encoded = self.encoder.encode(items)
             if len(self._encoded.body) > REQUEST_BYTES and count(items) > 1:
                 self.split()
-                return self.next()
+                return self.next(before)
         self.journal.sending = last_of(self._parts[0])
         return self._parts[0], self._encoded
 
@@ -108,6 +124,29 @@ class Outbox:
         """Send nothing more."""
         self._parts, self._encoded = [], None
         self.journal.give_back()
+
+
+def next_of(outboxes: Sequence[Outbox]) -> tuple[Outbox, Sequence[Item], Encoded] | None:
+    """Return the next request of a signal, with its outbox; None if there is none, or the disk has to load it.
+
+    The journals beside the first one follow its items that were recorded before theirs: Prometheus takes the data of a
+    process in the order of time.
+    """
+    main, *beside = outboxes
+    before = sys.maxsize
+    for each in beside:
+        head = each.head()
+        if head is not None:
+            before = min(before, each.encoder.follows(head))
+        elif each.journal.loading is not None:
+            return None
+    for outbox in (main, *beside):
+        found = outbox.next(before if outbox is main else sys.maxsize)
+        if found is not None:
+            return outbox, *found
+        if outbox is main and main.journal.loading is not None and main.journal.settled + 1 < before:
+            return None
+    return None
 
 
 class Sender:
@@ -201,10 +240,8 @@ class Sender:
 
     def deliver_one(self) -> bool:
         """Make an attempt with the oldest items; return True if it has settled some, or split them."""
-        for outbox in self._outboxes:
-            if (found := outbox.next()) is not None:
-                return self._send(outbox, *found)
-        return False
+        found = next_of(self._outboxes)
+        return found is not None and self._send(*found)
 
     def _send_waiting(self) -> float:
         with self._sending:
