@@ -264,7 +264,7 @@ class Pipeline:
             return
         engine = self.engine_for("logs")
         if engine is not None:
-            engine.take(event)
+            engine.recorder.event(event)
         elif isinstance(event, monitel.LoggedNumbers):
             self._lose_in_worker("metrics", len(event.data))
 

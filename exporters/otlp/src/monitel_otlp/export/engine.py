@@ -48,7 +48,7 @@ from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTabl
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.factory import make_transports
-from monitel_otlp.values.latest import flat, latest
+from monitel_otlp.values.latest import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,6 @@ class Engine:
         self._each_round = each_round
         self._ranges = ranges
         self._resource = resource
-        self._config: dict[str, Any] = {}
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         encoded = encode_resource(resource)
@@ -220,15 +219,7 @@ class Engine:
 
     def latest(self) -> Latest:
         """Return the last values of this process. It touches no file and takes no lock."""
-        return latest(self.series, self.recorder.numbers.copy(), self._config)
-
-    def take(self, event: monitel.Event) -> None:
-        """Record an event other than that of a window, in the thread that logs it."""
-        if isinstance(event, monitel.LoggedNumbers):
-            self.recorder.numbers_of(event)
-        elif isinstance(event, monitel.RunConfig):
-            self._config = {**self._config, **dict(flat(event.config))}
-        self.recorder.event(event)
+        return latest(self.series, self.recorder.numbers.copy(), self.recorder.config)
 
     def innermost(self) -> Identified | None:
         """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
@@ -448,6 +439,7 @@ class Engine:
         self.application.stop()
         for journal in self.box.journals.values():
             journal.reader = "nobody"
+            journal.settle(journal.next - 1)  # what is on the disk without an endpoint, too
         self.box.close(_PATIENCE)
         return True
 

@@ -20,6 +20,7 @@ from monitel.os_threads import RLock
 from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
+from monitel_otlp.values.latest import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,6 +53,7 @@ class Recorder:
         lost: Number of items of each signal that could not be recorded.
         numbers: The last number of each series of ``monitel.log()``, as in a record: number of the definition, time in
             Unix ns, value.
+        config: The configuration of the process, by dotted name.
         folded: Number of ranges that are part of a complete folded span.
         is_idle: Nothing is recorded yet.
         begun: Called when the box was made.
@@ -76,6 +78,7 @@ class Recorder:
         self.lost: Counter[str] = Counter()
         self.nonfinite = self.discarded = self.folded = 0
         self.numbers: dict[Series, tuple[int, int, Any]] = {}
+        self.config: dict[str, Any] = {}
         self.last_event = b""
         self.is_idle = True
         self.begun: Callable[[], object] = lambda: None
@@ -135,46 +138,20 @@ class Recorder:
                     self._metrics.append(WINDOW, self._dumps((number, window)))
                 forget(serial, of_stat)
 
-    def numbers_of(self, logged: monitel.LoggedNumbers) -> None:
-        """Append the numbers of one ``monitel.log()`` call."""
-        if self.is_idle:
-            self.begin()
-        attributes, time_ns = logged.attributes, logged.time_ns
-        identity = self._table.identity(attributes)
-        found: list[tuple[int, int, Any]] = []
-        for name, value in logged.data.items():
-            series = self._table.of_number(name, attributes, identity)
-            last = self.numbers[series] = series.number or self._new_number(series), time_ns, value
-            found.append(last)
-        try:
-            payload = marshal.dumps(found, 2)
-        except ValueError:  # an earlier handler has changed the values
-            sound = [each for each in found if type(each[2]) in {int, float}]
-            self.lose("metrics", len(found) - len(sound))
-            found, payload = sound, marshal.dumps(sound, 2)
-        if found:
-            self._metrics.append(NUMBERS, payload, len(found))
-
     def event(self, event: monitel.Event) -> None:
-        """Append an event."""
+        """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
         if self.is_idle:
             self.begin()
         attributes: dict[str, Any] = event.data
         body: Any = None
         if is_numbers := isinstance(event, monitel.LoggedNumbers):
+            self._append_numbers(event)
             attributes, body = dict(event.attributes), event.data
         elif isinstance(event, monitel.RunConfig):
+            self.config = {**self.config, **dict(flat(event.config))}
             attributes, body = {}, plain_record(event.config)
-        record = (
-            event.unix_ns(self._ns),
-            time.time_ns(),
-            int(event.severity),
-            event.name,
-            event.step,
-            attributes,
-            body,
-            *self._ids(),
-        )
+        times = event.unix_ns(self._ns), time.time_ns()
+        record = *times, int(event.severity), event.name, event.step, attributes, body, *self._ids()
         try:
             payload = marshal.dumps(record, 2)
         except ValueError:  # the data was changed after its check
@@ -235,7 +212,24 @@ class Recorder:
 
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
-        return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in numbers_of()
+        return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in the journal
+
+    def _append_numbers(self, logged: monitel.LoggedNumbers) -> None:
+        attributes, time_ns = logged.attributes, logged.time_ns
+        identity = self._table.identity(attributes)
+        found: list[tuple[int, int, Any]] = []
+        for name, value in logged.data.items():
+            series = self._table.of_number(name, attributes, identity)
+            last = self.numbers[series] = series.number or self._new_number(series), time_ns, value
+            found.append(last)
+        try:
+            payload = marshal.dumps(found, 2)
+        except ValueError:  # an earlier handler has changed the values
+            sound = [each for each in found if type(each[2]) in {int, float}]
+            self.lose("metrics", len(found) - len(sound))
+            found, payload = sound, marshal.dumps(sound, 2)
+        if found:
+            self._metrics.append(NUMBERS, payload, len(found))
 
     def _define_stats(self, serials: tuple[int, ...]) -> None:
         """Define the Stats with some serial numbers, and forget those that have ended."""
