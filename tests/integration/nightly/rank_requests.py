@@ -9,16 +9,18 @@ from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 
+from monitel.blackbox.forms import STAT, Definition
+from monitel.blackbox.record import WINDOW, Item
+from monitel.window_bytes import OpenWindow, Snapshot, encode
+from monitel_otlp.export.requests import MetricsEncoder
+from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.resource import encode_resource
-from monitel_otlp.metrics.mapping import WindowMapping
-from monitel_otlp.metrics.requests import MetricRequests
-from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import monitel
-    from monitel_otlp.messages.request import FrozenRequest
 
 RANKS_PER_NODE = 8
 
@@ -46,25 +48,31 @@ class RankRequests:
             "training.node_rank": node,
             "training.world_size": ranks,
         }
-        self._found: list[FrozenRequest] = []
-        self._queue = WindowQueue(1 << 20, 1 << 30)
-        mapping = WindowMapping("cumulative", start_ns)
-        encoded = encode_resource(Resource(resource))
-        self._requests = MetricRequests(mapping, lambda: 0, encoded, self._found.append, _fail)
+        self._stats: list[monitel.StatDefinition] = []
+        self._totals = Totals(Definitions(self._definition), histograms=False)
+        points = WindowPoints(Mapping("cumulative", start_ns, "percentiles"))
+        self._encoder = MetricsEncoder(encode_resource(Resource(resource)), self._totals, points)
+
+    def _definition(self, number: int) -> Definition:
+        stat = self._stats[number]
+        suffixes = tuple(each.suffix for each in stat.aggregations)
+        return Definition(
+            STAT, stat.name, stat.name, stat.unit, stat.description, stat.monotonic, dict(stat.attributes), suffixes
+        )
 
     def encode(self, windows: Iterable[monitel.Window]) -> list[bytes]:
         """Return the requests with these windows, which continue the totals of the windows before."""
-        for window in windows:
-            self._queue.put(window)
-        self._requests.add(self._queue.queue.take(1 << 20))
-        self._requests.flush()
-        bodies = [each.body for each in self._found]
-        self._found.clear()
-        return bodies
-
-
-def _fail(signal: str, reason: str, items: int) -> None:
-    raise AssertionError(f"{items} {signal} are lost: {reason}")
+        items = []
+        for number, window in enumerate(windows, self._totals.number + 1):
+            if window.definition not in self._stats:
+                self._stats.append(window.definition)
+            snapshot = Snapshot(*(getattr(window, name) for name in Snapshot._fields))
+            content = encode(OpenWindow(1, number, closed=True, previous_end_ns=0, snapshot=snapshot))
+            items.append(Item(number, 1, WINDOW, (self._stats.index(window.definition), content)))
+        encoded = self._encoder.encode(items)
+        assert 0 == encoded.lost
+        self._totals.commit(items[-1].number, encoded.draft)
+        return [encoded.body]
 
 
 def send(url: str, bodies: Iterable[bytes]) -> None:
