@@ -111,13 +111,17 @@ def flush() -> None:
     call_each(_call, (before_flush.run, close))
 
 
-def take_windows(*, expired: bool = False) -> TakenWindows:
+def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
     """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
+
+    Args:
+        expired: Close only those that have expired.
+        pause: As for :func:`close_expired_windows`; it is also called between the event handlers.
 
     Returns:
         The windows, whose event handlers are called by :meth:`TakenWindows.log`.
     """
-    taken = TakenWindows(_window.expired() if expired else _window.live())
+    taken = _taken(_window.expired() if expired else _window.live(), pause)
     taken.take(Stat._take_expired if expired else Stat._take_open)
     return taken
 
@@ -139,11 +143,15 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
 
     def close() -> None:
         expired.extend(_window.expired())
-        taken = TakenWindows(expired, iter if pause is None else partial(_with_pauses, pause))
+        taken = _taken(expired, pause)
         call_each(_call, (lambda: taken.take(Stat._take_expired), taken.log))
 
     call_each(_call, (before_flush.run, close))
     return len(expired)
+
+
+def _taken(stats: list[Stat], pause: Callable[[], object] | None) -> TakenWindows:
+    return TakenWindows(stats, iter if pause is None else partial(_with_pauses, pause))
 
 
 def _call(function: Callable[[], object]) -> None:

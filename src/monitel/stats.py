@@ -307,23 +307,30 @@ class TakenWindows:
         pauses: Returns what it is given, and may pause in between.
     """
 
-    def __init__(self, stats: Iterable[Stat], pauses: Callable[[list[Any]], Iterable[Any]] = iter) -> None:
+    def __init__(self, stats: list[Stat], pauses: Callable[[list[Any]], Iterable[Any]] = iter) -> None:
         self._process = os.getpid()
+        self._stats = stats
         self._pauses = pauses
-        self._taken: list[tuple[Stat, list[Taken]]] = [(stat, []) for stat in stats]
+        self._taken: list[tuple[Stat, Taken]] = []
 
     def take(self, step: Callable[[Stat], list[Taken]]) -> None:
         """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
-        call_each(lambda pair: pair[1].extend(step(pair[0])), self._pauses(self._taken))
+
+        def collect(stat: Stat) -> None:
+            for taken in step(stat):
+                self._taken.append((stat, taken))
+
+        call_each(collect, self._pauses(self._stats))
 
     def fetch(self) -> None:
         """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
         self.take(Stat._take_fetched)
 
     def log(self) -> None:
-        """Call the event handlers, Stat by Stat."""
+        """Call the event handlers, Stat by Stat, oldest first."""
+        self._taken.sort(key=lambda pair: pair[0]._serial)
         call_each(self._log, self._pauses(self._taken))
 
-    def _log(self, pair: tuple[Stat, list[Taken]]) -> None:
+    def _log(self, pair: tuple[Stat, Taken]) -> None:
         if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
-            call_each(pair[0]._log_taken, pair[1])
+            pair[0]._log_taken(pair[1])

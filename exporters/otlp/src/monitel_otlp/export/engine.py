@@ -45,7 +45,7 @@ from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
-from monitel_otlp.threads.worker import Pace
+from monitel_otlp.threads.worker import Pace, yield_gil
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.values.latest import latest
@@ -273,7 +273,7 @@ class Engine:
         """
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
-        self._late.append(registry.take_windows(expired=True))
+        self._late.append(registry.take_windows(expired=True, pause=yield_gil))
         self._call_application(0.0)
         self._read(asked=asked)
         for sender in self._senders.values():
