@@ -26,6 +26,7 @@ grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not i
 trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
 
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
+from tests.support.pipelines import busy_encoder  # noqa: E402
 
 if TYPE_CHECKING:
     import socket
@@ -407,16 +408,18 @@ def test_wrong_event_is_found_and_set_aside_with_the_answer(
     assert 1 == len(warnings_with(caplog, str(Path(pipeline.spool_dir) / "rejected.log")))
 
 
-def test_request_is_rejected_whole_if_both_halves_are(backend: Inbox, start: Start) -> None:
-    """No further halves are tried."""
+def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:
+    """A request is searched until an item and all the others are rejected; later ones are rejected whole."""
     answers(backend, lambda _names: refusal(backend, "invalid"))
-    pipeline = start(**to(backend))
-    for _ in range(16):
-        monitel.emit("event")
-    assert not pipeline.force_flush(DEADLINE)
-    assert 3 == len(backend.of("logs"))
-    assert (0, {"rejected": 16}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert 16 == len(kept_in_rejected(pipeline, backend))
+    pipeline = start(**to(backend), export_interval=3600.0)
+    for number in (1, 2):
+        with busy_encoder(pipeline):
+            for _ in range(16):
+                monitel.emit("event")
+        assert not pipeline.force_flush(DEADLINE)
+        assert 5 + number == len(backend.of("logs"))  # 16, 8, 4, 2 and 1 events, and 15; then 16
+    assert (0, {"rejected": 32}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert 32 == len(kept_in_rejected(pipeline, backend))
 
 
 def test_records_that_loki_has_stored_count_as_delivered(receiver: Receiver, start: Start) -> None:

@@ -88,7 +88,7 @@ def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
         while (found := next_of(outboxes)) is not None or any(load(each.journal) for each in outboxes):
             if found is not None:
                 outbox, items, encoded = found
-                outbox.settle(items, encoded, delivered=count(items))
+                outbox.settle(count(items))
                 if encoded.body:
                     yield signal, encoded.body
 

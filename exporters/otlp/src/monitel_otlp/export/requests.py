@@ -53,20 +53,13 @@ class Encoder:
         self._resource = resource
         self._failed = False
 
-    def encode(self, items: Sequence[Item], after: Encoded | None = None) -> Encoded:
-        """Encode some items.
-
-        Args:
-            items: Items, in order.
-            after: The request before, if it is not settled yet.
-        """
+    def encode(self, items: Sequence[Item]) -> Encoded:
+        """Encode some items, in order."""
         outer, scopes = LEVELS[self.signal][:2]
         message = REQUESTS[self.signal]()
         resource = getattr(message, outer).add()
         resource.ParseFromString(self._resource)
-        draft = None
-        if self.totals is not None:
-            draft = self.totals.draft() if after is None else after.draft.further()
+        draft = None if self.totals is None else self.totals.draft()
         records, lost = self._fill(getattr(resource, scopes), items, draft)
         return Encoded(message.SerializeToString() if records else b"", records, lost, draft)
 
@@ -132,7 +125,7 @@ class ReadingsEncoder(Encoder):
         super().__init__("metrics", resource)
         self._write_queue_size = write_queue_size
 
-    def encode(self, items: Sequence[Item], after: Encoded | None = None) -> Encoded:  # noqa: ARG002  no totals
+    def encode(self, items: Sequence[Item]) -> Encoded:
         """Encode some readings. The resource and their scopes are parts of one message."""
         contents, points = [self._resource], 0
         for item in items:

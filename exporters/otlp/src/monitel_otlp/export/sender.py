@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from monitel.os_threads import Event, Lock
 from monitel_otlp.export.requests import count, halves, last_of, split_after
@@ -35,16 +35,29 @@ _INVALID_RETRY_AFTER = 86_400.0  # a Retry-After beyond a day is a mistake, and 
 _URGENT_PAUSE = 1.0  # between two attempts of a flush
 _DISK_PAUSE = 0.02  # until the disk has loaded what is to be sent
 _TRIES = 3  # of a request with which the backend fails
-_ATTEMPTS = 16  # at the parts of a rejected request
-_BAD = {Verdict.REJECTED, Verdict.FAILED, Verdict.TOO_LARGE}
+_ATTEMPTS = 16  # at parts of a rejected request, in which they are split
 
 
-class _Piece(NamedTuple):
-    """A part of a rejected request, with the answer to it."""
+@dataclass
+class _Search:
+    """The search for the items that a backend rejects, in one request.
 
-    items: Sequence[Item]
-    encoded: Encoded
-    answer: Answer
+    The first half of the items is sent. If the backend accepts it, one of the others is rejected, and these are split
+    without an attempt. When one item is found, the rest of the request is sent at once. So all arrive in their order.
+
+    Attributes:
+        end: Number of the last item of the request.
+        left: Attempts that are allowed.
+        bad: The items up to this one would be rejected together.
+        has_accepted: The backend has accepted some.
+        has_rejected: Some are found.
+    """
+
+    end: int
+    left: int = _ATTEMPTS + 1
+    bad: int = 0
+    has_accepted: bool = False
+    has_rejected: bool = False
 
 
 class Outbox:
@@ -64,6 +77,7 @@ class Outbox:
         self._most = most or ITEMS_PER_REQUEST
         self._parts: list[Sequence[Item]] = []  # of one read, in order
         self._encoded: Encoded | None = None  # the first part
+        self.search: _Search | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -93,6 +107,9 @@ class Outbox:
             return None
         if self._encoded is None:
             self._parts[:1] = split_after(self._parts[0], before - 1)
+            if (search := self.search) is not None:
+                while search.left > 1 and last_of(self._parts[0]) == search.bad and count(self._parts[0]) > 1:
+                    self.split()
             items = self._parts[0]
             if self.encoder.totals is not None:
                 with self.journal.lock:
@@ -109,16 +126,24 @@ class Outbox:
         self._parts[:1] = halves(self._parts[0])
         self._encoded = None
 
-    def settle(self, items: Sequence[Item], encoded: Encoded, delivered: int, **dropped: int) -> None:
-        """Note the outcome of the items that are sent now, or of their beginning, in one step with the totals."""
-        last = last_of(items)
+    def settle(self, delivered: int, **dropped: int) -> None:
+        """Note the outcome of the items that are sent now, in one step with the totals."""
+        assert self._encoded is not None
+        last = last_of(self._parts[0])
         with self.journal.lock:
             if self.encoder.totals is not None:
-                self.encoder.totals.commit(last, encoded.draft)
+                self.encoder.totals.commit(last, self._encoded.draft)
             self.journal.settle(last, delivered, **dropped)
-        rest = [item for item in self._parts[0] if item.number > last]
-        self._parts[:1] = [rest] if rest else []
+        del self._parts[0]
         self._encoded = None
+        if self.search is not None and last >= self.search.end:
+            self.search = None
+
+    def join(self) -> None:
+        """Send what is left of a request with a rejected item at once."""
+        if self.search is not None:
+            number = sum(last_of(part) <= self.search.end for part in self._parts)
+            self._parts[:number] = [[item for part in self._parts[:number] for item in part]]
 
     def give_back(self) -> None:
         """Send nothing more."""
@@ -196,6 +221,7 @@ class Sender:
         self._failures = 0  # consecutive failed attempts
         self._tries = 0  # failed attempts of the oldest request with the verdict FAILED
         self._unanswered = False  # the backend may have accepted the oldest request
+        self._is_hopeless = False  # the backend has rejected all items of a request, and accepted none since
         self.trouble: Answer | None = None  # the last failure with the oldest request
 
     def start(self) -> None:
@@ -272,7 +298,7 @@ class Sender:
 
     def _send(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded) -> bool:
         if not encoded.body:  # nothing is to be sent for windows without aggregations
-            self._settle(outbox, items, encoded, count(items) - encoded.lost)
+            self._settle(outbox, encoded, count(items) - encoded.lost)
             return True
         self._settled()
         answer = self._attempt(items, encoded)
@@ -280,9 +306,9 @@ class Sender:
             return False
         if answer.verdict is Verdict.FAILED:
             self._tries += 1
-            verdict = Verdict.REJECTED if self._tries >= _TRIES else Verdict.RETRY
-            answer = replace(answer, verdict=verdict)
-        if not _is_final(answer):
+            is_rejected = outbox.search is not None or self._tries >= _TRIES
+            answer = replace(answer, verdict=Verdict.REJECTED if is_rejected else Verdict.RETRY)
+        if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
             self._unanswered = self._unanswered or not answer.answered
             self._failed(answer)
             return False
@@ -294,8 +320,9 @@ class Sender:
             outbox.split()
         elif self._unanswered:
             self._reject(outbox, items, encoded, answer, "unconfirmed")
-        elif not self._isolate(outbox, items, encoded, answer):
-            return False
+        elif not self._splits(outbox, items, answer):
+            self._reject(outbox, items, encoded, answer, "rejected")
+            outbox.join()
         self._failures = self._tries = 0
         self.trouble = None
         self._not_before = self._retry_after_end = 0.0
@@ -316,10 +343,10 @@ class Sender:
         self._attempted(self.signal, time.perf_counter() - began)
         return answer
 
-    def _settle(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, delivered: int, **dropped: int) -> None:
+    def _settle(self, outbox: Outbox, encoded: Encoded, delivered: int, **dropped: int) -> None:
         if encoded.lost:
             dropped["encoding"] = encoded.lost
-        outbox.settle(items, encoded, delivered, **dropped)
+        outbox.settle(delivered, **dropped)
         self._settled()
 
     def _accepted(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> None:
@@ -328,7 +355,11 @@ class Sender:
         if answer.rejected:
             url = self._transport.url
             _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
-        self._settle(outbox, items, encoded, sent - left_out, partial_success=left_out)
+        self._is_hopeless = False
+        if outbox.search is not None:
+            outbox.search.has_accepted = True
+            outbox.search.left -= 1
+        self._settle(outbox, encoded, sent - left_out, partial_success=left_out)
 
     def _reject(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer, reason: str) -> None:
         """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
@@ -336,58 +367,28 @@ class Sender:
         rejected = _estimate(self.signal, answer.rejected, sent, encoded.records) or sent
         counted = rejected if outbox.journal.name == self.signal else 0  # what the pipeline makes itself is no item
         self._set_aside(self.signal, encoded.body, counted, f"{self._transport.url}: {answer.reason}")
-        self._settle(outbox, items, encoded, sent - rejected, **{reason: rejected})
+        self._settle(outbox, encoded, sent - rejected, **{reason: rejected})
 
-    def _isolate(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> bool:
-        """Find the items that a backend rejects, and settle all.
+    def _splits(self, outbox: Outbox, items: Sequence[Item], answer: Answer) -> bool:
+        """Search for the rejected items of a request, with at most 16 attempts.
+
+        If one item is rejected alone, and all others together, the whole request counts as rejected; and so do the next
+        ones until a request is accepted. Items are not split if the backend reports that it has stored none of them.
 
         Returns:
-            False if the backend has not answered in between: the items that are not settled are sent again.
+            False if the items are to be settled as rejected.
         """
-        for piece in self._search(outbox, _Piece(items, encoded, answer)):
-            if piece.answer.verdict is Verdict.DELIVERED:
-                self._accepted(outbox, piece.items, piece.encoded, piece.answer)
-            elif piece.answer.verdict in _BAD:
-                self._reject(outbox, piece.items, piece.encoded, piece.answer, "rejected")
-            else:
-                self._unanswered = not piece.answer.answered
-                self._failed(piece.answer)
-                return False
+        if outbox.search is None:
+            outbox.search = _Search(last_of(items))
+        search, number = outbox.search, count(items)
+        search.left -= 1
+        self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
+        if number < 2 or search.left < 1 or self._is_hopeless or 0 < number <= answer.rejected:  # noqa: PLR2004  halves
+            search.has_rejected, search.bad = True, 0
+            return False
+        search.bad = last_of(items)
+        outbox.split()
         return True
-
-    def _search(self, outbox: Outbox, whole: _Piece) -> list[_Piece]:
-        """Send the halves of rejected items, and the halves of rejected halves, with at most 16 attempts.
-
-        If both halves are rejected, the request counts as rejected as a whole, unless the backend reports that it has
-        stored some of its records. Items are not split if the backend reports that it has stored none of them.
-
-        Returns:
-            The parts, in order, each with the answer to it. After a part without an answer there is none: these items
-            are sent again.
-        """
-        pieces, suspects, attempts = [whole], [whole], 0
-        while suspects and attempts + 2 <= _ATTEMPTS:
-            bad = suspects.pop(0)
-            number = count(bad.items)
-            if number < 2 or 0 < number <= bad.answer.rejected:  # noqa: PLR2004  two halves
-                continue
-            at = next(index for index, piece in enumerate(pieces) if piece is bad)
-            before, found = pieces[at - 1].encoded if at else None, list[_Piece]()
-            for half in halves(bad.items):
-                encoded = outbox.encoder.encode(half, found[-1].encoded if found else before)
-                attempts += 1
-                answer = self._attempt(half, encoded) if encoded.body else Answer(Verdict.DELIVERED)
-                found.append(_Piece(half, encoded, answer or Answer(Verdict.RETRY, "there was no time left")))
-                if not _is_final(found[-1].answer):
-                    if len(found) > 1:
-                        pieces[at : at + 1] = found
-                    return _known(pieces, found[-1], bad)
-            refused = [piece for piece in found if piece.answer.verdict in _BAD]
-            if bad is whole and not bad.answer.rejected and len(refused) == len(found):
-                break
-            pieces[at : at + 1] = found
-            suspects += refused
-        return pieces
 
     def _failed(self, answer: Answer) -> None:
         self._failures += 1
@@ -402,20 +403,6 @@ class Sender:
             self._not_before = now + longest * self._random.uniform(0.8, 1.2)
         if answer.retry_after is not None and answer.retry_after <= _INVALID_RETRY_AFTER:
             self._not_before = self._retry_after_end = now + min(answer.retry_after, _LONGEST_RETRY_AFTER)
-
-
-def _known(pieces: list[_Piece], unanswered: _Piece, bad: _Piece) -> list[_Piece]:
-    """Return the pieces up to the last one that is delivered, and the unanswered one if there are more.
-
-    Before that one it cannot be sent again, so it counts as rejected, as the piece of which it is a half.
-    """
-    end = max((index + 1 for index, each in enumerate(pieces) if each.answer.verdict is Verdict.DELIVERED), default=0)
-    known = [each._replace(answer=bad.answer) if each is unanswered else each for each in pieces[:end]]
-    return known if end == len(pieces) else [*known, unanswered]
-
-
-def _is_final(answer: Answer) -> bool:
-    return answer.verdict not in {Verdict.RETRY, Verdict.REFUSED}
 
 
 def _estimate(signal: str, rejected: int, items: int, records: int) -> int:

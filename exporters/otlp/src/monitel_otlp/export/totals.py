@@ -136,10 +136,6 @@ class Draft:
         self._after_ns = after_ns
         self.series: dict[Hashable, Series] = {}
 
-    def further(self) -> Draft:
-        """Return a draft on top of this one."""
-        return Draft(self._definitions, lambda key: self.series.get(key) or self._base(key), self._after_ns)
-
     def rows(self, item: Item, *, histograms: bool) -> list[Row]:
         """Add an item to the totals, and return its rows, each with the totals up to it.
 
