@@ -189,6 +189,8 @@ class Recorder:
         for _ in range(0, ranges.queued, _RANGES_PER_RECORD):  # a thread may end ranges as fast as they are taken
             with self._traces.lock:  # a range is queued, or in the journal
                 taken = ranges.take(_RANGES_PER_RECORD)
+                if not taken:
+                    break
                 self._traces.append(RANGES, self._dumps([mapping.plain(each) for each in taken]), len(taken))
         with self._traces.lock:
             finished = ranges.finish(last=last)
