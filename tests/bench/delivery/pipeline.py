@@ -132,11 +132,11 @@ def sdk_path() -> None:
 
         for number in (0, 3, 6, 10):
             data = dict([*_DATA.items(), *_MORE.items()][:number])
-            code = "for _ in range: emit(event_name='epoch', timestamp=1, attributes=data)"
+            code = "for _ in range: emit(event_name='epoch', timestamp=time_ns(), attributes=data)"
             costs = race(
                 {
                     "monitel": calling("for _ in range: emit('epoch', data)", emit=monitel.emit, data=data),
-                    _PEER: calling(code, emit=otel.get_logger("bench").emit, data=data),
+                    _PEER: calling(code, emit=otel.get_logger("bench").emit, time_ns=time.time_ns, data=data),
                 }
             )
             report(f"emit of {number} attributes, OTLP pipeline", costs, {_PEER: 0.5})
