@@ -476,7 +476,10 @@ class Box:
         self._wake_writer.set()
         if self._writer is not None:
             self._writer.join(timeout / 2)
-        self.snapshot()
+        try:
+            self.snapshot()
+        except Exception as error:  # a defect; what is left is moved without it
+            self._warn_once("writer", "the black box is not complete: %r", error)
         self._is_over = True
         with suppress(OSError):
             if self.folder is not None:

@@ -16,14 +16,14 @@ from tests.support.pipelines import reported_drops
 import monitel
 from monitel import COUNT, Stat
 from monitel_otlp.export.account import Account, exit_summary
-from monitel_otlp.engine import exit_phases
+from monitel_otlp.export.windows import WindowPoints
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.metrics.points import Points
-    from monitel_otlp.metrics.window_row import WindowRow
+    from monitel_otlp.export.rows import Row
+    from monitel_otlp.export.windows import Points
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
@@ -82,16 +82,14 @@ def test_windows_that_cannot_be_encoded_are_counted(
 ) -> None:
     """A bug in the encoding of one window loses only that window, and is logged once."""
 
-    def faulty(row: WindowRow, points: Points) -> None:
-        if row.series.name == "bad":
+    def faulty(points: WindowPoints, row: Row, target: Points) -> None:
+        if row.series.definition.name == "bad":
             raise OverflowError("injected")
-        add(row, points)
+        write(points, row, target)
 
+    write = WindowPoints._write
+    monkeypatch.setattr(WindowPoints, "_write", faulty)
     pipeline = start()
-    assert pipeline.engine is not None
-    mapping = pipeline.engine.metric_requests.mapping
-    add = mapping.add
-    monkeypatch.setattr(mapping, "add", faulty)
     for name in ("bad", "good"):
         stat = Stat(name, [COUNT], 60.0)
         stat.add(1)
@@ -102,25 +100,27 @@ def test_windows_that_cannot_be_encoded_are_counted(
     assert 1 == len(warnings_with(caplog, "cannot be encoded"))
 
 
-@pytest.mark.parametrize("phase", ["_prepare_raw", "delivery.finish"])
-def test_exception_in_a_phase_of_the_exit_does_not_skip_the_next(
+@pytest.mark.parametrize("phase", ["_call_application", "_collect", "_crashes.close", "box.snapshot"])
+def test_exception_in_a_phase_of_the_exit_loses_nothing(
     start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    """Requests in memory are written to disk even if an earlier phase raises."""
+    """Everything is written to disk even if an earlier phase raises."""
     pipeline = start(endpoint="http://127.0.0.1:9")
-    assert pipeline.engine is not None
     for _ in range(10):
         monitel.emit("event")
     assert not pipeline.force_flush(0.3)
 
-    def broken(*_arguments: Any) -> Any:
+    def broken(*_arguments: Any, **_options: Any) -> Any:
         raise RuntimeError("injected")
 
-    owners: dict[str, Any] = {"delivery": pipeline.engine.delivery, "": exit_phases}
-    owner, _, name = phase.rpartition(".")
-    monkeypatch.setattr(owners[owner], name, broken)
+    owner: Any = pipeline.engine
+    *owners, name = phase.split(".")
+    for each in owners:
+        owner = getattr(owner, each)
+    monkeypatch.setattr(owner, name, broken)
     assert not pipeline.shutdown()
-    assert 10 == pipeline.account()["logs"].on_disk
+    account = pipeline.account()["logs"]
+    assert (10, 0) == (account.on_disk, account.waiting)
 
 
 def test_command_is_for_a_shell() -> None:

@@ -1,4 +1,4 @@
-"""Exceptions in a transport, the spool or an encoder: public calls do not raise, and each item is counted once."""
+"""Exceptions in a transport, the disk, the box or an encoder: public calls do not raise, and items are counted once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from tests.support.pipelines import check_accounts
 from tests.support.producers import answer_at_random, checked_continuously, emit_items, make_small, run_together
 
-import monitel_otlp.engine.exit_phases
+from monitel.blackbox import disk, journal
+from monitel.blackbox.box import Box
+from monitel.blackbox.folder import Folder, FolderError
+from monitel_otlp.export.totals import Draft
+from monitel_otlp.export.windows import WindowPoints
 from monitel_otlp.logs.mapping import EventMapping
-from monitel_otlp.metrics import mapping
-from monitel_otlp.spool.spool import Spool, SpoolError
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
 
@@ -22,14 +24,12 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-ERRORS: list[Any] = [partial(OSError, 5), SpoolError, RuntimeError, MemoryError]
+ERRORS: list[Any] = [partial(OSError, 5), FolderError, RuntimeError, MemoryError]
 PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
-    "spool": [
-        (Spool, name) for name in ("append", "append_raw", "oldest", "remove_oldest", "set_aside", "close", "load")
-    ],
-    "encoders": [(EventMapping, "plain"), (RangeMapping, "plain"), (mapping, "plain_window")],
-    "raw forms": [(monitel_otlp.engine.exit_phases, f"raw_{kind}") for kind in ("events", "ranges", "windows")],
+    "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
+    "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
+    "encoders": [(EventMapping, "write"), (RangeMapping, "write"), (WindowPoints, "_write"), (Draft, "rows")],
 }
 
 

@@ -387,37 +387,56 @@ class Engine:
             True if all items were delivered, or are on disk because the signal is offline.
         """
         begin = time.monotonic()
+        phases: tuple[Callable[[], object], ...] = (
+            lambda: self._take_all(_HANDLED * timeout),
+            before,
+            self.recorder.take_rest,
+            lambda: self._collect(begin + _HANDLED * timeout + _COLLECT, last=True),
+            lambda: self._send_rest(begin + _SENT * timeout),
+            self.application.stop,
+            self._crashes.close,
+            lambda: self._end_box(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic())),
+        )
+        for phase in phases:
+            try:
+                phase()
+            except Exception:
+                _log.exception("a part of the shutdown of telemetry failed; the others follow")
+        return not any(
+            each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in self.account().items()
+        )
+
+    def _take_all(self, timeout: float) -> None:
+        """Take all open windows into the record, and call code of the application, for so many seconds at most."""
         if self._leftovers is not None:
             self._leftovers.stop()
         taken = registry.take_windows()  # all of them, before anything of the application can be slow
         self.application.submit(Job("a device, asked for values of samples,", taken.fetch))
         self._late.append(taken)
         end = self.application.submit(Job("the end of the run", end_if_due))
-        self._call_application(_HANDLED * timeout)
+        self._call_application(timeout)
         self.application.wait(end, 0.0)
-        before()
-        self.recorder.take_rest()
-        self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
+
+    def _send_rest(self, deadline: float) -> None:
+        """Send what is left until a monotonic deadline, and end the senders."""
         self._next_round = math.inf
         senders = list(self._senders.values())
         for sender in senders:
-            sender.finish(begin + _SENT * timeout)
+            sender.finish(deadline)
         for number, sender in enumerate(senders):  # without a thread, each sender has its share of the time
             now = time.monotonic()
-            sender.finish_here(now + max(0.0, begin + _SENT * timeout - now) / (len(senders) - number))
+            sender.finish_here(now + max(0.0, deadline - now) / (len(senders) - number))
         for sender in senders:
-            sender.finished.wait(max(0.0, begin + _SENT * timeout - time.monotonic()))
+            sender.finished.wait(max(0.0, deadline - time.monotonic()))
             sender.stop()
-        self.application.stop()
-        self._crashes.close()
+
+    def _end_box(self, timeout: float) -> None:
+        """Move what is left to the disk."""
         readings = self.box.journals["readings"]
         if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
             readings.settle(readings.next - 1)
-        self.box.close(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic()))
+        self.box.close(timeout)
         _newest_ns[self._resource] = self._newest_ns()
-        return not any(
-            each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in self.account().items()
-        )
 
     def discard(self) -> bool:
         """End without a trace, if nothing has been sent: nothing will be sent or written.
