@@ -32,7 +32,7 @@ KILLS = int(os.environ.get("MONITEL_SOAK_KILLS", "1000"))
 SEED = 20261120
 
 TRAIN = """
-import gc, json, pathlib, random, resource, sys, threading, time
+import gc, json, random, resource, sys, threading, time
 import monitel, monitel_otlp
 
 url, seconds, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
@@ -52,10 +52,6 @@ def check():
             logged["breaks"] += 1
             print("the account does not add up:", signal, each, file=sys.stderr)
 
-def remove_a_segment():
-    for segment in sorted(pathlib.Path("spool").rglob("*.spool"))[:1]:
-        segment.unlink(missing_ok=True)
-
 monitel.register_event_handler(count)
 stats = [monitel.Stat(f"stat.{n}", monitel.aggregation.TORCHS, 0.05) for n in range(20)]
 counter = monitel.counter("mine")
@@ -74,8 +70,6 @@ while (elapsed := time.monotonic() - begin) < seconds:
     counter.add(1)
     if rng.random() < 0.2:
         monitel.emit("event", number=logged["events"])
-    if rng.random() < 0.002:
-        remove_a_segment()
     if step % 50 == 0:
         check()
     if not early and elapsed > seconds / 3:
