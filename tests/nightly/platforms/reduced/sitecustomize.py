@@ -15,6 +15,7 @@ import errno
 import faulthandler
 import functools
 import importlib.abc
+import importlib.util
 import io
 import mmap
 import multiprocessing
@@ -96,6 +97,12 @@ class _Blocked(importlib.abc.MetaPathFinder):
         if name in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r} (this platform does not have it)", name=name)
 
+
+def _spec_of(name: str, package: str | None = None) -> Any:
+    return None if name in BLOCKED else _find_spec(name, package)
+
+
+_find_spec, importlib.util.find_spec = importlib.util.find_spec, _spec_of
 
 def _builtin(call: Any, function: Any) -> Any:
     """Return a function that is not bound to an instance as a method, as builtin functions are not."""
