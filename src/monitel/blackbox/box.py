@@ -267,6 +267,8 @@ class Box:
         try:
             if not self._is_over:
                 self._snapshot()
+        except Exception as error:  # a defect; the next round may succeed
+            self._warn_once("writer", "the black box is not complete: %r", error)
         finally:
             self._snapshotting.release()
 
@@ -476,10 +478,7 @@ class Box:
         self._wake_writer.set()
         if self._writer is not None:
             self._writer.join(timeout / 2)
-        try:
-            self.snapshot()
-        except Exception as error:  # a defect; what is left is moved without it
-            self._warn_once("writer", "the black box is not complete: %r", error)
+        self.snapshot()
         self._is_over = True
         with suppress(OSError):
             if self.folder is not None:

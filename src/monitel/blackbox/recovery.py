@@ -353,8 +353,12 @@ class Dead:
             self._adopt(name, self.journals[name].settled, self.journals[name].holes())
 
     def note_position(self) -> None:
-        """Write which items are settled or being sent. To be called before and after each request."""
-        self._slots[POSITION].write(pack_position(self.journals))
+        """Write which items are settled or being sent. To be called before and after each request.
+
+        On a full disk it is not written: if the delivery is interrupted, the next one repeats what was settled.
+        """
+        with suppress(OSError):
+            self._slots[POSITION].write(pack_position(self.journals))
 
     def _note_removal(self) -> None:
         self._slots[TOTALS].write(marshal.dumps(self._totals(), 2))
@@ -367,15 +371,12 @@ class Dead:
         return *metrics.fold.plain(), {name: journal.holes() for name, journal in self.journals.items()}
 
     def tend(self) -> None:
-        """Load what senders wait for, and remove what is settled.
-
-        Raises:
-            OSError: A file cannot be read, or the totals cannot be written.
-        """
+        """Load what senders wait for, and remove what is settled, unless the totals cannot be written."""
         for journal in self.journals.values():
             on_disk.load(journal)
-            journal.truncate(disk=True)
-            journal.truncate(disk=False)
+            with suppress(OSError):
+                journal.truncate(disk=True)
+                journal.truncate(disk=False)
 
     def move(self) -> None:
         """Move the box to its spool folder, to be delivered later.

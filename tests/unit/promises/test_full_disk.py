@@ -13,7 +13,7 @@ import pytest
 from tests.support.checks import wait_until, warnings_with
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import busy_encoder, check_accounts
+from tests.support.pipelines import check_accounts
 from tests.support.producers import make_small
 from tests.unit.promises.spool_content import cat, files, monitel
 
@@ -123,9 +123,9 @@ def emit(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
 def test_exit_with_a_full_disk_counts_what_is_lost(
     *, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture, error: int
 ) -> None:
-    """Without a backend all items are dropped as ``disk``; one warning has folder and reason; no file is left."""
+    """Without backend and black box all is dropped as ``disk``; one warning has folder and reason; no file is left."""
     disk.free, disk.error = 0, error
-    pipeline = start(endpoint=refusing_url(), spans=True)
+    pipeline = start(endpoint=refusing_url(), spans=True, black_box=False)
     emit(pipeline, 5)
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
@@ -136,19 +136,41 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
         signal: (each.recorded, dict(each.dropped)) for signal, each in pipeline.account().items()
     }
     assert "dropped 7 (disk 7)" in capsys.readouterr().err
-    assert 1 == len(warnings_with(caplog, "cannot be written", os.strerror(error)))
-    assert warnings_with(caplog, str(pipeline.spool_dir))
+    assert 1 == len(warnings_with(caplog, str(tmp_path / "spool"), "cannot be used", os.strerror(error)))
     assert [] == files(tmp_path / "spool")
 
 
-@pytest.mark.parametrize("free", [700, 11_111])
-def test_disk_that_fills_keeps_whole_requests(
+@pytest.mark.parametrize("trouble", ["full", "hangs"])
+def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
+    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture, trouble: str
+) -> None:
+    """It counts as on disk, and a later command delivers it, once."""
+    pipeline = start(endpoint=refusing_url())
+    names = emit(pipeline, 40)
+    disk.free = 0
+    if trouble == "hangs":
+        disk.hang()
+    assert not pipeline.shutdown()
+    account = logs(pipeline)
+    assert (40, 40, 0) == (account.recorded, account.on_disk, account.lost)
+    disk.free = PLENTY
+    disk.back.set()
+    assert account == logs(pipeline)
+    if trouble == "hangs":  # the thread keeps the folder until the process ends
+        return
+    assert 0 == monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url).status
+    assert names == receiver.record_names()
+    assert [] == files(tmp_path / "spool")
+
+
+@pytest.mark.parametrize("free", [700, 30_000])
+def test_disk_that_fills_keeps_whole_segments(
     start: Start, disk: Disk, tmp_path: Path, capsys: Capture, free: int
 ) -> None:
     """``on_disk`` is exactly what ``cat`` reads; the others are dropped as ``disk``."""
-    pipeline = start(endpoint=refusing_url())
-    names = emit(pipeline, 160)
+    pipeline = start(endpoint=refusing_url(), black_box=False)
     disk.free = free
+    names = emit(pipeline, 160)
     assert not pipeline.shutdown()
     account = logs(pipeline)
     assert (160, 160, {"disk"}) == (account.recorded, account.on_disk + account.lost, set(account.dropped))
@@ -157,52 +179,43 @@ def test_disk_that_fills_keeps_whole_requests(
         assert names[: account.on_disk] == cat(capsys, tmp_path / "spool").names
 
 
-def test_disk_that_fills_at_the_exit_counts_what_was_not_encoded(start: Start, disk: Disk, tmp_path: Path) -> None:
-    """Items that were not encoded in time, and do not fit, are dropped as ``disk``; no part of them is left."""
-    pipeline = start(endpoint=refusing_url())
-    with busy_encoder(pipeline):
-        emit(pipeline, 5000)
-        disk.free = 40_000
-        assert not pipeline.shutdown()
-    account = logs(pipeline)
-    assert (5000, 0, {"disk": 5000}) == (account.recorded, account.on_disk, dict(account.dropped))
-    assert [] == files(tmp_path / "spool")
-
-
 def test_full_disk_in_an_outage_loses_nothing_that_fits_in_memory(
     receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests stay in memory, writing is tried again, and everything is delivered when the backend is back."""
+    """Items stay in memory, writing is tried again, and everything is delivered in order when the backend is back."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
     names = emit(pipeline, 40)
-    wait_until(lambda: warnings_with(caplog, "cannot be written"), "a failed write")
+    wait_until(lambda: warnings_with(caplog, "cannot be used"), "a failed write")
     check_accounts(pipeline)
     assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
     receiver.forget_rules()
     assert pipeline.force_flush(DEADLINE)
-    assert sorted(names) == sorted(receiver.record_names())
+    assert names == receiver.record_names()
     assert 40 == logs(pipeline).delivered
-    assert 1 == len(warnings_with(caplog, "cannot be written"))
+    assert 1 == len(warnings_with(caplog, "cannot be used"))
 
 
-def test_full_disk_and_full_memory_drop_the_oldest_requests(
-    receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", ["full", "hangs"])
+def test_memory_is_limited_if_the_disk_takes_nothing(
+    *, receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """Dropped requests are counted as ``disk`` at once; the newest are delivered when the backend is back."""
-    make_small(monkeypatch, memory_bytes=10_000)
+    """The oldest items are dropped as ``queue_full`` at once; the newest are delivered when the backend is back."""
+    make_small(monkeypatch, memory_bytes=20_000)
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
-    pipeline = start(export_interval=0.02)
+    if trouble == "hangs":
+        disk.hang()
+    pipeline = start(export_interval=0.02, black_box=False)
     names = emit(pipeline, 320)
     wait_until(lambda: logs(pipeline).waiting < 100, "dropped events")
     account = logs(pipeline)
-    assert (320, {"disk"}) == (account.lost + account.waiting, set(account.dropped))
+    assert (320, {"queue_full"}) == (account.lost + account.waiting, set(account.dropped))
     receiver.forget_rules()
     assert not pipeline.force_flush(DEADLINE)
     account = logs(pipeline)
-    assert 320 == account.delivered + account.dropped["disk"]
+    assert 320 == account.delivered + account.dropped["queue_full"]
     assert account.delivered == len(receiver.record_names())
     older = [name for name in receiver.record_names() if name not in names[-account.delivered :]]
     assert len(older) <= 16  # of the request that was being sent; all others are the newest
@@ -211,24 +224,24 @@ def test_full_disk_and_full_memory_drop_the_oldest_requests(
 def test_space_that_comes_back_is_used(
     *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
 ) -> None:
-    """Requests that wait in memory are written, and nothing is lost."""
+    """Items that wait in memory are written, and nothing is lost."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
     names = emit(pipeline, 40)
-    wait_until(lambda: warnings_with(caplog, "cannot be written"), "a failed write")
+    wait_until(lambda: warnings_with(caplog, "cannot be used"), "a failed write")
     disk.free = PLENTY
     names += emit(pipeline, 40, 40)
     wait_until(lambda: logs(pipeline).on_disk, "a write that succeeds")
     assert not pipeline.shutdown()
     assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
-    assert sorted(names) == sorted(cat(capsys, tmp_path / "spool").names)
+    assert names == cat(capsys, tmp_path / "spool").names
 
 
 def test_rejected_request_that_cannot_be_kept_is_counted(
     receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning; later events are delivered."""
+    """Its reason is logged, and the fault of the disk; later events are delivered."""
     receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
     disk.free = 0
     pipeline = start()
@@ -237,13 +250,13 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
         pipeline.force_flush(DEADLINE)
     assert ["first", "last"] == receiver.record_names()
     assert (2, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert 1 == len(warnings_with(caplog, "HTTP 400", "cannot be written"))
+    assert (1, 1) == (len(warnings_with(caplog, "HTTP 400")), len(warnings_with(caplog, "cannot be used")))
 
 
 def test_replay_from_a_full_disk_delivers_once(
     receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Delivered requests are removed, although nothing can be written."""
+    """Delivered records are removed, although nothing can be written."""
     with start(endpoint=None) as pipeline:
         names = emit(pipeline, 10)
     disk.free = 0
@@ -264,14 +277,11 @@ def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: D
     assert (["first", "second"], 2) == (receiver.record_names(), logs(pipeline).delivered)
 
 
-@pytest.mark.parametrize("begins", ["at once", "at the exit"])
-def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk, begins: str) -> None:
-    """Items that are not on disk are dropped as ``exit``; a write that completes later changes no number."""
-    if begins == "at once":
-        disk.hang()
-    pipeline = start(endpoint=refusing_url())
-    emit(pipeline, 20)
+def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk) -> None:
+    """Without a black box, items that are not on disk are dropped as ``exit``; a later write changes no number."""
     disk.hang()
+    pipeline = start(endpoint=refusing_url(), black_box=False)
+    emit(pipeline, 20)
     assert not pipeline.shutdown()
     assert not disk.back.is_set()
     account = logs(pipeline)
@@ -280,13 +290,21 @@ def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk, begi
     assert account == logs(pipeline)
 
 
-def test_disk_that_hangs_in_an_outage_stops_nothing_else(receiver: Receiver, start: Start, disk: Disk) -> None:
-    """Other signals are delivered meanwhile; the backlog is delivered once when backend and disk are back."""
+@pytest.mark.parametrize("begins", ["before a write", "after a write"])
+def test_disk_that_hangs_in_an_outage_stops_no_other_signal(
+    receiver: Receiver, start: Start, disk: Disk, begins: str
+) -> None:
+    """The backlog is delivered once, in order, when backend and disk are back."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
-    disk.hang()
     pipeline = start(export_interval=0.02, spans=True)
+    if begins == "before a write":
+        disk.hang()
     names = emit(pipeline, 32)
-    wait_until(disk.hung.is_set, "a write that hangs")
+    if begins == "after a write":
+        wait_until(lambda: logs(pipeline).on_disk == 32, "events on disk")
+        disk.hang()
+        receiver.forget_rules()
+    wait_until(disk.hung.is_set, "a call that hangs")
     for number in range(1, 4):
         with record_function("span"):
             pass
@@ -297,54 +315,15 @@ def test_disk_that_hangs_in_an_outage_stops_nothing_else(receiver: Receiver, sta
     disk.back.set()
     receiver.forget_rules()
     assert pipeline.force_flush(DEADLINE)
-    assert sorted(names) == sorted(receiver.record_names())
+    assert names == receiver.record_names()
     assert (35, 0) == (logs(pipeline).delivered, logs(pipeline).on_disk)
-
-
-def test_read_that_hangs_does_not_stop_what_is_in_memory(
-    receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The backend is back, the disk is not: new items arrive at once, those on disk later, each once."""
-    make_small(monkeypatch, memory_bytes=8_000)  # for one request; more than twice as much would be dropped
-    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
-    pipeline = start()
-    names = []
-    for first in range(0, 64, 16):
-        names += emit(pipeline, 16, first)
-        wait_until(lambda: logs(pipeline).waiting <= 32, "events on disk")
-    disk.hang("pread")
-    receiver.forget_rules()
-    wait_until(disk.hung.is_set, "a read that hangs")
-    monitel_api.emit("new")
-    wait_until(lambda: pipeline.force_flush(0.0) or "new" in receiver.record_names(), "the new event")
-    assert logs(pipeline).on_disk
-    assert not disk.back.is_set()
-    disk.back.set()
-    wait_until(lambda: pipeline.force_flush(1.0), "everything on disk")
-    assert sorted([*names, "new"]) == sorted(receiver.record_names())
-    assert 65 == logs(pipeline).delivered
-
-
-def test_run_without_a_backend_on_a_disk_that_hangs_stays_within_its_memory(
-    start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest requests are dropped as ``disk``, and counted at once."""
-    make_small(monkeypatch, memory_bytes=20_000)
-    disk.hang()
-    pipeline = start(endpoint=None, export_interval=0.01)
-    for _ in range(600):
-        monitel_api.emit("event", text="x" * 1000)
-    wait_until(lambda: logs(pipeline).dropped.get("disk", 0) > 500, "dropped events")
-    assert logs(pipeline).waiting < 100
-    assert not pipeline.shutdown()
-    assert 600 == logs(pipeline).recorded == logs(pipeline).lost
 
 
 def test_spool_folder_below_a_file_loses_only_what_memory_cannot_hold(
     receiver: Receiver, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A folder that cannot be made is logged once; requests in memory are delivered."""
-    pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    """A folder that cannot be made is logged once; items in memory are delivered."""
+    pipeline = start(spool_dir=tmp_path / "file" / "spool", black_box=False)
     (tmp_path / "file").write_text("not a folder")
     receiver.rule(lambda _request: Answer(503))
     emit(pipeline, 1)
@@ -355,4 +334,4 @@ def test_spool_folder_below_a_file_loses_only_what_memory_cannot_hold(
     emit(pipeline, 5)
     assert not pipeline.shutdown()
     assert (1, {"disk": 5}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert 1 == len(warnings_with(caplog, str(tmp_path / "file"), "cannot be written"))
+    assert 1 == len(warnings_with(caplog, str(tmp_path / "file"), "cannot be used"))

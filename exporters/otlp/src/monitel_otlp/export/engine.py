@@ -512,8 +512,8 @@ class Engine:
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:
             rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
-            _log.warning("a request was rejected, and is in %s: %s", folder.path / REJECTED, reason)
 
+        _log.warning("a request was rejected, and goes to %s: %s", self.spool_dir / REJECTED, reason)
         self.box.on_disk(write)
 
     def _note_settled(self) -> None:
