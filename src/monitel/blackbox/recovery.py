@@ -11,7 +11,6 @@ The record of a killed process becomes one that can be delivered, once, however 
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import re
@@ -51,7 +50,6 @@ __all__ = ["Dead", "Record", "Snapshot", "claim", "is_alive", "look", "processes
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 _CORRUPT = ".corrupt"
-_log = logging.getLogger("monitel")
 
 
 class Snapshot(NamedTuple):
@@ -193,8 +191,10 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
         name: The name of the record.
 
     Returns:
-        None if there is none, the process runs, another collector has it, or it cannot be read. What has the right
-        checksums and cannot be read gets another name, and is reported.
+        None if there is none, the process runs, or another collector has it.
+
+    Raises:
+        OSError, FolderError: It cannot be read. What is senseless gets another name, so that it is reported once.
     """
     if NAME.fullmatch(name) is None:
         return None
@@ -212,13 +212,13 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
             return dead
     except (_Taken, FileNotFoundError):
         pass
-    except (OSError, FolderError) as error:
-        _log.warning("the record %s cannot be read: %s", name, error)
+    except (OSError, FolderError):
+        raise
     except Exception as error:
-        _log.warning("the record %s is set aside as %s%s, because it is senseless: %r", name, name, _CORRUPT, error)
         for folder in folders:
             with suppress(OSError):
                 folder.path.rename(folder.path.with_name(name + _CORRUPT))
+        raise FolderError(f"it is senseless, and set aside as {name}{_CORRUPT}: {error!r}") from error
     finally:
         for lock in locks:
             lock.close()
@@ -263,6 +263,8 @@ class Dead:
         self.box, self.disk, self._locks, self._spool = box, disk, locks, spool
         self.name = folders[0].path.name
         self.names, self._names_content = read_names(*folders)
+        if not self.names:
+            raise ValueError("no file describes its process")
         self.snapshot = None if box is None else read_snapshot(box)
         self.page: context_page.Context | None = None
         with suppress(FileNotFoundError):
@@ -287,7 +289,7 @@ class Dead:
         # Items before the snapshot may be in no file: their numbers are not used again.
         following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
         on_disk.adopt(journal, settled, holes, following)
-        if self.names and name in self.names[0].get("off", ()):
+        if name in self.names[0].get("off", ()):
             journal.reader, journal.settled = "nobody", journal.next - 1
 
     @property

@@ -27,7 +27,7 @@ from tests.support.paths import ROOT
 import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
-from monitel.blackbox.folder import Folder, Lock
+from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim, is_alive, look, processes, read_snapshot, sweep
 
@@ -443,17 +443,20 @@ def test_other_names_are_not_opened(tmp_path: Path) -> None:
     place = Place(tmp_path)
     name = place.box().name
     (place.root / "20260101T000000-1-1-000000").symlink_to("/")
-    for other in ("", ".", "..", f"../{place.root.name}/{name}", f"{name}.corrupt", "20260101T000000-1-1-000000"):
+    for other in ("", ".", "..", f"../{place.root.name}/{name}", f"{name}.corrupt"):
         assert claim(place.root, place.spool, other) is None
+    with pytest.raises(FolderError, match="is a symbolic link"):
+        claim(place.root, place.spool, "20260101T000000-1-1-000000")
 
 
 @alone
 def test_senseless_values_are_set_aside(tmp_path: Path) -> None:
-    """A snapshot with the right checksum that is not a snapshot: the box gets another name, and nothing raises."""
+    """A snapshot with the right checksum that is not a snapshot: the box gets another name, and is reported once."""
     place = Place(tmp_path)
     killed_after(lambda: place.box()._slots["state"].write(marshal.dumps((1, 2), 2)))
     (name,) = processes(place.root, place.spool)
-    assert claim(place.root, place.spool, name) is None
+    with pytest.raises(FolderError, match=f"set aside as {name}.corrupt"):
+        claim(place.root, place.spool, name)
     assert [f"{name}.corrupt"] == [each.name for each in place.root.iterdir()]
     assert [] == processes(place.root, place.spool)
 

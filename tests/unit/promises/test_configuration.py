@@ -145,6 +145,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
     """The error has the argument, what was given and what is expected, but no token; a running pipeline goes on."""
     assert set(PARAMETERS) == set(WRONG)
     pipeline = start()
+    monitel.emit("begins")
     threads, boxes = {*threading.enumerate()}, [*own_boxes.iterdir()]
     for name, cases in WRONG.items():
         for value, kind, words in cases:
@@ -156,7 +157,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
     assert boxes == [*own_boxes.iterdir()]
     monitel.emit("still there")
     assert pipeline.force_flush(DEADLINE)
-    assert ["still there"] == receiver.record_names()
+    assert ["begins", "still there"] == receiver.record_names()
     assert isinstance(outcome(endpont=receiver.url), TypeError)
 
 

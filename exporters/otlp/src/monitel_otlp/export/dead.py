@@ -98,17 +98,18 @@ def collect(
         for name in processes(root, None):
             if stopped is not None and stopped.is_set():
                 return outcome
-            dead = claim(root, spool, name)
-            if dead is None:
-                continue
+            dead = None
             try:
-                _collect(dead, spool, deaths or Deaths(), outcome, leave)
+                dead = claim(root, spool, name)
+                if dead is not None:
+                    _collect(dead, spool, deaths or Deaths(), outcome, leave)
             except Exception as error:
                 _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
                 text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
                 outcome.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
             finally:
-                dead.close()
+                if dead is not None:
+                    dead.close()
     return outcome
 
 
@@ -123,7 +124,7 @@ def _is_left(record: Record, *, deaths: Deaths, run: str, observed_only: bool) -
 
 def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected, leave: Any) -> None:
     box = dead.box
-    if box is None or not dead.names:
+    if box is None:
         return
     if (version := dead.names[0]["version"]) != VERSION:
         raise FolderError(f"expected version {VERSION} of the layout, got {version!r}: use another version of monitel")
