@@ -130,9 +130,9 @@ def started(
 
 def write_script(folder: Path, script: str) -> Path:
     """Write a script with the prelude into a folder, and return its path."""
-    path = folder / "train.py"
-    path.write_text(PRELUDE + script, encoding="utf-8")
-    return path
+    new = folder / "train.new"
+    new.write_text(PRELUDE + script, encoding="utf-8")
+    return new.replace(folder / "train.py")  # another process may be about to read it
 
 
 def finish(process: Process, text: str | None = None, *, timeout: float = 120) -> Ended:
