@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ class Box:
         self._disk_slots: dict[str, SlotFile] = {}
         self._slots_lock, self._snapshotting = RLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
-        self._jobs: SimpleQueue[Callable[[Folder], object]] = SimpleQueue()
+        self._jobs: deque[Callable[[Folder], object]] = deque()
         self._keeps_disk = False  # a job has written something
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
@@ -164,7 +165,7 @@ class Box:
 
     def on_disk(self, job: Callable[[Folder], object]) -> None:
         """Call a function with the spool folder, in the thread that writes there. The folder stays at the end."""
-        self._jobs.put(job)
+        self._jobs.append(job)
         self._wake_disk.set()
 
     def start(self) -> None:
@@ -393,9 +394,11 @@ class Box:
         if self.spool is None:
             return
         try:
-            while not self._jobs.empty():
-                job = self._jobs.get()
-                job(self._open_disk())
+            while self._jobs:
+                try:
+                    self._jobs[0](self._open_disk())
+                finally:  # spill() waits until it is done
+                    self._jobs.popleft()
                 self._keeps_disk = True
             for journal in self.journals.values():
                 on_disk.load(journal)
@@ -442,7 +445,7 @@ class Box:
         self._write_totals(self._disk_slots)
 
     def spill(self, timeout: float) -> bool:
-        """Move what no sender reads to the spool folder, and wait for it.
+        """Move what no sender reads to the spool folder, do the jobs of :meth:`on_disk`, and wait for both.
 
         Args:
             timeout: Seconds.
@@ -451,6 +454,8 @@ class Box:
             True if everything unsettled in journals whose reader is ``"disk"`` is there now.
         """
         kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
+        if not self._jobs and not any(journal.is_in_memory(end) for journal, end in kept):
+            return True  # the disk, which may hang, is not needed
         done = Event()
         self._spills.append(done)
         self._wake_disk.set()
