@@ -17,12 +17,13 @@ from tests.unit.promises.reference_tables import code, kind_of, table
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, Histogram, Stat
-from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
     from tests.support.inbox import Point
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
 
 DELTA = 1
 START_NS = 1_767_225_600 * 10**9  # initial time of the fixture ``clock``
@@ -225,23 +226,6 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     assert 2 == pipeline.account()["metrics"].delivered
 
 
-def test_delta_of_windows_less_than_a_millisecond_apart_has_the_samples_of_both(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Count, sum and histogram cover the time from the start of the first window to the end of the second one."""
-    monkeypatch.setenv(TEMPORALITY, "delta")
-    pipeline = start(distributions="histogram")
-    stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, monotonic=True)
-    for sample in (1.0, 4.0):
-        stat.add(sample)
-        clock.advance(0.0004)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
-    assert ([2], [5.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
-    assert [2] == [point.proto.count for point in receiver.points("x.histogram")]
-    assert {(START_NS, START_NS + 800_000)} == {(point.start_ns, point.time_ns) for point in of_stat(receiver)}
-
-
 def test_windows_of_two_stats_less_than_a_millisecond_apart_have_the_metrics_of_both(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
@@ -255,23 +239,6 @@ def test_windows_of_two_stats_less_than_a_millisecond_apart_have_the_metrics_of_
     assert pipeline.force_flush(DEADLINE)
     assert ([2], [6.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
     assert [1] == [point.proto.count for point in receiver.points("x.histogram")]
-
-
-def test_window_that_ends_before_the_last_point_is_sent_with_a_later_time(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
-    """Times of a series ascend by a millisecond at least: Prometheus refuses older points. Its totals are exact."""
-    pipeline = start()
-    with ManualClock(START_NS - MINUTE_NS):
-        late = Stat("x", [COUNT], 60.0)
-    clock.advance(70)
-    for stat in (Stat("x", [COUNT], 60.0), late, late):
-        stat.add(1)
-        stat.flush()
-        assert pipeline.force_flush(DEADLINE)
-    first, *others = receiver.points("x.count")
-    assert START_NS + 70 * 10**9 == first.time_ns // 1000 * 1000
-    assert [(2, MILLISECOND_NS), (3, 2 * MILLISECOND_NS)] == [(p.value, p.time_ns - first.time_ns) for p in others]
 
 
 def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start) -> None:

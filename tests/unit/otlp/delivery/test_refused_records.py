@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
-from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.inbox import DEADLINE, Answer, Request, records_of
-from tests.support.pipelines import busy_encoder
 from tests.support.receiver import MESSAGES
 from tests.support.spools import rejected_in
 
 import monitel
-from monitel_otlp.export import sender
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import count_rejected
 
@@ -122,16 +118,6 @@ def test_stored_records_are_not_counted_as_dropped(
     assert loki.requests <= 20
 
 
-def test_request_without_a_good_record_is_not_split(receiver: Receiver, start: Start) -> None:
-    """The backend reports that it has stored nothing, so there is nothing to find."""
-    loki = Loki()
-    receiver.rule(loki)
-    pipeline = start(export_interval=3600.0)
-    emit(["old"] * 42)
-    assert not pipeline.force_flush(DEADLINE)
-    assert (1, {"rejected": 42}) == (loki.requests, pipeline.dropped)
-
-
 def test_stored_records_of_an_unconfirmed_request_are_delivered(receiver: Receiver, start: Start) -> None:
     """After an attempt without an answer the request is not split; the number in the text counts nevertheless."""
     loki = Loki()
@@ -176,26 +162,3 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
             request = FrozenRequest("logs", logs.SerializeToString(), 40, 0)
             assert rejected == count_rejected(request, wrap.format(text)), text
             assert 0 == count_rejected(FrozenRequest("traces", spans.SerializeToString(), 1, 0), wrap.format(text))
-
-
-@pytest.mark.parametrize("backend", ["http", "grpc"])
-def test_number_in_an_answer_counts(
-    request: pytest.FixtureRequest, start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    """The Collector passes the text on, also over gRPC; a text beyond 64 KiB may have left out a number."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
-    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # set by the import of gRPC
-    receiver = request.getfixturevalue("receiver" if backend == "http" else "grpc_receiver")
-    text = COLLECTOR.format(BEHIND + IGNORED.format(3, 16))
-    lost = Answer(fault="drop unanswered") if backend == "http" else GrpcAnswer(code=grpc.StatusCode.DEADLINE_EXCEEDED)
-    pipeline = start(endpoint=receiver.url, protocol={"http": "http/protobuf"}.get(backend, backend))
-    refusals = [Answer(400, {}, status(text)), Answer(400, {}, status(text + "x" * 70_000))]
-    if backend == "grpc":
-        refusals = [GrpcAnswer(code=grpc.StatusCode.INVALID_ARGUMENT, details=text)]
-    for number, refusal in enumerate(refusals):
-        receiver.answer("logs", lost, refusal)
-        with busy_encoder(pipeline):
-            for _ in range(16):
-                monitel.emit("event")
-        assert not pipeline.force_flush(DEADLINE)
-        assert {"unconfirmed": [3, 19][number]} == dict(pipeline.account()["logs"].dropped)
