@@ -385,10 +385,10 @@ def test_exec_hands_over_to_the_next_pipeline(receiver: Receiver, tmp_path: Path
     """A program that replaces itself: its items arrive once, by the pipeline after it, and nothing has died."""
     with started(tmp_path, write_script(tmp_path, with_patience(EXEC)), receiver.url) as process:
         receiver.wait_until(lambda: receiver.records("before"))
+        wait_until(lambda: not folders(tmp_path), "the end of the delivery")
         ended = finish(process, "")
     assert 0 == ended.status, ended.stderr
     assert ["after", "before"] == sorted(receiver.record_names())
     (before,), (after,) = receiver.records("before"), receiver.records("after")
     assert before.resource["process.pid"] == after.resource["process.pid"]
     assert before.resource["service.instance.id"] != after.resource["service.instance.id"]
-    assert [] == folders(tmp_path)
