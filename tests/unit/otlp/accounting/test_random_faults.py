@@ -30,6 +30,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
     "encoders": [(EventMapping, "write"), (RangeMapping, "write"), (WindowPoints, "_write"), (Draft, "rows")],
+    "recorder": [(RangeMapping, "plain"), (Box, "_read")],
 }
 
 

@@ -23,9 +23,10 @@ from monitel_otlp.logs.mapping import Timestamps, plain_record
 from monitel_otlp.values.latest import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from monitel.blackbox.box import Box
+    from monitel.blackbox.journal import Journal
     from monitel_otlp.metrics.series import Series, SeriesTable
     from monitel_otlp.traces.mapping import RangeMapping
     from monitel_otlp.traces.span_queue import QueuedSpans
@@ -191,13 +192,33 @@ class Recorder:
                 taken = ranges.take(_RANGES_PER_RECORD)
                 if not taken:
                     break
-                self._traces.append(RANGES, self._dumps([mapping.plain(each) for each in taken]), len(taken))
+                lost = self._append_spans(self._traces, RANGES, [(each, None) for each in taken])
+                self.lost["traces"] += lost
         with self._traces.lock:
             finished = ranges.finish(last=last)
             self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
         for begin in range(0, len(finished), _RANGES_PER_RECORD):
-            spans = [mapping.plain(*each) for each in finished[begin : begin + _RANGES_PER_RECORD]]
-            self._steps.append(SPANS, self._dumps(spans), len(spans))
+            self._append_spans(self._steps, SPANS, finished[begin : begin + _RANGES_PER_RECORD])
+
+    def _append_spans(self, journal: Journal, kind: int, ended: Sequence[tuple[Any, Any]]) -> int:
+        """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
+        assert self._range_mapping is not None
+        spans = list[Any]()
+        for each in ended:
+            try:
+                spans.append(self._range_mapping.plain(*each))
+            except Exception:
+                if not self._failed:
+                    self._failed = True
+                    _log.warning("a range cannot be recorded (further ones are only counted)", exc_info=True)
+        try:
+            payload = self._dumps(spans)
+        except ValueError:
+            spans = [each for each in spans if _is_plain(each)]
+            payload = self._dumps(spans)
+        if spans:
+            journal.append(kind, payload, len(spans))
+        return len(ended) - len(spans)
 
     def lose(self, signal: str, items: int) -> None:
         """Count items that cannot be recorded, with the reason ``encoding``."""
@@ -306,3 +327,11 @@ class Recorder:
     @staticmethod
     def _dumps(value: Any) -> bytes:
         return marshal.dumps(value, 2)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        marshal.dumps(value, 2)
+    except ValueError:
+        return False
+    return True
