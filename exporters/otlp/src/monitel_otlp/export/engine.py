@@ -159,6 +159,7 @@ class Engine:
         self._points = WindowPoints(self.mapping)
         self._settled = Condition()
         self._collecting = RLock()
+        self._is_over = False
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
@@ -240,12 +241,16 @@ class Engine:
             reasons = Counter(now.dropped)
             reasons["queue_full"] += dropped
             reasons["encoding"] += lost
+            waiting = queued + folding
+            if self._is_over:  # they could not be taken
+                reasons["exit"] += waiting
+                waiting = 0
             found[signal] = Account(
                 recorded=now.recorded + queued + dropped + folding + folded + lost,
                 delivered=now.delivered,
                 on_disk=now.on_disk,
                 folded=folded,
-                waiting=now.waiting + queued + folding,
+                waiting=now.waiting + waiting,
                 dropped=MappingProxyType({reason: items for reason, items in reasons.items() if items}),
                 synthetic=self.box.journals["steps"].account().delivered if signal == "traces" else 0,
             )
@@ -436,6 +441,7 @@ class Engine:
         if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
             readings.settle(readings.next - 1)
         self.box.close(timeout)
+        self._is_over = True
         _newest_ns[self._resource] = self._newest_ns()
 
     def discard(self) -> bool:
