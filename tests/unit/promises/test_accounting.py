@@ -203,32 +203,6 @@ def test_each_pipeline_counts_only_its_own_items(receiver: Receiver, start: Star
     assert ["first", "second"] == receiver.record_names()
 
 
-def test_full_spool_drops_the_oldest_and_counts_them(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest items of each signal are kept and delivered in order; the others are ``spool_full``."""
-    make_small(monkeypatch, spool_bytes=20_000)
-    pipeline = start(spans=True)
-    names = {"logs": [f"event {number}" for number in range(250)], "traces": [f"range {n}" for n in range(120)]}
-    with busy_encoder(pipeline):
-        for name in names["logs"]:
-            monitel.emit(name, text="x" * 100)
-        for name in names["traces"]:
-            with record_function(name):
-                pass
-        close_windows("loss", 130)
-        wait_until(lambda: not any(each.waiting for each in pipeline.account().values()), "nothing in memory")
-    assert not pipeline.force_flush(DEADLINE)
-    accounts = pipeline.account()
-    assert {"spool_full"} == {reason for each in accounts.values() for reason in each.dropped}
-    found = {"logs": receiver.record_names(), "traces": [span.name for span in receiver.spans()]}
-    assert found == {signal: names[signal][accounts[signal].lost :] for signal in found}
-    assert 130 == receiver.values("loss.count")[-1]
-    assert {"metrics": 130, "logs": 250, "traces": 120} == {
-        signal: each.delivered + each.lost for signal, each in accounts.items()
-    }
-
-
 def test_windows_that_become_one_point_are_all_counted(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Windows of one series less than 1 ms apart are one point."""
     pipeline = start()
@@ -374,20 +348,6 @@ def test_account_adds_up_with_small_limits_and_lost_answers(
     on_disk = {signal: each.on_disk for signal, each in accounts.items()}
     found = stored(cat(capsys, tmp_path / "spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
     assert on_disk == found
-
-
-def test_account_without_a_backend_is_what_the_disk_holds(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Four threads record: ``on_disk`` is exactly what ``cat`` prints."""
-    for name, value in DELTA.items():
-        monkeypatch.setenv(name, value)
-    pipeline = start(endpoint=None, export_interval=0.02, spans=True, logging_level="INFO")
-    recorded = produce(pipeline, 7)
-    assert pipeline.shutdown(DEADLINE)
-    on_disk = {signal: each.on_disk for signal, each in pipeline.account().items()}
-    assert recorded == Counter(on_disk)
-    assert on_disk == stored(cat(capsys, tmp_path / "spool"))
 
 
 def record(kind: str, count: int) -> None:

@@ -422,26 +422,6 @@ def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start
     assert 16 == len(kept_in_rejected(pipeline, backend))
 
 
-def test_records_that_loki_has_stored_count_as_delivered(receiver: Receiver, start: Start) -> None:
-    """Loki answers 400 because of the others, and says how many they are."""
-
-    def loki(names: list[str]) -> Answer | None:
-        old = names.count("old")
-        text = f"entry too far behind, total ignored: {old} out of {len(names)} for stream: {{}}"
-        return Answer(400, body=text.encode()) if old else None
-
-    answers(receiver, loki)
-    pipeline = start()
-    for name in ("new", "old", "new", "new", "old", "new", "new", "new"):
-        monitel.emit(name)
-    assert not pipeline.force_flush(DEADLINE)
-    assert (6, {"rejected": 2}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert ["old", "old"] == [name for name in kept_in_rejected(pipeline, receiver) if name == "old"]
-    monitel.emit("new")
-    assert not pipeline.shutdown(DEADLINE), "something was lost before"
-    assert 7 == logs(pipeline).delivered
-
-
 def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, start: Start) -> None:
     """Then it is set aside, so that it does not block later ones."""
     answers(backend, lambda names: refusal(backend, "broken") if "poison" in names else None)

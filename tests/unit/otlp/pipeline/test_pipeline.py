@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel.testing import ManualClock
-
-
-def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """``force_flush`` delivers closed windows; the end of the ``with`` block closes and delivers the others."""
-    with start() as pipeline:
-        stat = Stat("loss", [COUNT], 60.0)
-        stat.add(1)
-        assert pipeline.force_flush(60)
-        assert [] == receiver.points("loss.count")
-    assert [1] == receiver.values("loss.count")
-
 
 def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:
     """An export that is in progress does not include later items, so the flush waits for the next one."""
