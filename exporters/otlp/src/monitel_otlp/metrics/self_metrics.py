@@ -43,7 +43,7 @@ _COUNTERS = {
     NONFINITE: ("{window}", "Windows whose sum was left out: not finite, or a fall of a monotonic sum"),
     DISCARDED: ("{sample}", "Samples discarded because of max_samples"),
     COALESCED: ("{value}", "Logged numbers without a point, because a later one has the same millisecond"),
-    LEFT_OUT: ("{item}", "Events and requests for which the black box had no room, or after it was switched off"),
+    LEFT_OUT: ("{item}", "Items that were recorded in memory without a file of the black box"),
 }
 _WITH_ZERO = {NONFINITE, DISCARDED}  # the other counters have a series once there is something to count
 _BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process of a job
