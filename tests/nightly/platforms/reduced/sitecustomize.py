@@ -104,6 +104,7 @@ def _spec_of(name: str, package: str | None = None) -> Any:
 
 _find_spec, importlib.util.find_spec = importlib.util.find_spec, _spec_of
 
+
 def _builtin(call: Any, function: Any) -> Any:
     """Return a function that is not bound to an instance as a method, as builtin functions are not."""
     return functools.update_wrapper(functools.partial(call), function)
