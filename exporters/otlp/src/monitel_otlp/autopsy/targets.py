@@ -36,7 +36,9 @@ def find_processes(target: str | None, problems: list[str]) -> list[Findings]:
     """
     found = examine(boxes_of(target, problems), problems)
     if not found or (target is not None and _is_folder(target)):
-        found += deaths_of(target, problems)
+        again: list[str] = []  # a box is looked at for the second time
+        found += deaths_of(target, again)
+        problems += [each for each in again if each not in problems]
     if not found and target is not None:
         raise nothing_known(target, problems)
     return found
