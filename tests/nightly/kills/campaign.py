@@ -328,7 +328,7 @@ class Batch:
         """
         boxes = [each for each in self._boxes.iterdir() if not each.name.startswith(".")]
         spools = [each for each in self._spool.glob("*") if each.name != "ledgers"]
-        return [f"{each} is left" for each in (*boxes, *spools)]
+        return [f"{each} is left" for each in (*boxes, *spools) if self._box]
 
     def _end(self, pid: int, seconds: float) -> None:
         """Wait for the end of a collector, and kill it after so many seconds."""
