@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Event, Lock, Thread
+from threading import Barrier, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from tests.support.inbox import DEADLINE, Answer
@@ -119,11 +119,13 @@ def checked_continuously(pipeline: Pipeline) -> Iterator[list[int]]:
 
 
 def run_together(*functions: Callable[[], object]) -> None:
-    """Run each function in its own thread, and raise the first exception."""
+    """Run each function in its own thread, all at once, and raise the first exception."""
     failed: list[BaseException] = []
+    together = Barrier(len(functions))
 
     def guarded(function: Callable[[], object]) -> None:
         try:
+            together.wait(DEADLINE)
             function()
         except BaseException as error:
             failed.append(error)
@@ -133,7 +135,7 @@ def run_together(*functions: Callable[[], object]) -> None:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE)
-        assert not thread.is_alive()
+        assert not thread.is_alive(), "deadlock"
     if failed:
         raise failed[0]
 

@@ -155,8 +155,11 @@ def wait_until_ready(process: Process) -> None:
     assert "ready\n" == process.stdout.readline(), finish(process).stderr
 
 
-class Run(Protocol):
-    """Type of the fixtures ``run`` and ``train``."""
+@dataclass(frozen=True)
+class Run:
+    """Runs Python in a folder; the fixtures ``run`` and ``train`` are such functions."""
+
+    folder: Path
 
     def __call__(
         self,
@@ -166,25 +169,11 @@ class Run(Protocol):
         timeout: float = 120,
         fresh: bool = False,
     ) -> Ended:
-        """Run Python with these arguments."""
-
-
-def make_run(folder: Path) -> Run:
-    """Return a function that runs Python in a folder; the process must end in time and with the expected status."""
-
-    def run(
-        *arguments: object,
-        env: Mapping[str, str] | None = None,
-        returncode: int = 0,
-        timeout: float = 120,
-        fresh: bool = False,
-    ) -> Ended:
-        with started(folder, *arguments, env=env, fresh=fresh) as process:
+        """Run Python with these arguments; it must end in time and with the expected status."""
+        with started(self.folder, *arguments, env=env, fresh=fresh) as process:
             ended = finish(process, timeout=timeout)
         assert returncode == ended.status, ended.stderr
         return ended
-
-    return run
 
 
 class Instrument(Protocol):
@@ -244,7 +233,7 @@ def make_terminate(folder: Path) -> Terminate:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return a function that runs Python in the folder of the test."""
-    return make_run(tmp_path)
+    return Run(tmp_path)
 
 
 @pytest.fixture

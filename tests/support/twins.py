@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from tests.support.scripts import start_python
+from tests.support.producers import run_together
+from tests.support.scripts import Run
 
 import monitel as installed
 
@@ -211,27 +209,7 @@ class RunThreads(Protocol):
 @pytest.fixture
 def run_threads() -> RunThreads:
     """Return a function that runs functions concurrently, with a deadline; an exception fails the test."""
-
-    def run(*functions: Callable[[], object]) -> None:
-        failures: list[BaseException] = []
-        together = threading.Barrier(len(functions))
-
-        def guarded(function: Callable[[], object]) -> None:
-            try:
-                together.wait(_DEADLINE)
-                function()
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=guarded, args=[each], daemon=True) for each in functions]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(_DEADLINE)
-        assert [] == [thread for thread in threads if thread.is_alive()], "deadlock"
-        assert [] == failures
-
-    return run
+    return run_together
 
 
 @dataclass
@@ -240,13 +218,6 @@ class Ended:
 
     lines: list[str]
     stderr: str
-
-
-class RunScript(Protocol):
-    """The type of the fixture ``run_script``."""
-
-    def __call__(self, source: str, *, returncode: int = 0) -> Ended:
-        """Run a script to its end."""
 
 
 _PRELUDE = """\
@@ -271,26 +242,26 @@ def within(seconds, function):  # where it may hang: SIGALRM ends the process
 """
 
 
+class RunScript:
+    """Runs scripts in separate processes, with a twin and a hard timeout; the fixture ``run_script`` is one."""
+
+    def __init__(self, folder: Path, twin: str) -> None:
+        self._path = folder / "script.py"  # a file, because a spawned process imports the main module again
+        self._run = Run(folder)
+        self._accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
+        self._environment = {_SWITCH: "1" if twin == "py" else "0"}
+
+    def __call__(self, source: str, *, returncode: int = 0) -> Ended:
+        """Run a script to its end."""
+        self._path.write_text(_PRELUDE.format(accumulator=self._accumulator) + source, encoding="utf-8")
+        ended = self._run(self._path, env=self._environment, returncode=returncode, timeout=_DEADLINE)
+        return Ended(ended.stdout.splitlines(), ended.stderr)
+
+
 @pytest.fixture
 def run_script(twin: str, tmp_path: Path) -> RunScript:
     """Return a function that runs a script in a separate process, with the twin under test and a hard timeout."""
-    accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
-    environment = {_SWITCH: "1" if twin == "py" else "0"}
-
-    def run(source: str, *, returncode: int = 0) -> Ended:
-        script = tmp_path / "script.py"  # a file, because a spawned process imports the main module again
-        script.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
-        with start_python(tmp_path, [script], environment) as process:
-            try:
-                stdout, stderr = process.communicate(timeout=_DEADLINE)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # including its children, which hold the pipes
-                stdout, stderr = process.communicate()
-                pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
-        assert returncode == process.returncode, stderr
-        return Ended(stdout.splitlines(), stderr)
-
-    return run
+    return RunScript(tmp_path, twin)
 
 
 @pytest.fixture
