@@ -121,6 +121,13 @@ def train(work: Work, steps: int) -> None:
         step(work, optimizer)
 
 
+def sgd(kind: Any = torch.optim.SGD) -> Any:
+    """Make an optimizer of one parameter that has a gradient."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    return kind([parameter], lr=0.1)
+
+
 def activity() -> str:
     """Return the activity of this process now."""
     book = monitel.ledger()

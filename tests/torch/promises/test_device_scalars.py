@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextvars
 import math
 import os
-import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.support.checks import wait_until
+from tests.support.paths import ROOT
 from tests.torch.later_device import idle, later, on_later
 from tests.unit.tensorboard.files import read, shown
 
@@ -26,6 +26,8 @@ import monitel_tensorboard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.support.scripts import Run
 
     from monitel.testing import ManualClock
 
@@ -43,14 +45,10 @@ def _instrumented() -> Iterator[None]:
 
 def deliver() -> None:
     """Let the device execute everything, and flush, until a number has arrived that is added now."""
-    later.answers, pause, last = True, threading.Event(), monitel.Stat("last", [monitel.SUM], math.inf)
+    later.answers, last = True, monitel.Stat("last", [monitel.SUM], math.inf)
     last.add(on_later(17.0))
     with monitel.testing.capture_events() as events:
-        for _ in range(round(_DEADLINE * 100)):
-            monitel.flush()
-            if windows(events, "last"):
-                break
-            pause.wait(0.01)
+        wait_until(lambda: monitel.flush() or windows(events, "last"))  # type: ignore[func-returns-value]
     later.answers = False
     assert [17.0] == [window.sum for window in windows(events, "last")]
 
@@ -432,12 +430,12 @@ later.answers = True
     ],
     ids=["exit", "exit with a silent device", "fork"],
 )
-def test_exit_waits_and_a_child_has_its_own_numbers(script: str, expected: list[str], pytestconfig: Any) -> None:
+def test_exit_waits_and_a_child_has_its_own_numbers(script: str, expected: list[str], run: Run) -> None:
     """Numbers that do not arrive in time are counted and logged. The parent reports what was added before a fork."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(pytestconfig.rootpath), *filter(None, sys.path)])}
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT + script]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (0, expected) == (ended.returncode, sorted(ended.stdout.splitlines())), ended.stderr
+    ended = run(
+        "-W", "ignore", "-c", SCRIPT + script, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    )
+    assert expected == sorted(ended.stdout.splitlines()), ended.stderr
     assert ("the device had not delivered them when instrumentation ended" in ended.stderr) == (
         len(expected) == 2 and "lost" in expected[1]
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, train
+from tests.torch.known_work import STEP, activity, sgd, train
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,21 +33,6 @@ ALL = [
     *("stages", "steps", "loading", "waits", "stuck_after", "monitor", "compilation", "failures", "checkpoints"),
     *("process_groups", "tensors", "compiled_adds"),
 ]
-
-
-def sgd() -> Any:
-    """Make an optimizer of one parameter that has a gradient."""
-    parameter = torch.nn.Parameter(torch.ones(1))
-    parameter.grad = torch.ones(1)
-    return torch.optim.SGD([parameter], lr=0.1)
-
-
-def activity() -> str:
-    """Return the activity of this process now."""
-    book = monitel.ledger()
-    assert book is not None
-    assert book.elapsed_ns == sum(book.activities.values())
-    return book.current
 
 
 def test_steps_stages_and_work_are_measured(work: Work) -> None:
@@ -121,16 +106,27 @@ def test_time_is_divided_into_activities(tmp_path: Path) -> None:
     assert [*before, *after] == seen.found
 
 
-@pytest.mark.usefixtures("instrumented")
 def test_waits_of_torch_are_counted() -> None:
-    """Torch counts them; after ``uninstrument()`` the readings stay."""
+    """Counters from before instrument(), too. After uninstrument() the readings are kept, with no wait in flight."""
     key = "pytorch.wait_counter.test_instrument"
-    for _ in range(3):
+
+    def wait() -> None:
         with torch.monitor._WaitCounter(key).guard():
-            assert 1 == monitel.wait_counters()[key].active
+            pass
+
+    wait()
+    wait()
+    with monitel.torch.instrument() as running:
+        wait()
+        with torch.monitor._WaitCounter(key).guard():
+            assert (3, 1) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
+            running.uninstrument()
+    wait()
     reading = monitel.wait_counters()[key]
     assert (3, 0) == (reading.count, reading.active)
     assert 0 <= reading.max <= reading.total < 60
+    with monitel.torch.instrument():
+        assert 5 == monitel.wait_counters()[key].count
 
 
 def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
+from tests.support.producers import run_together
 from tests.torch.known_work import STEP, Work, logged_cycles, step, train
 
 import monitel
@@ -27,26 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Run = Callable[..., Any]
-
-_DEADLINE = 60
-
-
-def test_loop_has_five_stages_in_each_cycle(work: Work, cycles: Run) -> None:
-    """The first cycle begins at the end of the first backward. One process has no ``sync``."""
-    assert [STEP] * 3 == cycles(lambda: train(work, 4))
-
-
-def test_fractions_of_a_second_stay_exact(work: Work, cycles: Run) -> None:
-    """To the nanosecond."""
-    optimizer = work.optimizer()
-    data, forward, backward = 0.100000001, 0.000000007, 0.123456789
-
-    def loop() -> None:
-        for _ in work.loader(3, seconds=data):
-            work.forward(seconds=forward, backward=backward).backward()
-            optimizer.step()
-
-    assert [{"optimizer": 8, "data": data, "forward": forward, "backward": backward}] * 2 == cycles(loop)
 
 
 def test_samples_have_unit_stage_and_group(work: Work) -> None:
@@ -392,22 +372,14 @@ def test_exception_loses_no_time(
     assert [STEP, interrupted, STEP] == cycles(lambda: loop(work, error))
 
 
-def in_thread(action: Callable[[], object]) -> None:
-    """Run an action in a thread, and wait for its end."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join(_DEADLINE)
-    assert not thread.is_alive()
-
-
 def test_loop_of_another_thread_has_the_same_stages(work: Work, cycles: Run) -> None:
     """In one thread, or each epoch in a new one, of which the first cycle is not known."""
 
     def epochs() -> None:
         for _ in range(2):
-            in_thread(lambda: train(work, 3))
+            run_together(lambda: train(work, 3))
 
-    assert [STEP] * 3 == cycles(lambda: in_thread(lambda: train(work, 4)))
+    assert [STEP] * 3 == cycles(lambda: run_together(lambda: train(work, 4)))
     assert [STEP] * 4 == cycles(epochs)
 
 
@@ -420,11 +392,11 @@ def test_second_thread_that_trains_meanwhile_is_ignored(work: Work, clock: Manua
         train(work, 2)
         for _ in work.loader(6):
             step(work, optimizer)
-            in_thread(lambda: train(other, 4))
+            run_together(lambda: train(other, 4))
 
     def takes_over() -> None:
         train(work, 2)
-        in_thread(lambda: train(work, 20))
+        run_together(lambda: train(work, 20))
 
     assert [STEP] * 7 == cycles(both)
     assert [STEP] + [STEP] * 3 == cycles(takes_over)  # of 19 cycles the first 16 are those of a second thread

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.checks import wait_until
 from tests.torch.later_device import Stream, idle, later, on_later
 
 import monitel
 import monitel.torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ALL = list(monitel.Aggregation)
-_DEADLINE = 120.0
 EXPORTED = monitel.Stat("exported", ALL, math.inf)  # the compiler keeps it
 
 
@@ -54,16 +53,21 @@ def _instrumented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         later.answers = True  # so that the end need not wait
 
 
+def windows(events: list[monitel.Event], name: str) -> list[tuple[int, float]]:
+    """Return the counts and sums of the windows of a Stat that are logged."""
+    return [(event.window.count, event.window.sum) for event in events if event.window and event.window.name == name]
+
+
+def flush_until(holds: Callable[[], object]) -> None:
+    """Flush until a condition holds."""
+    wait_until(lambda: monitel.flush() or holds())  # type: ignore[func-returns-value]
+
+
 def arrived(events: list[monitel.Event], number: int = 1) -> list[tuple[int, float]]:
     """Wait until so many windows of the Stat are logged; return their counts and sums."""
-    later.answers, pause = True, threading.Event()
-    for _ in range(round(_DEADLINE * 100)):
-        monitel.flush()
-        found = [event.window for event in events if event.window is not None and event.window.name == "loss"]
-        if len(found) >= number:
-            return [(window.count, window.sum) for window in found]
-        pause.wait(0.01)
-    raise AssertionError("the numbers have not arrived")
+    later.answers = True
+    flush_until(lambda: len(windows(events, "loss")) >= number)
+    return windows(events, "loss")
 
 
 def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:
@@ -181,14 +185,8 @@ def test_device_that_is_silent_for_minutes_loses_its_numbers(
     monkeypatch.setattr("monitel.torch.scalars.staging_ring._TIMEOUT_S", 0.0)
     stat.add(3.0)
     stat.add(on_later(1.0))
-    pause = threading.Event()
-    for _ in range(round(_DEADLINE * 100)):
-        monitel.flush()
-        if len(events) == 2:
-            break
-        pause.wait(0.01)
-    found = {event.window.name: (event.window.count, event.window.sum) for event in events if event.window}
-    assert {"loss": (1, 3.0), "training.tensors.lost": (1, 1.0)} == found
+    flush_until(lambda: len(events) == 2)
+    assert ([(1, 3.0)], [(1, 1.0)]) == (windows(events, "loss"), windows(events, "training.tensors.lost"))
 
 
 def test_event_handler_that_raises_is_logged_once(
@@ -203,12 +201,8 @@ def test_event_handler_that_raises_is_logged_once(
     with monitel.register_event_handler(fail):
         for _ in range(3):
             monitel.emit("evaluated", loss=on_later(1.0))
-        later.answers, pause = True, threading.Event()
-        for _ in range(round(_DEADLINE * 100)):
-            monitel.flush()
-            if caplog.messages and len(events) == 3:
-                break
-            pause.wait(0.01)
+        later.answers = True
+        flush_until(lambda: caplog.messages and len(events) == 3)
         monitel.Stat("loss", ALL, math.inf).add(on_later(1.0))
         arrived(events)  # the thread goes on
     assert [1.0] * 3 == [event.data["loss"] for event in events if event.name == "evaluated"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.support.producers import run_together
 from tests.torch.known_work import activity
 from torch.distributed import init_process_group  # imported before instrument()
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("instrumented")
-_DEADLINE = 60
 
 
 class Items(Dataset[str]):  # type: ignore[misc]
@@ -81,9 +80,7 @@ def test_other_threads_do_not_count() -> None:
         found.extend(DataLoader(Items()))
         init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join(_DEADLINE)
+    run_together(other)
     dist.destroy_process_group()
     assert [["step"]] * 3 == found
 

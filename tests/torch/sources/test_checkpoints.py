@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from tests.support.checks import wait_until
+from tests.support.producers import run_together
 from tests.torch.known_work import activity
 
 import monitel
@@ -62,14 +64,6 @@ class Observed:
 def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     return sum(each.stat().st_size for each in (path.iterdir() if path.is_dir() else [path]))
-
-
-def in_thread(action: Callable[[], object]) -> None:
-    """Run an action in a thread, and wait for its end."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join(_DEADLINE)
-    assert not thread.is_alive()
 
 
 def save_and_load(path: Path) -> None:
@@ -170,10 +164,10 @@ def test_save_in_another_thread_does_not_block(folder: bool, events: list[monite
     monitel.set_step(1)
     path = tmp_path / "x"
     if folder:
-        in_thread(lambda: dcp.save({"model": Observed()}, checkpoint_id=path))
+        run_together(lambda: dcp.save({"model": Observed()}, checkpoint_id=path))
     else:
-        in_thread(lambda: torch.save(Observed(), path))
-        in_thread(lambda: torch.load(path, weights_only=False))
+        run_together(lambda: torch.save(Observed(), path))
+        run_together(lambda: torch.load(path, weights_only=False))
     assert {"step"} == {*Observed.found}
     (event,) = events
     assert ("checkpoint.saved", str(path), 0.0) == (
@@ -198,17 +192,6 @@ class SlowWriter(dcp.FileSystemWriter):  # type: ignore[misc]
         return super().write_data(*args)
 
 
-def wait_for(events: list[monitel.Event]) -> monitel.Event:
-    """Wait for an event: a future wakes waiting threads before it runs its callbacks."""
-    pause = threading.Event()
-    for _ in range(_DEADLINE * 100):
-        if events:
-            break
-        pause.wait(0.01)
-    (event,) = events
-    return event
-
-
 @pytest.mark.parametrize("of_trainer", [False, True])
 def test_asynchronous_save_counts_what_blocks(of_trainer: bool, events: list[monitel.Event], tmp_path: Path) -> None:
     """The event comes at the end, with the step at the begin, the whole duration, and the time that training lost."""
@@ -225,7 +208,8 @@ def test_asynchronous_save_counts_what_blocks(of_trainer: bool, events: list[mon
     assert (["checkpoint.save"], "step", []) == (Observed.found, activity(), events)
     writer.allowed.set()
     assert isinstance(future.result(_DEADLINE), dcp.Metadata)
-    event = wait_for(events)
+    wait_until(lambda: events)  # a future wakes waiting threads before it runs its callbacks
+    (event,) = events
     assert ("checkpoint.saved", 7, str(path)) == (event.name, event.step, event.data["checkpoint.path"])
     assert 0 < float(event.data["checkpoint.blocked"]) < float(event.data["checkpoint.duration"]) < _DEADLINE
     assert size_of(path) == event.data["checkpoint.size"]
@@ -238,7 +222,8 @@ def test_failed_asynchronous_save_is_an_error(events: list[monitel.Event], tmp_p
     writer.allowed.set()
     with pytest.raises(dcp.CheckpointException):
         future.result(_DEADLINE)
-    event = wait_for(events)
+    wait_until(lambda: events)  # a future wakes waiting threads before it runs its callbacks
+    (event,) = events
     assert ("checkpoint.failed", monitel.Severity.ERROR) == (event.name, event.severity)
     assert "torch.distributed.checkpoint.api.CheckpointException" == event.data["exception.type"]
     assert "No space left on device" in str(event.data["exception.message"])

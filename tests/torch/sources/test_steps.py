@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.producers import run_together
+from tests.torch.known_work import sgd
 
 import monitel
 import monitel.torch
@@ -18,13 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.testing import ManualClock
-
-
-def optimizer(kind: Any = torch.optim.SGD) -> Any:
-    """Make an optimizer of one parameter that has a gradient."""
-    parameter = torch.nn.Parameter(torch.ones(1))
-    parameter.grad = torch.ones(1)
-    return kind([parameter], lr=0.1)
 
 
 def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
@@ -36,10 +31,10 @@ def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
-    optimizer()  # by now torch's hooks run for SGD.step too, within that of the subclass
+    sgd()  # by now torch's hooks run for SGD.step too, within that of the subclass
     end = windows()
     for kind in (torch.optim.Adam, Mine):
-        made = optimizer(kind)
+        made = sgd(kind)
         for _ in range(3):
             made.step()
     end()
@@ -48,7 +43,7 @@ def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
 
 def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
     """The next successful one is."""
-    one = optimizer()
+    one = sgd()
     end = windows()
     for fail in (1, 1, 0):
         with suppress(ZeroDivisionError):
@@ -59,7 +54,7 @@ def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
 
 def test_optimizers_that_take_turns_make_one_step(windows: Any, totals: Any, clock: ManualClock) -> None:
     """A training step starts when an optimizer steps again, so durations are those of whole training steps."""
-    generator, critic = optimizer(), optimizer()
+    generator, critic = sgd(), sgd()
     end = windows()
     for _ in range(3):
         clock.advance(1)
@@ -74,7 +69,7 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
     """All steps of consecutive runs are counted, and the time between two runs is not recorded."""
     end = windows()
     for _ in range(3):
-        generator, critic = optimizer(), optimizer()
+        generator, critic = sgd(), sgd()
         clock.advance(600)
         for _ in range(4):
             clock.advance(1)
@@ -86,7 +81,7 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
 
 def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
     """Or from that of a resumed run."""
-    end, one = windows(), optimizer()
+    end, one = windows(), sgd()
     for begin in (1000, 7):
         monitel.set_step(begin)
         one.step()
@@ -95,14 +90,6 @@ def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
 
 
 _DEADLINE = 60
-
-
-def in_thread(action: Callable[[], object]) -> None:
-    """Run an action in a thread, and wait for its end."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join(_DEADLINE)
-    assert not thread.is_alive()
 
 
 def in_foreign_thread(action: Callable[[], object]) -> None:
@@ -124,24 +111,20 @@ def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any
     together = threading.Barrier(2, timeout=_DEADLINE)
 
     def train() -> None:
-        own = optimizer()
+        own = sgd()
         for _ in range(10):
             together.wait()
             own.step()
 
-    threads = [threading.Thread(target=train) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_DEADLINE)
+    run_together(train, train)
     duration = end()["training.step.duration"]
     assert (20, 20, 18) == (totals()["steps"], monitel.get_step(), duration.count)
 
 
-@pytest.mark.parametrize("run", [in_thread, lambda action: action()], ids=["thread", "main"])
+@pytest.mark.parametrize("run", [run_together, lambda action: action()], ids=["thread", "main"])
 def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows: Any, totals: Any) -> None:
     """On a GPU, autograd runs hooks in threads that it has started. Their optimizers belong to the trainer's step."""
-    layers, rest = [optimizer() for _ in range(4)], optimizer()
+    layers, rest = [sgd() for _ in range(4)], sgd()
     end = windows()
 
     def train() -> None:
@@ -159,7 +142,7 @@ def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows:
 def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -> None:
     """A thread that Python has not started steps within backward on a GPU, while the training thread waits."""
     with monitel.torch.instrument(failures=False):
-        (in_foreign_thread if foreign else in_thread)(optimizer().step)
+        (in_foreign_thread if foreign else run_together)(sgd().step)
         with monitel.activity("evaluation"):
             book = monitel.ledger()
     assert book is not None
@@ -169,7 +152,7 @@ def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_forked_child_counts_its_own_steps(windows: Any, totals: Any) -> None:
     """Neither durations nor counts continue there."""
-    own = optimizer()
+    own = sgd()
     end = windows()
     for _ in range(2):
         own.step()

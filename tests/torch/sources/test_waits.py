@@ -1,4 +1,4 @@
-"""torch's wait counters among monitel's, and waits that exceed a time limit: an event, and the activity ``stuck``."""
+"""Waits of monitel's and of torch's wait counters that exceed a time limit: an event, and the activity ``stuck``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.checks import wait_until
 from tests.torch.known_work import activity
 
 import monitel
@@ -23,28 +24,6 @@ if TYPE_CHECKING:
 
 LIMIT = 300.0
 _DEADLINE = 60
-
-
-def wait(key: str, times: int = 1) -> None:
-    """Wait as torch's code does."""
-    for _ in range(times):
-        with torch.monitor._WaitCounter(key).guard():
-            pass
-
-
-def test_wait_counters_of_torch_are_read() -> None:
-    """Counters from before instrument(), too. After uninstrument() the readings are kept, with no wait in flight."""
-    key = "pytorch.wait_counter.test.read"
-    wait(key, 2)
-    with monitel.torch.instrument() as running:
-        wait(key)
-        with torch.monitor._WaitCounter(key).guard():
-            assert (3, 1) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
-            running.uninstrument()
-    wait(key)
-    assert (3, 0) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
-    with monitel.torch.instrument():
-        assert 5 == monitel.wait_counters()[key].count
 
 
 class Watch:
@@ -121,16 +100,6 @@ def watch(clock: ManualClock, only_flushes_poll: None) -> Iterator[Watch]:
         watch.close()
 
 
-def becomes(name: str) -> bool:
-    """Wait until the training thread is in an activity."""
-    pause = threading.Event()
-    for _ in range(_DEADLINE * 100):
-        if activity() == name:
-            return True
-        pause.wait(0.01)
-    return False
-
-
 @pytest.mark.parametrize("guard", [own, torchs])
 def test_wait_over_the_limit_is_stuck(watch: Watch, guard: Callable[[], Any]) -> None:
     """From the limit until the wait ends, without a poll."""
@@ -140,7 +109,7 @@ def test_wait_over_the_limit_is_stuck(watch: Watch, guard: Callable[[], Any]) ->
     watch.pass_time(1)
     assert "stuck" == activity()
     watch.end_wait()
-    assert becomes("step")
+    wait_until(lambda: activity() == "step")
 
 
 @pytest.mark.parametrize(("name", "stuck"), [("checkpoint.save", False), ("data", False), ("init", True)])
@@ -161,7 +130,7 @@ def test_training_that_goes_on_is_not_stuck(watch: Watch) -> None:
     watch.pass_time(LIMIT)
     assert "stuck" == activity()
     monitel.set_step(100)
-    assert becomes("step")
+    wait_until(lambda: activity() == "step")
 
 
 def test_wait_of_another_thread_is_an_event_and_not_stuck(watch: Watch, events: list[monitel.Event]) -> None:
@@ -192,9 +161,9 @@ def test_event_handler_that_hangs_does_not_keep_stuck(watch: Watch) -> None:
         watch.train(own)
         flushing = threading.Thread(target=watch.pass_time, args=[LIMIT], daemon=True)
         flushing.start()
-        assert becomes("stuck")
+        wait_until(lambda: activity() == "stuck")
         watch.end_wait()
-        assert becomes("step")
+        wait_until(lambda: activity() == "step")
         assert flushing.is_alive()
         released.set()
         flushing.join(_DEADLINE)

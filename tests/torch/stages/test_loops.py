@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.producers import run_together
 from tests.torch.known_work import STEP, step
 
 import monitel
@@ -62,9 +64,7 @@ def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
             work.takes(16)
             yield made.get(timeout=_DEADLINE)
 
-    thread = threading.Thread(target=prefetch)
-    thread.start()
-    thread.join(_DEADLINE)
+    run_together(prefetch)
 
     def train(batches: Any) -> None:
         for _ in batches:
@@ -137,9 +137,7 @@ def test_only_the_training_thread_that_is_alive() -> None:
     """Before the end of a cycle it is the newest thread with a backward; after its end there is none."""
     assert stage_now() is None
     with monitel.torch.instrument(waits=False, compilation=False, failures=False):
-        thread = threading.Thread(target=train, args=(Numbers(),))
-        thread.start()
-        thread.join()
+        run_together(partial(train, Numbers()))
         assert stage_now() is None
         torch.nn.Parameter(torch.ones(1)).sum().backward()  # the cycle has not ended
         assert stage_now() is None, "the thread that trained has ended, and no other one has trained"
