@@ -95,10 +95,12 @@ def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
 
 def oldest_ns(dead: Dead, signal: str) -> int | None:
     """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
-    outbox = outboxes_of(dead)[signal][0]
-    while (found := outbox.next()) is None and load(outbox.journal):
-        pass
-    times = _times(REQUESTS[signal].FromString(found[1].body), signal) if found is not None else ()
+    times = list[int]()
+    for outbox in outboxes_of(dead)[signal]:
+        while (found := outbox.next()) is None and load(outbox.journal):
+            pass
+        if found is not None:
+            times += _times(REQUESTS[signal].FromString(found[1].body), signal)
     return min(times, default=None)
 
 
