@@ -1,4 +1,4 @@
-"""What the records of a journal, its names and a snapshot hold, as plain values.
+"""The plain values in the records of a journal, its names and a snapshot.
 
 Each kind of record (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version
 reads what an earlier one has left.

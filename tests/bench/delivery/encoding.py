@@ -62,7 +62,7 @@ class Record:
     def deliver(outbox: Any) -> None:
         """Encode and settle everything."""
         while (found := outbox.next()) is not None:
-            outbox.settle(*found, len(found[0]))
+            outbox.settle(len(found[0]))
 
 
 def events(record: Record) -> dict[str, Contender]:

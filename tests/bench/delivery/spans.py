@@ -96,7 +96,7 @@ def delivery(drop: Any) -> None:
     def deliver() -> None:
         recorder.flush_ranges()
         while (found := outbox.next()) is not None:
-            outbox.settle(*found, found[1].records)
+            outbox.settle(found[1].records)
 
     def ours() -> dict[str, Any]:
         queued.listen()

@@ -116,7 +116,7 @@ def decode(arrivals: Iterable[Arrival]) -> dict[ProcessId, Arrived]:
 
 
 def _items(signal: str, message: Any) -> Iterator[tuple[dict[str, Any], Point | Record | Span]]:
-    of_signal = {"metrics": points_of, "logs": records_of, "traces": spans_of}
+    of_signal: dict[str, Any] = {"metrics": points_of, "logs": records_of, "traces": spans_of}
     yield from ((item.resource, item) for item in of_signal[signal](message))
 
 

@@ -145,7 +145,7 @@ monitel.register_event_handler(lambda event: event.window and time.sleep(0.01))
 def test_each_window_that_is_open_at_the_end_is_recorded(
     receiver: Receiver, train: Run, tmp_path: Path, backend: str
 ) -> None:
-    """Of 2,000 Stats, beside a handler that takes 10 ms for each of them, and samples on a device."""
+    """There are 2,000 Stats, beside a handler that takes 10 ms for each of them, and samples on a device."""
     script = with_patience(CONFIGURE + OPEN, SHORT)
     ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9", timeout=DEADLINE)
     line = last_line(ended.stderr)

@@ -1,4 +1,4 @@
-"""What is done with the record of an ended process: it is ended once, moved, delivered, printed and removed."""
+"""The record of an ended process is ended once, moved, delivered, printed and removed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes
 def test_record_stays_in_the_box_without_a_disk_and_is_delivered_there(
     process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
 ) -> None:
-    """It is ended, and removed when everything is delivered."""
+    """The record is ended, and removed when everything is delivered."""
     process.killed()
     (tmp_path / "spool").write_bytes(b"a file instead of a folder")
     found = collected(boxes, tmp_path)
@@ -253,7 +253,7 @@ def test_running_process_keeps_its_record(process: Recorded, boxes: Path, tmp_pa
 def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success(
     process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
 ) -> None:
-    """Those with other endpoints, or without, stay for replay."""
+    """Leftovers with other endpoints, or without, stay for replay."""
     base = resolve(receiver.url, spool_dir=tmp_path / "spool", black_box=BoxSettings(folder=boxes))
     settings = Settings(base.endpoints, 1.0, base.spool_root, box=base.box)
     marked = boxes / f"{KILLED}-{settings.mark}"
@@ -268,7 +268,7 @@ def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success
 
 
 def test_events_of_an_attempt_are_a_small_record(receiver: Receiver, boxes: Path, tmp_path: Path) -> None:
-    """It is delivered and removed like any other."""
+    """The record is delivered and removed like any other."""
     end = Ended(1, "1", 9, START, START + SECOND)
     path = write_events([started(["true"], START, {}), ended(["true"], end, [])], tmp_path / "spool", MARK)
     assert path.name.endswith(f"-{MARK}")

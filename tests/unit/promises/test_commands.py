@@ -205,7 +205,7 @@ def test_replay_waits_for_a_busy_backend(receiver: Receiver, program: Program, r
 def test_rejected_request_is_set_aside_and_sent_again_on_request(
     receiver: Receiver, program: Program, runs: Path
 ) -> None:
-    """It is in ``rejected.log`` with the answer; others are delivered. ``--rejected`` sends it, even twice."""
+    """The request is in ``rejected.log`` with the answer; others are delivered. ``--rejected`` sends it, even twice."""
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "delivered 17 items from 1 spool; refused, and set aside in rejected.log: 1" == printed.last

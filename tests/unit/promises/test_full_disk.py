@@ -144,7 +144,7 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
 def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
     *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture, trouble: str
 ) -> None:
-    """It counts as on disk, and a later command delivers it, once."""
+    """The rest counts as on disk, and a later command delivers it, once."""
     pipeline = start(endpoint=refusing_url())
     names = emit(pipeline, 40)
     disk.free = 0

@@ -326,7 +326,7 @@ def test_damage_is_reported_and_nothing_wrong_is_read(start: Start, clock: Manua
 def test_replay_delivers_what_is_not_damaged(
     receiver: Receiver, start: Start, clock: ManualClock, capsys: Capture, tmp_path: Path
 ) -> None:
-    """What is damaged, and behind it in its file, is left out and reported; other files are delivered."""
+    """The damaged part, and all behind it in its file, is left out and reported; other files are delivered."""
     folder = record(start, clock)
     (path,) = [each for each in segments(folder) if each.name.startswith("logs")]
     path.write_bytes(path.read_bytes().replace(b"event 7", b"EVENT 7"))
@@ -483,7 +483,7 @@ def test_nothing_is_unpickled(receiver: Receiver, start: Start, capsys: Capture,
 def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(
     start: Start, capsys: Capture, tmp_path: Path
 ) -> None:
-    """What was in the folder stays there; what comes later stays in memory."""
+    """The items in the folder stay there; later ones stay in memory."""
     pipeline = start(endpoint=None)
     monitel_api.emit("first")
     assert pipeline.force_flush(DEADLINE)

@@ -1,1 +1,1 @@
-"""From what is recorded to requests: items of the journals, totals, requests, senders."""
+"""From a recorded value to a request: items of the journals, totals, requests, senders."""

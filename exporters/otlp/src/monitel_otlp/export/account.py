@@ -1,4 +1,4 @@
-"""Accounts: how many items were recorded, and what became of them."""
+"""Accounts: how many items were recorded, delivered, kept and dropped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def print_exit_summary(
         accounts: The account of each signal.
         spool_dir: The spool folder of this process.
         offline: True if no signal has an endpoint.
-        stored: True if something is on disk, even if it is no item.
+        stored: True if something is on disk, even if it is not an item.
     """
     line = exit_summary(accounts, spool_dir, offline=offline, stored=stored)
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed

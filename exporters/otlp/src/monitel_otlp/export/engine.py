@@ -215,7 +215,7 @@ class Engine:
 
     @property
     def stored(self) -> bool:
-        """True if something is on disk, even if it is no item."""
+        """True if something is on disk, even if it is not an item."""
         return self.box.disk_bytes > 0
 
     def latest(self) -> Latest:

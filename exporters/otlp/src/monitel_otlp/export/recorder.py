@@ -1,4 +1,4 @@
-"""What the application records, as items of the journals: in the thread that records it, without a system call."""
+"""Values of the application become items of the journals, in the thread that records them, without a system call."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ class Sender:
         """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
         sent = count(items) - encoded.lost
         rejected = _estimate(self.signal, answer.rejected, sent, encoded.records) or sent
-        counted = rejected if outbox.journal.name == self.signal else 0  # what the pipeline makes itself is no item
+        counted = rejected if outbox.journal.name == self.signal else 0  # data of the pipeline itself are not items
         self._set_aside(self.signal, encoded.body, counted, f"{self._transport.url}: {answer.reason}")
         self._settle(outbox, encoded, sent - rejected, **{reason: rejected})
 

@@ -36,7 +36,7 @@ _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 class Mapping(NamedTuple):
-    """How windows become points.
+    """The settings with which windows become points.
 
     Attributes:
         temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta: windows are handed over as they
