@@ -16,20 +16,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
 
-#: Ten steps of an unchanged training script; three batches of evaluation are not steps.
-TRAIN = """\
-import torch
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(10):
-    optimizer.zero_grad()
-    model(torch.ones(32, 3)).sum().backward()
-    optimizer.step()
-for _ in range(3):
-    model(torch.ones(32, 3))
-"""
-STAGES = {"optimizer", "other", "data", "forward", "backward"}
-
 
 @pytest.fixture
 def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
@@ -48,16 +34,6 @@ def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
         return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env}, timeout=timeout)
 
     return instrument
-
-
-def test_ranks_are_instrumented_by_their_variables(receiver: Receiver, instrument: Instrument) -> None:
-    """Steps, samples and stages of an unchanged script; a wrong value is one warning, and the job runs."""
-    chosen = {"MONITEL_SAMPLES_PER_STEP": "32", "MONITEL_STAGES": "maybe", "MONITEL_WINDOW_SIZE": "3600"}
-    ended = instrument(TRAIN, env={"RANK": "0", **chosen})
-    assert (320, 10) == (receiver.values("training.samples")[-1], receiver.values("training.steps")[-1])
-    assert STAGES == {each.attributes["training.stage"] for each in receiver.points("training.stage.duration.mean")}
-    lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
-    assert ["MONITEL_STAGES: expected true or false, got 'maybe'; using True"] == lines
 
 
 WORKERS = """import monitel

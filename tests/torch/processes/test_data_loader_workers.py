@@ -19,6 +19,7 @@ EPOCHS, SAMPLES, WORKERS = 2, 40, 2
 SCRIPT = f"""\
 import warnings
 from torch.utils.data import DataLoader, Dataset
+from monitel.profiler import record_function
 
 method, ask = sys.argv[2:]
 
@@ -28,12 +29,13 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         monitel.emit("sample", index=index)
-        return index
+        with record_function("sample", {{"index": index}}):
+            return index
 
 def configure(worker=None):
     workers = {{"workers": True}} if ask == "workers" else {{}}
     # Requests leave every few milliseconds: forks come in the middle of them.
-    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.005, **workers)
+    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.005, step_traces=True, **workers)
 
 def train():
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
@@ -44,9 +46,12 @@ def train():
             Numbers(), 4, num_workers={WORKERS}, multiprocessing_context=method, worker_init_fn=initialise, timeout=30
         )
         seen = []
-        for batch in loader:
-            busy.add(1)
-            seen += batch.tolist()
+        monitel.set_step(epoch)
+        with record_function("epoch"):
+            for batch in loader:
+                busy.add(1)
+                with record_function("batch"):
+                    seen += batch.tolist()
         assert list(range({SAMPLES})) == seen
         monitel.emit("epoch")
 
@@ -61,6 +66,17 @@ def samples(receiver: Receiver) -> Counter[int]:
     return Counter(record.attributes["index"] for record in receiver.records("sample"))
 
 
+def check_spans(receiver: Receiver, epochs_of_samples: int, processes: int) -> None:
+    """Check that the spans of the training loop are complete, in how many epochs each sample is one, and all ids."""
+    spans = receiver.spans()
+    assert len(spans) == len({span.span_id for span in spans})
+    expected = {"epoch": EPOCHS, "batch": EPOCHS * SAMPLES // 4, "training.rank": EPOCHS, "training.step": EPOCHS}
+    assert expected == Counter(span.name for span in spans if span.name != "sample")
+    found = Counter(span.attributes["index"] for span in spans if span.name == "sample")
+    assert Counter(dict.fromkeys(range(SAMPLES), epochs_of_samples)) == found
+    assert processes == len({span.resource["service.instance.id"] for span in spans})
+
+
 def test_workers_export_nothing_by_default(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """Each worker logs this once, the items of the training loop are complete, and no folder remains."""
     ended = train(SCRIPT, receiver.url, "fork", "nothing")
@@ -68,6 +84,7 @@ def test_workers_export_nothing_by_default(receiver: Receiver, train: Run, tmp_p
     assert EPOCHS * WORKERS == ended.stderr.count("use configure(workers=True) to export it")
     assert EPOCHS == len(receiver.records("epoch"))
     assert EPOCHS * SAMPLES // 4 == receiver.values("busy.count")[-1]
+    check_spans(receiver, 0, 1)
     assert [] == folders(tmp_path)
 
 
@@ -79,43 +96,5 @@ def test_workers_export_on_request(receiver: Receiver, train: Run, tmp_path: Pat
     instances = {record.resource["service.instance.id"] for record in receiver.records("sample")}
     assert EPOCHS * WORKERS == len(instances)
     assert EPOCHS == len(receiver.records("epoch"))
+    check_spans(receiver, EPOCHS, 1 + EPOCHS * WORKERS)
     assert [] == folders(tmp_path)
-
-
-RANGES = """\
-import warnings
-from torch.utils.data import DataLoader, Dataset
-from monitel.profiler import record_function
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        with record_function("sample", {"index": index}):
-            return index
-
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
-pipeline = monitel_otlp.configure(
-    endpoint=sys.argv[1], spool_dir="spool", export_interval=0.005, step_traces=True, workers=sys.argv[2] == "workers"
-)
-for step in range(2):
-    monitel.set_step(step)
-    with record_function("epoch"):
-        for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork", timeout=30):
-            with record_function("batch"):
-                pass
-"""
-
-
-@pytest.mark.parametrize("ask", ["nothing", "workers"])
-def test_ranges_of_workers_are_exported_on_request(receiver: Receiver, train: Run, ask: str) -> None:
-    """Each sample is a span of its worker, the spans of the training loop are complete, and all ids are unique."""
-    train(RANGES, receiver.url, ask)
-    spans = receiver.spans()
-    assert len(spans) == len({span.span_id for span in spans})
-    expected = {"epoch": 2, "batch": 20, "training.rank": 2, "training.step": 2}
-    found = Counter(span.attributes["index"] for span in spans if span.name == "sample")
-    assert expected == Counter(span.name for span in spans if span.name != "sample")
-    assert (dict.fromkeys(range(40), 2) if ask == "workers" else {}) == found
-    assert (5 if ask == "workers" else 1) == len({span.resource["service.instance.id"] for span in spans})

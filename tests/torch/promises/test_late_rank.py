@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import defaultdict
@@ -10,31 +9,29 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.paths import ROOT
+from tests.support.inbox import points_of
+from tests.support.paths import EXAMPLES
+from tests.support.spools import requests_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.scripts import Run
 
-TRAIN = ROOT / "docs" / "examples" / "train_ddp.py"
+TRAIN = EXAMPLES / "train_ddp.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 LATE = 0.200  # seconds, of steps of 23 ms
 STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
 
 
-def stages(run: Run, folder: Path) -> dict[int, dict[str, float]]:
+def stages(folder: Path) -> dict[int, dict[str, float]]:
     """Return the median of the windows' means of each stage in seconds, by rank, from what is on disk."""
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for line in run("-m", "monitel_otlp", "cat", folder / "monitel-runs").stdout.splitlines():
-        for resource in json.loads(line).get("resourceMetrics", ()):
-            attributes = {each["key"]: each["value"] for each in resource["resource"]["attributes"]}
-            rank = int(attributes["training.rank"]["intValue"])
-            for metric in (each for scope in resource["scopeMetrics"] for each in scope["metrics"]):
-                if metric["name"] == "training.stage.duration.mean":
-                    for point in metric["gauge"]["dataPoints"]:
-                        (stage,) = (each["value"]["stringValue"] for each in point["attributes"])
-                        found[rank, stage].append(point["asDouble"])
+    for point in (
+        each for signal, message in requests_in(folder) if signal == "metrics" for each in points_of(message)
+    ):
+        if point.metric == "training.stage.duration.mean":
+            found[point.resource["training.rank"], point.attributes["training.stage"]].append(point.value)
     return {rank: {stage: median(found[rank, stage]) for stage in STAGES} for rank in (0, 1)}
 
 
@@ -48,7 +45,7 @@ def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
     assert named is not None, summary
     assert (late, stage) == (int(named[1]), named[3])
     assert float(named[2]) == pytest.approx(1e3 * LATE, rel=0.4)
-    ranks = stages(run, tmp_path)
+    ranks = stages(tmp_path / "monitel-runs")
     own, other = ranks[late], ranks[1 - late]
     assert own[stage] - other[stage] == pytest.approx(LATE, rel=0.4)
     assert other["sync"] - own["sync"] == pytest.approx(LATE, rel=0.4)

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 
 def test_samples_have_unit_stage_and_group(work: Work) -> None:
-    """One series for each stage, with one sample for each cycle."""
+    """One series for each stage, with one sample for each cycle. One process has no ``sync``."""
     with monitel.testing.capture_events() as events, monitel.torch.instrument(rank_group="encoder"):
         train(work, 11)
     found = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
     assert {("s", "encoder")} == {(each.unit, each.attributes["training.group"]) for each in found}
+    assert {*STEP} == {each.attributes["training.stage"] for each in found}
     for stage, seconds in STEP.items():
         windows = [each for each in found if each.attributes["training.stage"] == stage]
         assert (10, 10 * seconds) == (sum(each.count for each in windows), sum(each.sum for each in windows))

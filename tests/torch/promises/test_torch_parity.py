@@ -390,12 +390,6 @@ def test_wait_totals(steps: str, request: pytest.FixtureRequest) -> None:
     assert walk(torch.monitor) == walk(monitel)
 
 
-@pytest.fixture(params=[torch.monitor, monitel], ids=["torch", "monitel"])
-def monitor(request: pytest.FixtureRequest) -> Any:
-    """Provide torch.monitor, then monitel."""
-    return request.param
-
-
 def test_public_names_of_torch() -> None:
     """Every name of torch.monitor is in monitel too."""
     names = {name for name in dir(torch.monitor) if not name.startswith("__")} - {"TYPE_CHECKING"}

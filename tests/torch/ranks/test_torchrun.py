@@ -1,4 +1,4 @@
-"""Jobs of torchrun: by two lines of code, ``opentelemetry-instrument`` or ``monitel run``; late and killed ranks."""
+"""Jobs of torchrun: by two lines of code, ``opentelemetry-instrument`` or ``monitel run``; killed ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
-from tests.support.paths import ROOT
 
 from monitel_otel.torch_instrumentor import TorchInstrumentor
 
@@ -112,16 +111,16 @@ def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_p
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 
 
-def monitel_run(receiver: Receiver, ranks: int, *command: str) -> Outcome:
+def monitel_run(receiver: Receiver, *command: str) -> Outcome:
     """Run a program with ``monitel run -- torchrun``."""
-    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, f"{ranks}", *command]
+    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, "2", *command]
     return outcome(words, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def test_monitel_run_records_ranks_without_code(receiver: Receiver) -> None:
     """The launcher and the workers of the DataLoader are not recorded; the summary names the steps."""
     Path("train.py").write_text(TRAIN)
-    ended = monitel_run(receiver, 2, "train.py")
+    ended = monitel_run(receiver, "train.py")
     assert (0, "") == (ended.status, ended.stdout), ended.stderr + ended.summary
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
     assert {0, 1} == {
@@ -133,7 +132,7 @@ def test_monitel_run_records_ranks_without_code(receiver: Receiver) -> None:
 def test_killed_rank_is_named(receiver: Receiver) -> None:
     """With the signal, although torchrun is its parent; torchrun ends as without ``run``."""
     Path("train.py").write_text(TRAIN)
-    ended = monitel_run(receiver, 2, "train.py", "kill")
+    ended = monitel_run(receiver, "train.py", "kill")
     assert 1 == ended.status
     last = receiver.records()[-1]
     assert ("attempt.ended", 1, "killed by SIGKILL") == (
@@ -147,15 +146,3 @@ def test_killed_rank_is_named(receiver: Receiver) -> None:
     )
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
     assert f"dead: rank 1 killed by SIGKILL at step {STEPS}" in " ".join(ended.summary.split())
-
-
-def test_late_rank_of_four_is_named(receiver: Receiver) -> None:
-    """Rank and stage are those that the job was given."""
-    job = str(ROOT / "docs/examples/train_ddp.py"), "--steps", "60", "--late", "data:2:200ms"
-    ended = monitel_run(receiver, 4, *job)
-    assert 0 == ended.status, ended.stderr + ended.summary
-    summary = " ".join(ended.summary.split())
-    assert "monitel run: train-ddp, 4 ranks, 60 steps, " in summary
-    milliseconds = float(summary.partition("verdict late rank: rank 2 took ")[2].partition(" ms longer than")[0])
-    assert milliseconds == pytest.approx(200, rel=0.4)
-    assert f"rank 2 took {milliseconds} ms longer than the others in data (" in summary

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
 
 ERROR = 17  # of OTLP
 
-#: Runs each cell of the second argument, a list as JSON, and prints what IPython prints.
+#: Runs each cell of the argument, a list as JSON, and prints what IPython prints.
 SHELL = """\
 import json, sys
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 options = {"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}}
 shell = InteractiveShell.instance(config=Config(options))
-for cell in json.loads(sys.argv[2]):
+for cell in json.loads(sys.argv[1]):
     shell.run_cell(cell)
 """
 CONFIGURE = """\
@@ -35,51 +35,29 @@ pipeline = monitel_otlp.configure(endpoint=URL, spool_dir="spool", export_interv
 INSTRUMENT = "instrumentation = monitel.torch.instrument(waits=False, compilation=False)"
 
 
-class Shell:
-    """Runs cells with a pipeline that sends to a receiver."""
+@pytest.fixture
+def shell(receiver: Receiver, run: Run, tmp_path: Path) -> Callable[..., str]:
+    """Return a function that runs cells with a pipeline that sends to the receiver, and returns the output."""
 
-    def __init__(self, folder: Path, receiver: Receiver) -> None:
-        self.folder = folder
-        self.receiver = receiver
-
-    def run(self, *cells: str) -> str:
-        """Run cells after those that configure the pipeline; return the output."""
-        path = self.folder / "shell.py"
-        path.write_text(SHELL, encoding="utf-8")
-        configure = CONFIGURE.replace("URL", repr(self.receiver.url))
-        ended = subprocess.run(
-            [sys.executable, path, self.receiver.url, json.dumps([configure, *cells])],
-            env={**os.environ, "IPYTHONDIR": str(self.folder / "ipython"), "MONITEL_RUN_EVENTS": "0"},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert 0 == ended.returncode, ended.stderr
+    def shell(*cells: str) -> str:
+        configure = CONFIGURE.replace("URL", repr(receiver.url))
+        ended = run("-c", SHELL, json.dumps([configure, *cells]), env={"IPYTHONDIR": str(tmp_path / "ipython")})
         return ended.stdout + ended.stderr
 
-    def events(self) -> list[tuple[str, int, Any]]:
-        """Return name, severity and message of the received records."""
-        return [
-            (record.name, record.severity, record.attributes.get("exception.message"))
-            for record in self.receiver.records()
-        ]
+    return shell
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Any:
-    """Provide a shell."""
-    with Receiver() as receiver:
-        yield Shell(tmp_path, receiver)
+def events(receiver: Receiver) -> list[tuple[str, int, Any]]:
+    """Return name, severity and message of the received records."""
+    return [(each.name, each.severity, each.attributes.get("exception.message")) for each in receiver.records()]
 
 
-def test_exceptions_in_cells_are_events(shell: Shell) -> None:
+def test_exceptions_in_cells_are_events(receiver: Receiver, shell: Callable[..., str]) -> None:
     """With ERROR, because the kernel continues. IPython shows them as before.
 
     Interrupts and exits are not events, because the user asked for them; a cell with bad syntax has not run.
     """
-    output = shell.run(
+    output = shell(
         INSTRUMENT,
         "def load():\n    raise ValueError('no such shard')",
         "load()",
@@ -90,20 +68,20 @@ def test_exceptions_in_cells_are_events(shell: Shell) -> None:
         "import asyncio\nawait asyncio.sleep(0)\nraise RuntimeError('asynchronous')",
         "thread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()",
     )
-    first, (name, severity, message), *others = shell.events()
+    first, (name, severity, message), *others = events(receiver)
     assert ("exception", ERROR, "no such shard") == first
     assert ("out_of_memory", ERROR) == (name, severity)
     assert f"{2**60} bytes" in message
     assert [("exception", ERROR, "asynchronous"), ("exception", ERROR, "division by zero")] == others
-    assert "in load" in shell.receiver.records()[0].attributes["exception.stacktrace"]
+    assert "in load" in receiver.records()[0].attributes["exception.stacktrace"]
     assert 1 == output.count("ValueError: no such shard")
     assert "Error in callback" not in output
 
 
-def test_uninstrument_ends_the_events(shell: Shell) -> None:
+def test_uninstrument_ends_the_events(receiver: Receiver, shell: Callable[..., str]) -> None:
     """IPython has the same callbacks as before. A second instrumentation reports each exception once."""
     callbacks = "list(get_ipython().events.callbacks['post_run_cell'])"
-    output = shell.run(
+    output = shell(
         f"before = {callbacks}",
         INSTRUMENT,
         "instrumentation.uninstrument()",
@@ -114,4 +92,4 @@ def test_uninstrument_ends_the_events(shell: Shell) -> None:
         "raise ValueError('observed')",
     )
     assert "same callbacks: True" in output
-    assert [("exception", ERROR, "observed")] == shell.events()
+    assert [("exception", ERROR, "observed")] == events(receiver)

@@ -5,19 +5,15 @@ Because of their size the frameworks are installed in a separate environment: se
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import pytest
-from tests.support.scripts import make_run, write_script
+from tests.support.scripts import Run, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
     from tests.support.scripts import Ended
-
-pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="pip install torch lightning")
 
 LIGHTNING = """\
 import lightning, torch
@@ -60,14 +56,8 @@ def train(folder: Path, receiver: Receiver, script: str, *, early: bool) -> Ende
     """Run a script that calls ``configure()`` at its beginning, or after the process group was initialized."""
     script = script.replace("BEFORE", CONFIGURE.removeprefix("global pipeline; ") if early else "pass")
     script = script.replace("IN_TRAINING", "pass" if early else CONFIGURE)
-    environment = {
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-    }
     path = write_script(folder, script)
-    return make_run(folder)("-W", "ignore", path, receiver.url, env=environment, timeout=120)
+    return Run(folder)("-W", "ignore", path, receiver.url, env={"MASTER_ADDR": "127.0.0.1"})
 
 
 def ranks(receiver: Receiver) -> dict[int, int | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
-
-
-def needs(module: str) -> pytest.MarkDecorator:
-    """Skip a test if a framework is missing."""
-    missing = find_spec(module) is None
-    return pytest.mark.skipif(missing, reason=f"pip install torch lightning transformers accelerate ({module})")
 
 
 LIGHTNING = """\
@@ -68,7 +61,6 @@ SLURM = {
 }
 
 
-@needs("lightning")
 def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
     """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job."""
     (tmp_path / "bin").mkdir()
@@ -105,7 +97,6 @@ print("after", flush=True)
 """
 
 
-@needs("transformers")
 @pytest.mark.parametrize("jit", [False, True])
 def test_transformers(tmp_path: Path, receiver: Receiver, jit: bool) -> None:
     """SIGTERM ends the process; with ``enable_jit_checkpoint`` the trainer first saves a checkpoint."""
