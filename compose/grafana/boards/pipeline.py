@@ -49,8 +49,8 @@ def make() -> dashboard.Dashboard:
                     "Dropped so far",
                     "short",
                     "By reason, of processes still alive. rejected: the backend refused it, it is in rejected.log in "
-                    "the spool. queue_full: the memory is full, and the disk takes nothing. spool_full: the backend was "
-                    "away for too long. docs/explanation/reliability.md has all reasons.",
+                    "the spool. queue_full: the memory is full, and the disk takes nothing. spool_full: the backend "
+                    "was away for too long. docs/explanation/reliability.md has all reasons.",
                     query(
                         f"sum by ({OF_SERVICE}, signal, error_type) ({of('monitel_exporter_item_dropped_total')})",
                         f"{SERVICE} {{{{signal}}}} {{{{error_type}}}}",

@@ -451,7 +451,7 @@ def test_logged_number_is_a_gauge_at_the_time_of_the_call(
 
 
 def test_last_number_of_a_millisecond_is_sent(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """The point has the time of the first one. All are items; those without a point are counted. Series are separate."""
+    """The point has the time of the first. All are items; those without a point are counted. Series are separate."""
     pipeline = start()
     begin = clock.time_ns()
     for millisecond in range(5):
