@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from race import optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def torch_stat(name: str, max_samples: int = 2**63 - 1) -> Any:
@@ -27,14 +27,25 @@ def prometheus_summary() -> Any:
     return None if prometheus is None else prometheus.Summary("loss", "A loss.", registry=None)
 
 
-def otel_record() -> Callable[[float], None] | None:
-    """``Histogram.record`` of the OpenTelemetry SDK with a reader that sends nothing, None without the SDK."""
+def otel_meter() -> Any:
+    """A meter of the OpenTelemetry SDK with a reader that sends nothing, None without the SDK."""
     metrics, export = optional("opentelemetry.sdk.metrics"), optional("opentelemetry.sdk.metrics.export")
     if metrics is None or export is None:
         return None
-    histogram = metrics.MeterProvider([export.InMemoryMetricReader()]).get_meter("bench").create_histogram("loss")
-    record: Callable[[float], None] = histogram.record
-    return record
+    return metrics.MeterProvider([export.InMemoryMetricReader()]).get_meter("bench")
+
+
+def six_instruments(meter: Any, names: Iterable[str]) -> list[Callable[[float], None]]:
+    """The calls of the six instruments that carry what a window reports, for each name."""
+    return [
+        record
+        for name in names
+        for record in (
+            meter.create_counter(f"{name}.count").add,
+            meter.create_up_down_counter(f"{name}.sum").add,
+            *(meter.create_gauge(f"{name}.{each}").set for each in ("mean", "value", "max", "min")),
+        )
+    ]
 
 
 def one_logger_iteration() -> Callable[[], None] | None:

@@ -20,7 +20,7 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "distributions", "threads", "free_threading", "events", "waits", "counting", "ledger", "context"),
+    *("adding", "distributions", "threads", "free_threading", "events", "counting", "ledger", "context"),
     *("ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "spans", "black_box"),
     *("expiry", "ending", "outage", "writer", "ranks", "collector", "aggregates", "top"),

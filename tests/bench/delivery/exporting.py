@@ -14,6 +14,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from peers import six_instruments
 from race import optional, race
 from row import Row, report
 
@@ -83,15 +84,7 @@ def of_sdk(provider: Any, samples: int) -> Contender:
     """So many samples for a histogram; a single one for the six instruments that carry what a window reports."""
     meter = provider.get_meter("bench")
     if samples == 1:
-        writers = [
-            record
-            for n in range(_STATS)
-            for record in (
-                meter.create_counter(f"x{n}.count").add,
-                meter.create_up_down_counter(f"x{n}.sum").add,
-                *(meter.create_gauge(f"x{n}.{each}").set for each in ("mean", "value", "max", "min")),
-            )
-        ]
+        writers = six_instruments(meter, (f"x{n}" for n in range(_STATS)))
     else:
         writers = [meter.create_histogram(f"x{n}").record for n in range(_STATS)]
 

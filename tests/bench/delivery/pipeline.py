@@ -11,6 +11,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from peers import six_instruments
 from race import optional, race, timed
 from row import Row, report
 
@@ -71,16 +72,7 @@ def api_path() -> None:
         Row(what, None).put()
         return
     provider = metrics.MeterProvider([export.InMemoryMetricReader()])
-    meter = provider.get_meter("bench")
-    direct = [
-        record
-        for n in range(_CALLS)
-        for record in (
-            meter.create_counter(f"direct.{n}.count").add,
-            meter.create_up_down_counter(f"direct.{n}.sum").add,
-            *(meter.create_gauge(f"direct.{n}.{each}").set for each in ("mean", "value", "max", "min")),
-        )
-    ]
+    direct = six_instruments(provider.get_meter("bench"), (f"direct.{n}" for n in range(_CALLS)))
     with installed.install(provider):
         contenders = {
             "monitel": timed(_CLOSE, stats, _CALLS),

@@ -20,6 +20,7 @@ from statistics import median
 from threading import Event
 from typing import Any
 
+from processes import cpu_ns
 from race import optional
 from row import Row
 
@@ -86,23 +87,17 @@ def command(folder: str, boxes: Path) -> float:
     subprocess.run([*server, "new-session", "-d", *size, *shown], env=environment, check=True)
     try:
         answer = subprocess.run([*server, "display-message", "-p", "#{pane_pid}"], capture_output=True, check=True)
-        status = Path("/proc", answer.stdout.decode().strip(), "stat")
+        pid = int(answer.stdout)
         Event().wait(_SETTLED_S)
-        begin, ticks = time.monotonic(), _ticks(status)
+        begin, before_ns = time.monotonic(), cpu_ns(pid)
         Event().wait(_MEASURED_S)
-        used_s = (_ticks(status) - ticks) / os.sysconf("SC_CLK_TCK")
-        elapsed_s = time.monotonic() - begin
+        per_second = (cpu_ns(pid) - before_ns) / (time.monotonic() - begin)
         screen = subprocess.run([*server, "capture-pane", "-p"], capture_output=True, check=True).stdout.decode()
         if f"{_RANKS} alive" not in screen:
             raise SystemExit(f"the screen does not show {_RANKS} processes that are alive:\n{screen}")
-        return used_s / elapsed_s * 1e9
+        return per_second
     finally:
         subprocess.run([*server, "kill-server"], check=False)
-
-
-def _ticks(status: Path) -> int:
-    user, system = status.read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
-    return int(user) + int(system)
 
 
 def wait_for_boxes(boxes: Path) -> None:

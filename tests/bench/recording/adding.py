@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peers import otel_record, prometheus_summary, torch_stat
+from peers import otel_meter, prometheus_summary, torch_stat
 from race import race, timed, twin
 from row import report
 
@@ -20,7 +20,8 @@ def main() -> None:
         contenders["torch.monitor Stat.add"] = timed("stat.add(0.25)", lambda: {"stat": torchs})
     if summary := prometheus_summary():
         contenders["prometheus_client Summary.observe"] = timed("summary.observe(0.25)", lambda: {"summary": summary})
-    if record := otel_record():
+    if meter := otel_meter():
+        record = meter.create_histogram("loss").record
         contenders["OTel SDK Histogram.record"] = timed("record(0.25)", lambda: {"record": record})
     in_c = twin() == "C"
     budgets = {

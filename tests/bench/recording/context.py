@@ -31,32 +31,27 @@ def main() -> None:
             "beat": beat,
         }
         for what, code, most in _CASES:
-            costs = race({"open": timed(code, _opened(path, names)), "closed": timed(code, _closed(path, names))}, 201)
+            kinds = {"open": True, "closed": False}
+            costs = race({each: timed(code, _prepared(path, names, opened=kinds[each])) for each in kinds}, 201)
             Row(f"{what} without a context page", median(costs["closed"])).put()
             added = median(mine - others for mine, others in zip(costs["open"], costs["closed"], strict=True))
             Row(f"an open context page adds to {what}, {twin()}", added, most=most if twin() == "C" else None).put()
         report(
             f"beat of the context page, {twin()}",
-            race({"monitel": timed("beat()", _opened(path, names))}),
+            race({"monitel": timed("beat()", _prepared(path, names, opened=True))}),
             {},
             10_000.0,
         )
         close_page()
 
 
-def _opened(path: Path, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def _prepared(path: Path, names: dict[str, Any], *, opened: bool) -> Callable[[], dict[str, Any]]:
     def prepare() -> dict[str, Any]:
         path.unlink(missing_ok=True)
-        open_page(path)
-        return names
-
-    return prepare
-
-
-def _closed(path: Path, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    def prepare() -> dict[str, Any]:
-        path.unlink(missing_ok=True)
-        close_page()
+        if opened:
+            open_page(path)
+        else:
+            close_page()
         return names
 
     return prepare

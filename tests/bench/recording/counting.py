@@ -1,41 +1,49 @@
-"""Counter.add: the call that counts the samples of a batch."""
+"""Calls around a training step: ``Counter.add``, and blocks that are timed by ``stat.time()`` and ``guard()``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from peers import otel_meter, prometheus_summary
 from race import optional, race, timed
 from row import report
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _PROMETHEUS, _SDK = "prometheus_client Counter.inc", "OTel SDK Counter.add"
 
 
 def main() -> None:
-    """Measure one thread that adds an int to one counter."""
+    """Measure the calls of one thread."""
+    counting()
+    waiting()
+
+
+def counting() -> None:
+    """Add an int to one counter, as for the samples of a batch."""
     counter = monitel.counter("samples")
     contenders = {"monitel": timed("counter.add(32)", lambda: {"counter": counter})}
     if prometheus := optional("prometheus_client"):
         peer = prometheus.Counter("samples", "Samples.", registry=None)
         contenders[_PROMETHEUS] = timed("counter.inc(32)", lambda: {"counter": peer})
-    if add := otel_add():
+    if meter := otel_meter():
+        add = meter.create_counter("samples").add
         contenders[_SDK] = timed("add(32)", lambda: {"add": add})
     report("Counter.add", race(contenders, 201), {_PROMETHEUS: 1.0, _SDK: None})
 
 
-def otel_add() -> Callable[[float], None] | None:
-    """``Counter.add`` of the OpenTelemetry SDK with a reader that sends nothing, None without the SDK."""
-    metrics, export = optional("opentelemetry.sdk.metrics"), optional("opentelemetry.sdk.metrics.export")
-    if metrics is None or export is None:
-        return None
-    add: Callable[[float], None] = (
-        metrics.MeterProvider([export.InMemoryMetricReader()]).get_meter("bench").create_counter("samples").add
-    )
-    return add
+def waiting() -> None:
+    """Enter and leave the ``with`` around an empty block."""
+    torch = optional("torch.monitor")  # imported first: guards and timers then ask it whether it is compiling
+    stat, counter = monitel.stat("step", window_size=1e9), monitel.WaitCounter("loading")
+    timers = {"monitel": timed("with stat.time(): pass", lambda: {"stat": stat})}
+    if summary := prometheus_summary():
+        timers["prometheus_client Summary.time"] = timed("with summary.time(): pass", lambda: {"summary": summary})
+    report("with stat.time()", race(timers), {"prometheus_client Summary.time": None})
+
+    guards = {"monitel": timed("with counter.guard(): pass", lambda: {"counter": counter})}
+    if torch:
+        torchs = torch._WaitCounter("loading")
+        guards["torch.monitor"] = timed("with counter.guard(): pass", lambda: {"counter": torchs})
+    report("with WaitCounter.guard()", race(guards), {"torch.monitor": None})
 
 
 if __name__ == "__main__":
