@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import marshal
+import sys
 import time
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
@@ -73,6 +75,7 @@ class Recorder:
         self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._numbers: dict[tuple[Series, tuple[monitel.Aggregation, ...]], int] = {}  # of definitions of Stats
+        self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
         self._ns = Timestamps().ns
         self._failed = False
         self.definitions: dict[int, Definition] = {}
@@ -104,8 +107,10 @@ class Recorder:
         payload = marshal.dumps((number, content), 2)
         finite = series.finite(window.sum)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
+            self._closing[serial, key_number] = self._metrics.next
             self._metrics.append(WINDOW, payload)
             forget(serial, key_number)
+            del self._closing[serial, key_number]
             series.latest = window
             series.count += window.count
             self.discarded += window.discarded
@@ -134,10 +139,18 @@ class Recorder:
         """
         with self._metrics.lock:
             content, numbers = self.open_windows()
-            for number, ((serial, of_stat), window) in zip(numbers, split(content), strict=True):
-                if number >= 0 and next(decode(window)).snapshot.count:
+            self._metrics._finish()  # a signal handler that calls this may have interrupted it
+            for number, (found, window) in zip(numbers, split(content), strict=True):
+                if number >= 0 and next(decode(window)).snapshot.count and not self._has_appended(found):
                     self._metrics.append(WINDOW, self._dumps((number, window)))
-                forget(serial, of_stat)
+                forget(*found)
+
+    def _has_appended(self, found: tuple[int, int]) -> bool:
+        """Return True if a call of :meth:`window` that a signal has interrupted has appended its window."""
+        first = self._closing.get(found, sys.maxsize)
+        segments = [each for each in self._metrics.segments if each.next > first]
+        items = chain.from_iterable(self._metrics.items(each, first) for each in segments)
+        return any(item.kind == WINDOW and key(item.value[1]) == found for item in items)
 
     def event(self, event: monitel.Event) -> None:
         """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
