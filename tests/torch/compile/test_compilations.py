@@ -29,7 +29,7 @@ def compilations(events: list[monitel.Event]) -> list[monitel.Event]:
 
 
 def test_compilation_is_a_range(events: list[monitel.Event]) -> None:
-    """In the compiling thread, within the current range, and in profiles. Its id is that of the events."""
+    """In the compiling thread, within the current range, and in profiles."""
     compiled = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
     with profile() as prof:
         with record_function("step"):
@@ -39,12 +39,8 @@ def test_compilation_is_a_range(events: list[monitel.Event]) -> None:
     found = [event for event in prof.events() if event.name == "torch.compile"]
     assert ["step", None] == [None if each.cpu_parent is None else each.cpu_parent.name for each in found]
     assert all(0 < each.time_range.elapsed_us() < 100e6 for each in found)
-    all_events = compilations(events)
-    started = [event for event in all_events if event.name == "torch.compile.started"]
-    ended = [event for event in all_events if event.name in {"torch.compile", "torch.recompile"}]
-    assert [event.data["compile.id"] for event in ended] == [event.data["compile.id"] for event in started]
+    started = [event for event in compilations(events) if event.name == "torch.compile.started"]
     assert ["dynamo", "dynamo"] == [event.data["compile.trigger"] for event in started]
-    assert all(begin.timestamp <= end.timestamp for begin, end in zip(started, ended, strict=True))
 
 
 def test_hanging_compilation_is_reported(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:

@@ -6,19 +6,18 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.known_work import noting
 
 import monitel
+import monitel.torch
 from monitel.profiler import record_function
+from monitel.torch.scalars import compiled_adds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Step = Callable[[Any], Any]
-
-import torch
-
-import monitel.torch
-from monitel.torch.scalars import compiled_adds
 
 STAT = monitel.Stat("test_compiled_adds", [monitel.SUM, monitel.COUNT], float("inf"))
 SECONDS = monitel.Stat("test_compiled_adds.seconds", [monitel.COUNT], float("inf"))
@@ -69,17 +68,12 @@ def nothing(*_value: Any, v: Any = None) -> None:
     """Stand in for add()."""
 
 
-def captured(step: Step, *, calls: int = 2, fullgraph: bool = True, **options: Any) -> tuple[list[list[str]], Any]:
+def captured(step: Step) -> tuple[list[list[str]], Any]:
     """Return the operations of each graph that torch.compile captures, and the results of the calls."""
     graphs: list[list[str]] = []
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call_")])
-        return module.forward
-
     torch._dynamo.reset()
-    compiled = torch.compile(step, backend=backend, fullgraph=fullgraph, **options)
-    return graphs, [compiled(torch.full((3,), number + 1.0)).tolist() for number in range(calls)]
+    compiled = torch.compile(step, backend=noting(graphs), fullgraph=True)
+    return graphs, [compiled(torch.full((3,), number + 1.0)).tolist() for number in range(2)]
 
 
 def added() -> tuple[int, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.known_work import activity, logged_cycles
+from tests.torch.known_work import activity, logged_cycles, noting
 from torch import distributed
 
 import monitel
@@ -28,18 +28,13 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def captured(
-    function: Callable[..., Any], *arguments: Any, calls: int = 2, fullgraph: bool = False
+    function: Callable[..., Any], *arguments: Any, fullgraph: bool = False
 ) -> tuple[list[list[str]], list[Any]]:
     """Return the operations of each captured graph, and the results of the calls."""
     graphs: list[list[str]] = []
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call_")])
-        return module.forward
-
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend=backend, fullgraph=fullgraph)
-    results = [compiled(*arguments) for _ in range(calls)]
+    compiled = torch.compile(function, backend=noting(graphs), fullgraph=fullgraph)
+    results = [compiled(*arguments) for _ in range(2)]
     return graphs, [each.tolist() if isinstance(each, torch.Tensor) else each for each in results]
 
 
@@ -58,12 +53,7 @@ class Training:
 
     def compiled(self, function: Any, **options: Any) -> Any:
         """Compile a function or a model."""
-
-        def backend(graph: Any, _inputs: Any) -> Any:
-            self.graphs.append([str(node.target) for node in graph.graph.nodes if node.op.startswith("call")])
-            return graph.forward
-
-        return torch.compile(function, backend=backend, **options)
+        return torch.compile(function, backend=noting(self.graphs), **options)
 
     def compile(self, part: str) -> None:
         """Compile a part."""

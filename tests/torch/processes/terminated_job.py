@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tests.support.scripts import finish, started
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,13 +75,9 @@ def run(
     folder.mkdir()
     path = folder / "train.py"
     path.write_text(PRELUDE + script)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment.update(variables or {})
-    with (folder / "stderr").open("w") as stderr:
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True, "start_new_session": True}
-        command = [sys.executable, "-W", "ignore", *launcher, str(path), *arguments]
-        process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
-    try:
+    environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(variables or {})}
+    command = ["-W", "ignore", *launcher, path, *arguments]
+    with started(folder, *command, env=environment, fresh=True) as process:
         assert process.stdout is not None
         lines: list[str] = []
         for line in process.stdout:
@@ -95,18 +89,13 @@ def run(
             process.send_signal(each)
             if each is not signals[-1]:
                 lines.append(process.stdout.readline().strip())
-        stdout, _ = process.communicate(timeout=120)
-        seconds = time.monotonic() - begin
-    finally:
-        with process, suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    found = (folder / "stderr").read_text()
-    assert workers == lines.count("ready"), found
+        ended = finish(process)
+    assert workers == lines.count("ready"), ended.stderr
     paths = [each.relative_to(folder) for each in folder.rglob("*") if each.is_file()]
     files = [str(each) for each in paths if "ledgers" not in each.parts]  # a run keeps its ledger
     files = sorted(re.sub(r"checkpoint-\d+", "checkpoint", each) for each in files)  # the step varies
-    words = [line for line in [*lines, *stdout.splitlines()] if line.isalpha()]  # without the losses of a trainer
-    return Ended(process.returncode, words, found, files, seconds)
+    words = [line for line in [*lines, *ended.stdout.splitlines()] if line.isalpha()]  # without the losses of a trainer
+    return Ended(ended.status, words, ended.stderr, files, ended.at - begin)
 
 
 def compare(folder: Path, receiver: Receiver, script: str, *, workers: int = 1, **options: Any) -> Ended:
