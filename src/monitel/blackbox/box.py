@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "to
 SENDING = "sending"  # in the position: `Journal.sending` of the metrics
 VERSION = 1
 _RETRY_S = 60.0  # between two attempts to make a box
+_EXITING = 0x4  # flag of a process that has released its locks, or is about to
 _FRAMES = 30  # of the main thread's stack
 _log = logging.getLogger("monitel")
 _live: dict[str, Box] = {}  # boxes of this process, by name
@@ -140,9 +141,10 @@ class Box:
         self._disk_lock: Lock | None = None
         self._slots: dict[str, SlotFile] = {}  # in the box
         self._disk_slots: dict[str, SlotFile] = {}
-        self._slots_lock, self._snapshotting = RLock(), ThreadLock()
+        self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
         self._jobs: deque[Callable[[Folder], object]] = deque()
+        self._noted: object = None  # the totals on the disk are as of these items
         self._keeps_disk = False  # a job has written something
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
@@ -183,24 +185,30 @@ class Box:
 
     def _try_to_open(self) -> None:
         """Make the box, unless there is one, or the last attempt was less than a minute ago."""
-        if self._is_idle or self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
-            return
-        self._retry_at_s = time.monotonic() + _RETRY_S
+        if not self._opening.acquire(blocking=False):
+            return  # another thread makes it
         try:
+            if self._is_idle or self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
+                return
+            self._retry_at_s = time.monotonic() + _RETRY_S
             root, in_memory = open_root(self._root)
             root.close()
             self.room.mapped = in_memory
             path = self._root / self.name
             if path.exists():  # an earlier box of this process, whose descriptors the application has closed
-                Folder.open(path).remove()
-            folder, lock = make_shown(path, self._fill)
+                with closing(Folder.open(path)) as earlier:
+                    earlier.remove()
+            self.folder, self._lock = make_shown(path, self._fill)
         except (OSError, ValueError, FolderError) as error:
             self.names.folder, self._slots = None, {}
             self._report("box", error)
             return
-        self.folder, self._lock, self._has_snapshot, self.problem = folder, lock, False, ""
+        finally:
+            self._opening.release()
+        self._has_snapshot, self.problem, self._page = False, "", path / PAGE
         self.note_position()
-        self.room.box = folder
+        self._read(PAGE, lambda: context_page.open_page(path / PAGE, mapped=self.room.mapped))
+        self.room.box = self.folder
         for journal in self.journals.values():
             journal.enter_box()
 
@@ -209,8 +217,6 @@ class Box:
         self.names.copy(folder)
         self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
-        self._page = folder.path / PAGE
-        context_page.open_page(self._page, mapped=self.room.mapped)
 
     def _lose(self, reason: str) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
@@ -261,9 +267,9 @@ class Box:
             except Exception as error:  # a defect; the next round may succeed
                 self._warn_once("writer", "the black box is not complete: %r", error)
 
-    def snapshot(self) -> None:
+    def snapshot(self, timeout: float = 1.0) -> None:
         """Append what was collected, and write the snapshot, as the writer does each second. Any thread may call it."""
-        if not self._snapshotting.acquire(timeout=1.0):
+        if not self._snapshotting.acquire(timeout=timeout):
             return  # another thread writes one; an older snapshot must not replace a newer one
         try:
             if not self._is_over:
@@ -289,9 +295,14 @@ class Box:
                 self._report("box", OSError(self.room.problem))
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
-            position = metrics.next
-            windows = self._read("open_windows", self.open_windows) or (b"", ())
+            position, windows, failure = metrics.next, (b"", ()), None
+            try:
+                windows = self.open_windows()
+            except Exception as error:  # it is logged without the lock
+                failure = error
             metrics.keep_from = min(metrics.keep_from, position)
+        if failure is not None:
+            self._warn_once("open windows", "the black box has no open windows: %r", failure)
         following = {name: journal.next for name, journal in self.journals.items()}  # before the sources are read
         values = {name: self._read(name, source) for name, source in [*self.sources.items()]}
         values = {**{name: value for name, value in values.items() if value is not None}, "next": following}
@@ -351,11 +362,15 @@ class Box:
         if metrics.fold is not None and TOTALS in slots:
             with metrics.lock:  # threads remove files at the same time, and the last state must be the newest one
                 holes["metrics"] = metrics.holes()
+                noted = metrics.settled, holes
+                if slots is not self._slots and noted == self._noted:
+                    return  # in an outage nothing changes
                 content = marshal.dumps((*metrics.fold.plain(), holes), 2)
                 if slots is self._slots:
                     slots[TOTALS].write(content)
                     return
             slots[TOTALS].write(content)  # on a disk, in one thread
+            self._noted = noted
 
     def _note_removal(self) -> None:
         """Write what makes files unnecessary, before they are removed."""
@@ -393,30 +408,51 @@ class Box:
         """
         if self.spool is None:
             return
-        try:
-            while self._jobs:
-                try:
-                    self._jobs[0](self._open_disk())
-                finally:  # spill() waits until it is done
-                    self._jobs.popleft()
-                self._keeps_disk = True
-            for journal in self.journals.values():
-                on_disk.load(journal)
-                on_disk.seal(journal, after_s)
-                on_disk.move(journal, self._open_disk, after_s)
-            if self.disk is not None:
-                self.names.copy(self.disk)
-                self._disk_slots[POSITION].write(self._position())
-                self._write_totals(self._disk_slots)
-                for journal in self.journals.values():
-                    on_disk.unload(journal)
-                    journal.truncate(disk=True)
-                self._limit_disk()
+        journals = [*self.journals.values()]
+        if self.disk is not None:
+            self._try(self._open_disk)
+        done = [self._try(self._do_jobs), *(self._try(on_disk.load, each) for each in journals)]
+        done += [self._try(self._move_old, each, after_s) for each in journals]
+        if self.disk is not None:
+            is_noted = self._try(self._note_disk)
+            if is_noted or self.folder is not None:  # else a collector would deliver again what is removed
+                done += [self._try(self._remove_settled, each) for each in journals]
+            done += [is_noted, self._try(self._limit_disk)]
+        if all(done):
             self.disk_problem = ""
+
+    def _try(self, step: Callable[..., object], *arguments: object) -> bool:
+        """Do a step of the disk thread; return False if it fails. The others do not depend on it."""
+        try:
+            step(*arguments)
         except (OSError, FolderError) as error:
             self._report("disk", error)
+            return False
         except Exception as error:  # a defect; the next round may succeed
             self._warn_once("disk thread", "the spool folder is not complete: %r", error)
+        return True
+
+    def _do_jobs(self) -> None:
+        while self._jobs:
+            try:
+                self._jobs[0](self._open_disk())
+            finally:  # spill() waits until it is done
+                self._jobs.popleft()
+            self._keeps_disk = True
+
+    def _move_old(self, journal: Journal, after_s: float) -> None:
+        on_disk.seal(journal, after_s)
+        on_disk.move(journal, self._open_disk, after_s)
+
+    def _note_disk(self) -> None:
+        assert self.disk is not None
+        self.names.copy(self.disk)
+        self._disk_slots[POSITION].write(self._position())
+        self._write_totals(self._disk_slots)
+
+    def _remove_settled(self, journal: Journal) -> None:
+        on_disk.unload(journal)
+        journal.truncate(disk=True)
 
     def _limit_disk(self) -> None:
         sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
@@ -430,7 +466,7 @@ class Box:
 
     def _open_disk(self) -> Folder:
         assert self.spool is not None
-        if self.disk is None or not self.disk.is_there():
+        if self.disk is None or not (self.disk.is_there() or self._reopen_disk(self.disk)):
             self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
                 journal._tail = None
@@ -438,8 +474,24 @@ class Box:
                     pass
         return self.disk
 
+    def _reopen_disk(self, closed: Folder) -> bool:
+        """Open the spool folder again if it is there, and the application has closed its descriptor."""
+        if not closed.path.exists():
+            return False
+        folder = Folder.open(closed.path)
+        lock = Lock.take(folder) if folder.is_same(closed) else None
+        if lock is None:
+            folder.close()
+            return False
+        self.disk, self._disk_lock = folder, lock
+        for journal in self.journals.values():
+            journal.disk = journal.disk and folder
+        self._fill_disk(folder)
+        return True
+
     def _fill_disk(self, folder: Folder) -> None:
         self.names.copy(folder)
+        self._noted = None
         self._disk_slots = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}
         self._disk_slots[POSITION].write(self._position())
         self._write_totals(self._disk_slots)
@@ -483,7 +535,7 @@ class Box:
         self._wake_writer.set()
         if self._writer is not None:
             self._writer.join(timeout / 2)
-        self.snapshot()
+        self.snapshot(max(0.0, deadline - time.monotonic()))
         self._is_over = True
         with suppress(OSError):
             if self.folder is not None:
@@ -518,7 +570,7 @@ class Box:
                 each.close()
         self.folder = self.disk = self._writer = self._mover = None
         self._slots, self._disk_slots, self._spills = {}, {}, []
-        self._slots_lock, self._snapshotting = RLock(), ThreadLock()  # a thread of the parent may hold them
+        self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()  # perhaps held
         self.names.renew()
         self.room.renew()
         for journal in self.journals.values():
@@ -547,10 +599,10 @@ def process_facts() -> dict[str, Any]:
 
 
 def process_start(pid: int) -> str:
-    """Return the start time of a process in ticks since the boot; empty if it has ended, or is unknown."""
-    with suppress(OSError, IndexError):
+    """Return the start time of a process in ticks since the boot; empty if it has ended, is ending, or is unknown."""
+    with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return "" if fields[0] in {"Z", "X"} else fields[19]
+        return "" if fields[0] in {"Z", "X"} or int(fields[6]) & _EXITING else fields[19]
     return ""
 
 
@@ -574,18 +626,19 @@ def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lo
     """
     hidden = path.with_name(f".{path.name}")
     make_folder(hidden)
-    folder, lock = Folder.open(hidden), None
+    folder, lock, is_locked = Folder.open(hidden), None, False
     try:
         folder.restrict()
         lock = Lock.take(folder)
-        if lock is None:
+        if is_locked := lock is None:
             raise FolderError(f"another process has locked {str(hidden)!r}")
         fill(folder)
         hidden.rename(path)
         folder.path = path
     except BaseException:
         with suppress(OSError):
-            folder.remove()
+            if not is_locked:
+                folder.remove()
         if lock is not None:
             lock.close()
         folder.close()

@@ -1,10 +1,11 @@
-"""Windows that a signal handler takes at the end of a process, in the middle of a call of the recorder."""
+"""The end of an engine: by a signal handler in the middle of a call of the recorder, and without a trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel import COUNT, Stat
+import monitel
+from monitel import COUNT, Stat, crash_stacks
 from monitel.blackbox.record import WINDOW
 from monitel.window_bytes import key
 
@@ -37,3 +38,13 @@ def test_window_is_recorded_once_if_a_signal_interrupts_it(
     stat.add(1)
     keys = [key(item.value[1]) for item in journal.read() if item.kind == WINDOW]
     assert sorted(set(keys)) == sorted(keys)
+
+
+def test_discarded_engine_leaves_no_crash_handler(start: Start) -> None:
+    """Its box is gone, to whose file the handler would write."""
+    engine = start().engine
+    monitel.emit("event")
+    assert crash_stacks._path
+    assert engine is not None
+    assert engine.discard()
+    assert not crash_stacks._path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,10 +78,9 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
     for path in records:
         try:
             outcome = _replay(path, places, transports, rejected=rejected, foreign=foreign)
-        except (FolderError, OSError, ValueError, TypeError) as error:
-            problem = (
-                f"{str(path)!r} cannot be read: {error}" if isinstance(error, (ValueError, TypeError)) else str(error)
-            )
+        except Exception as error:
+            is_known = isinstance(error, (FolderError, OSError))  # else its values are senseless
+            problem = str(error) if is_known else f"{str(path)!r} cannot be read: {error!r}"
             problems.append(problem)
             warn(problem)
             continue
@@ -183,11 +182,9 @@ def describe_age(folders: Iterable[Path], *, foreign: bool = False) -> list[str]
     """Return lines with the age of the oldest data in some records, and the limits of backends that it exceeds."""
     ages: dict[str, float] = {}
     for path in folders:
-        try:
-            with closing(peek(path, foreign=foreign)) as dead:
-                begun = {signal: oldest_ns(dead, signal) for signal in SIGNALS}
-        except (FolderError, OSError, ValueError, TypeError):
-            continue  # the replay itself reports it
+        begun = dict[str, int | None]()
+        with suppress(Exception), closing(peek(path, foreign=foreign)) as dead:  # the replay itself reports it
+            begun = {signal: oldest_ns(dead, signal) for signal in SIGNALS}
         for signal, time_ns in begun.items():
             if time_ns is not None:
                 ages[signal] = max(ages.get(signal, 0.0), time.time() - time_ns / 1e9)

@@ -78,11 +78,12 @@ _BESIDE = {"metrics": "readings", "traces": "steps"}  # journals of what the pip
 _MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
 _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
+_MOST_LATE = 1000  # rounds whose windows wait for event handlers
 _TICK = 0.05  # seconds between two checks of a flush
 _COLLECT = 1.0  # seconds that a caller waits for another thread that reads counters and ranges
 # Shares of the time to shut down that have passed when each phase ends.
 _HANDLED, _SENT, _STORED = 0.35, 0.7, 0.95
-_LEAST_FOR_DISK = 0.2  # seconds, even if there is no time to shut down
+_LEAST = 0.2  # seconds, even if there is no time to shut down
 
 _newest_ns: dict[Any, int] = {}  # time of the newest point of each resource in this process
 
@@ -160,6 +161,7 @@ class Engine:
         self._settled = Condition()
         self._collecting = RLock()
         self._is_over = False
+        self._patience_s = _COLLECT
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
@@ -169,7 +171,7 @@ class Engine:
             "a source of wait counters": self._readings.waits.refresh_sources,
         }
         self._jobs: dict[str, Job] = {}  # the last call of each
-        self._late: deque[Any] = deque()  # closed windows that event handlers have not seen
+        self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
         self._make_senders(encoded)
         self._leftovers: Leftovers | None = None
         if leftovers:
@@ -260,7 +262,7 @@ class Engine:
 
     def _flush(self) -> None:
         """Take what was collected into the record; in the writer of the box, before each snapshot."""
-        if not self._collecting.acquire(timeout=_COLLECT):
+        if not self._collecting.acquire(timeout=self._patience_s):
             return
         try:
             self.recorder.flush_ranges()
@@ -278,7 +280,9 @@ class Engine:
         """
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
-        self._late.append(registry.take_windows(expired=True, pause=yield_gil))
+        taken = registry.take_windows(expired=True, pause=yield_gil)
+        if taken._taken:  # while a handler hangs, which is logged, they queue up
+            self._late.append(taken)
         self._call_application(0.0)
         self._read(asked=asked)
         for sender in self._senders.values():
@@ -319,7 +323,7 @@ class Engine:
             if first:
                 self._write_own(message, now_ns)
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
-            if changed or readings.settled == readings.next - 1:
+            if message.scope_metrics and (changed or readings.settled == readings.next - 1):
                 content = message.SerializeToString()
                 points = count_records(message, LEVELS["metrics"][1:])
                 number = readings.append(READING, marshal.dumps((content, points, self._windows_seen), 2))
@@ -396,11 +400,11 @@ class Engine:
             lambda: self._take_all(_HANDLED * timeout),
             before,
             self.recorder.take_rest,
-            lambda: self._collect(begin + _HANDLED * timeout + _COLLECT, last=True),
+            lambda: self._collect(begin + max(_LEAST, _SENT * timeout), last=True),
             lambda: self._send_rest(begin + _SENT * timeout),
             self.application.stop,
             self._crashes.close,
-            lambda: self._end_box(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic())),
+            lambda: self._end_box(max(_LEAST, begin + _STORED * timeout - time.monotonic())),
         )
         for phase in phases:
             try:
@@ -440,6 +444,7 @@ class Engine:
         readings = self.box.journals["readings"]
         if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
             readings.settle(readings.next - 1)
+        self._patience_s = min(_COLLECT, timeout / 2)
         self.box.close(timeout)
         self._is_over = True
         _newest_ns[self._resource] = self._newest_ns()
@@ -461,6 +466,8 @@ class Engine:
                 sender.stop()
         if self._leftovers is not None:
             self._leftovers.stop()
+        self._next_round = math.inf
+        self._crashes.close()
         self.application.stop()
         for journal in self.box.journals.values():
             journal.reader = "nobody"

@@ -6,7 +6,6 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import processes
 from monitel.os_threads import Event, Lock, start_thread
 from monitel_otlp._compat import suppress_instrumentation
@@ -111,7 +110,7 @@ class Leftovers:
         try:
             with closing(take(path, self._roots)) as dead:
                 outcome = deliver(dead, transports, pauses=(), stopped=self._stopped)
-        except (FolderError, OSError, ValueError, TypeError) as error:
+        except Exception as error:  # even if its values are senseless
             _log.debug("%s was not delivered: %s", path, error)
             return True
         _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, path)

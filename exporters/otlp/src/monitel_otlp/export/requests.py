@@ -127,15 +127,16 @@ class ReadingsEncoder(Encoder):
 
     def encode(self, items: Sequence[Item]) -> Encoded:
         """Encode some readings. The resource and their scopes are parts of one message."""
-        contents, points = [self._resource], 0
-        for item in items:
-            content, number, *_ = item.value
-            contents.append(content)
-            points += number
         message = REQUESTS[self.signal]()
         resource_metrics = message.resource_metrics.add()
-        resource_metrics.ParseFromString(b"".join(contents))
-        self._write_queue_size(resource_metrics.scope_metrics[0].metrics)
+        try:
+            contents, numbers, _ = zip(*(item.value for item in items), strict=True)
+            points = sum(numbers)
+            resource_metrics.ParseFromString(b"".join((self._resource, *contents)))
+            self._write_queue_size(resource_metrics.scope_metrics[0].metrics)
+        except Exception:
+            self._warn("a reading")
+            return Encoded(b"", 0, count(items))
         return Encoded(message.SerializeToString(), points, 0)
 
     def follows(self, item: Item) -> int:
