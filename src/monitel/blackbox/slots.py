@@ -58,7 +58,7 @@ class SlotFile:
 
     def _replace(self, slot: bytes, number: int) -> None:
         """Make a file with reserved space for two slots, and give it the name."""
-        size = max(self._size, 1 << (2 * len(slot) - 1).bit_length())
+        size = max(self._size, len(slot) + len(slot) // 4)
         new = f"{self._name}.new"
         self._folder.unlink(new)
         descriptor = self._folder.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)

@@ -50,6 +50,17 @@ class LogHandler(logging.Handler):
         if logging.lastResort is not None:
             self.level = min(self.level, logging.lastResort.level)  # it needs the records that are not exported, too
 
+    def createLock(self) -> None:  # noqa: N802  logging's name
+        """Make none: a signal handler that logs may interrupt a record, while another thread waits for that record."""
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> Any:
+        """Filter and export one record, as the base class does, without a lock."""
+        passed = self.filter(record)
+        if passed:
+            self.emit(passed if isinstance(passed, logging.LogRecord) else record)
+        return passed
+
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record, and pass it to the last resort if no other handler receives it."""
         last = logging.lastResort
@@ -106,7 +117,7 @@ class LogHandler(logging.Handler):
 
     def _export(self, record: logging.LogRecord) -> None:
         name = str(record.name)
-        if name.partition(".")[0] in _EXCLUDED or self._pipeline.ended is not None:
+        if name.partition(".")[0] in _EXCLUDED or not self._pipeline.is_taking:
             return
         engine = self._pipeline.engine_for("logs")
         if engine is None:

@@ -77,6 +77,7 @@ class Pipeline:
         at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
         each_round: Functions that are called in each round of the writer.
         ended: The result of the shutdown; None before it has ended.
+        is_taking: False when the shutdown has recorded everything, and later items go nowhere.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Pipeline:
         self.at_end: list[Callable[[], object]] = []
         self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
+        self.is_taking = not silent
         self._run_ledger = run_ledger
         self.application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
@@ -321,6 +323,7 @@ class Pipeline:
         return complete and not self.dropped
 
     def _stop_taking(self) -> None:
+        self.is_taking = False
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
 
