@@ -179,7 +179,8 @@ class Record:
         if self.snapshot is not None:
             keys = {each.window[:2] for each in found}
             opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
-            found += [Window(each, self.definition(each), one, 0) for each, one in opened if one[:2] not in keys]
+            known = [(each, one) for each, one in opened if each >= 0 and one[:2] not in keys]  # -1: not defined
+            found += [Window(each, self.definition(each), one, 0) for each, one in known]
         return found
 
     @property

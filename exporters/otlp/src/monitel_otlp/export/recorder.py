@@ -141,8 +141,11 @@ class Recorder:
             content, numbers = self.open_windows()
             self._metrics._finish()  # a signal handler that calls this may have interrupted it
             for number, (found, window) in zip(numbers, split(content), strict=True):
-                if number >= 0 and next(decode(window)).snapshot.count and not self._has_appended(found):
-                    self._metrics.append(WINDOW, self._dumps((number, window)))
+                if next(decode(window)).snapshot.count and not self._has_appended(found):
+                    if number >= 0:
+                        self._metrics.append(WINDOW, self._dumps((number, window)))
+                    else:  # its Stat is gone before it was defined
+                        self.lose("metrics", 1)
                 forget(*found)
 
     def _has_appended(self, found: tuple[int, int]) -> bool:
