@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +17,9 @@ import monitel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Ended, Run
     from tests.torch.known_work import Cycles, Work
 
     from monitel.testing import ManualClock
@@ -117,6 +120,24 @@ def instrumented() -> Iterator[None]:
 
     with instrument(window_size=float("inf")):
         yield  # nothing: pytest keeps the value until all fixtures have ended
+
+
+@pytest.fixture
+def instrument(receiver: Receiver, run: Run) -> Callable[..., Ended]:
+    """Provide a function that runs Python with ``opentelemetry-instrument``, arguments and variables."""
+    program = Path(sys.executable).with_name("opentelemetry-instrument")
+    usual = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_METRICS_EXPORTER": "otlp_proto_http",
+        "OTEL_LOGS_EXPORTER": "otlp_proto_http",
+        "OTEL_TRACES_EXPORTER": "none",
+    }
+
+    def instrument(*arguments: object, **variables: str) -> Ended:
+        return run(program, sys.executable, *arguments, env={**usual, **variables}, timeout=240)
+
+    return instrument
 
 
 @pytest.fixture

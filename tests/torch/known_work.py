@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 Cycles = list[dict[str, float]]
 
 
-def logged_cycles(events: Iterable[monitel.Event], name: str = "training.stage.duration") -> Cycles:
+def logged_cycles(events: Iterable[monitel.Event]) -> Cycles:
     """Return the stages of each cycle. Each cycle has a separate window, as its end is later than the previous one."""
     cycles: Cycles = []
+    found = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
     for stage in ("optimizer", "other", "data", "forward", "backward", "sync"):
-        windows = [event.window for event in events if event.window is not None and event.window.name == name]
-        samples = [each for each in windows if each.attributes["training.stage"] == stage]
+        samples = [each for each in found if each.attributes["training.stage"] == stage]
         assert all(each.count == 1 for each in samples)
         cycles += [{} for _ in samples[len(cycles) :]]
         for cycle, window in zip(cycles, samples, strict=False):
@@ -97,10 +97,20 @@ class Work:
             self.takes(seconds)
             yield index
 
-    def evaluate(self, batches: Iterable[Any], number: int = 1000, seconds: float = 100) -> None:
-        """Evaluate some batches, each of which takes some time."""
+    def evaluate(self, batches: Iterable[Any], number: int = 1000) -> None:
+        """Evaluate some batches, each of which takes 100 s."""
         for _, _batch in zip(range(number), batches, strict=False):
-            self.takes(seconds)
+            self.takes(100)
+
+
+def noting(graphs: list[list[str]]) -> Callable[..., Any]:
+    """Return a backend of torch.compile that notes the operations of each graph, and runs it as it is."""
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call_")])
+        return module.forward
+
+    return backend
 
 
 #: A step: batch, forward, backward, optimizer, and 32 s of other work.

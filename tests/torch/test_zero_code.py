@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Instrument, Run
+    from tests.support.scripts import Ended, Run
 
 pytestmark = pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-
-
-@pytest.fixture
-def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
-    """Return a function that runs a script with ``opentelemetry-instrument``, and variables."""
-
-    def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
-        (tmp_path / "train.py").write_text(script)
-        usual = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_METRICS_EXPORTER": "otlp_proto_http",
-            "OTEL_LOGS_EXPORTER": "otlp_proto_http",
-            "OTEL_TRACES_EXPORTER": "none",
-        }
-        program = Path(sys.executable).with_name("opentelemetry-instrument")
-        return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env}, timeout=timeout)
-
-    return instrument
 
 
 WORKERS = """import monitel
@@ -51,10 +31,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("workers", "names"), [("true", 4 * ["loaded"]), ("false", [])])
 def test_events_of_workers_are_exported_on_request(
-    receiver: Receiver, instrument: Instrument, workers: str, names: list[str]
+    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path, workers: str, names: list[str]
 ) -> None:
     """MONITEL_WORKERS has its effect; a process without a rank is not instrumented."""
-    instrument(WORKERS, env={"MONITEL_WORKERS": workers})
+    (tmp_path / "train.py").write_text(WORKERS)
+    instrument("train.py", MONITEL_WORKERS=workers)
     assert names == receiver.record_names()
     assert [] == receiver.points("training.steps")
 

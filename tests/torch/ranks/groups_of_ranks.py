@@ -17,8 +17,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.torch.ranks.kinds_of_jobs import Step
     from tests.torch.ranks.late_model import Pauses
     from torch import Tensor
@@ -57,12 +55,12 @@ class _Longer(nn.Module):  # type: ignore[misc]  # as above
 
 
 @kind("tensor parallel in pairs, DDP over all")
-def _tensor_parallel(pauses: Pauses, _: Path) -> Step:
+def _tensor_parallel(pauses: Pauses) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, _SumOverPair(_pairs((0, 1), (2, 3))))))
 
 
 @kind("tensor parallel in pairs by DTensor, fully_shard over the pairs")
-def _dtensor(pauses: Pauses, _: Path) -> Step:
+def _dtensor(pauses: Pauses) -> Step:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     model = Model(pauses)
     plan = {f"layers.{number}": RowwiseParallel() if number % 2 else ColwiseParallel() for number in range(4)}
@@ -72,7 +70,7 @@ def _dtensor(pauses: Pauses, _: Path) -> Step:
 
 @kind("the same, without `rank_group`")
 @kind(GROUPED[0])
-def _pipeline(pauses: Pauses, _: Path) -> Step:
+def _pipeline(pauses: Pauses) -> Step:
     rank = distributed.get_rank()
     replicas = _pairs((0, 1), (2, 3))
     model = DistributedDataParallel(Model(pauses, None if rank < 2 else _Longer()), process_group=replicas)
@@ -101,7 +99,7 @@ def _pipeline(pauses: Pauses, _: Path) -> Step:
 
 
 @kind(GROUPED[1])
-def _library(pauses: Pauses, _: Path) -> Step:
+def _library(pauses: Pauses) -> Step:
     rank, micro = distributed.get_rank(), 2
     replicas, pipeline = _pairs((0, 1), (2, 3)), _pairs((0, 2), (1, 3))
     model = Model(pauses, share=1 / micro)

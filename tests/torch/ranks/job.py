@@ -39,7 +39,7 @@ def victim(kind: str, place: str) -> int:
     return (list(KINDS).index(kind) + list(PLACES).index(place)) % 4
 
 
-def gradients(kind: str, folder: Path, within: AbstractContextManager[Any]) -> list[list[float]]:
+def gradients(kind: str, within: AbstractContextManager[Any]) -> list[list[float]]:
     """Return all gradients with which a job without pauses calls its optimizers."""
     found: list[list[float]] = []
 
@@ -52,19 +52,19 @@ def gradients(kind: str, folder: Path, within: AbstractContextManager[Any]) -> l
     torch.manual_seed(2)
     hook = register_optimizer_step_pre_hook(note)
     with within:
-        step = KINDS[kind](Pauses(0), folder)
+        step = KINDS[kind](Pauses(0))
         for _ in range(COMPARED):
             step()
     hook.remove()
     return found
 
 
-def durations(kind: str, places: Iterable[str], rank: int, folder: Path) -> dict[str, dict[str, float]]:
+def durations(kind: str, places: Iterable[str], rank: int) -> dict[str, dict[str, float]]:
     """Return the typical duration of each stage of a step, by the place at which a rank is late."""
     found: dict[str, dict[str, float]] = {}
     with monitel.testing.capture_events() as events, instrumented(kind, rank):
         pauses = Pauses()
-        step = KINDS[kind](pauses, folder)
+        step = KINDS[kind](pauses)
         for _ in range(WARM_UP):
             step()
         for pauses.place in places:
@@ -104,12 +104,12 @@ def main() -> None:
     for kind in dict.fromkeys(each for each, _ in cases):
         same = None
         if sys.argv[2] == "yes":
-            expected = gradients(kind, folder, nullcontext())
-            same = expected == gradients(kind, folder, instrumented(kind, rank)) and bool(expected)
+            expected = gradients(kind, nullcontext())
+            same = expected == gradients(kind, instrumented(kind, rank)) and bool(expected)
         found[kind] = {
             "group": group_of(kind, rank),
             "same": same,
-            "stages": durations(kind, [place for each, place in cases if each == kind], rank, folder),
+            "stages": durations(kind, [place for each, place in cases if each == kind], rank),
         }
         torch._dynamo.reset()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))

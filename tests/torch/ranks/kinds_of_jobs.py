@@ -17,10 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Step = Callable[[], None]
-    Kind = Callable[[Pauses, Path], Step]
+    Kind = Callable[[Pauses], Step]
 
 KINDS: dict[str, Kind] = {}
 
@@ -77,7 +76,7 @@ def loop(
 
 
 def _ddp(name: str, model: dict[str, Any] | None = None, **options: Any) -> None:
-    kind(name)(lambda pauses, _: loop(pauses, DistributedDataParallel(Model(pauses, **(model or {})), **options)))
+    kind(name)(lambda pauses: loop(pauses, DistributedDataParallel(Model(pauses, **(model or {})), **options)))
 
 
 _ddp("DDP")
@@ -89,7 +88,7 @@ _ddp("DDP, checkpointed layers", {"reentrant": False})
 
 
 @kind("DDP with buffers (BatchNorm)")
-def _buffers(pauses: Pauses, _: Path) -> Step:
+def _buffers(pauses: Pauses) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, nn.BatchNorm1d(WIDTH))))
 
 
@@ -102,12 +101,12 @@ class _NormOverRanks(nn.Module):  # type: ignore[misc]  # Any where torch is not
 
 
 @kind("DDP, normalized over all ranks in forward")
-def _normalized(pauses: Pauses, _: Path) -> Step:
+def _normalized(pauses: Pauses) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, _NormOverRanks())))
 
 
 @kind("DDP with PowerSGD")
-def _power(pauses: Pauses, _: Path) -> Step:
+def _power(pauses: Pauses) -> Step:
     model = DistributedDataParallel(Model(pauses))
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -115,30 +114,30 @@ def _power(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("DDP, accumulation with no_sync")
-def _accumulation(pauses: Pauses, _: Path) -> Step:
+def _accumulation(pauses: Pauses) -> Step:
     model = DistributedDataParallel(Model(pauses, share=1 / 3))
     return loop(pauses, model, micro=3, no_sync=model.no_sync)
 
 
 @kind("DDP, compiled")
-def _compiled(pauses: Pauses, _: Path) -> Step:
+def _compiled(pauses: Pauses) -> Step:
     return loop(pauses, torch.compile(DistributedDataParallel(Model(pauses)), backend="aot_eager"))
 
 
 @kind("DDP, ZeroRedundancyOptimizer")
-def _zero(pauses: Pauses, _: Path) -> Step:
+def _zero(pauses: Pauses) -> Step:
     model = DistributedDataParallel(Model(pauses))
     optimizer = import_module("torch.distributed.optim").ZeroRedundancyOptimizer  # the import warns
     return loop(pauses, model, optimizer=optimizer(model.parameters(), torch.optim.SGD, lr=0.01))
 
 
 @kind("FSDP1")
-def _fsdp1(pauses: Pauses, _: Path) -> Step:
+def _fsdp1(pauses: Pauses) -> Step:
     return loop(pauses, FullyShardedDataParallel(Model(pauses), device_id=torch.device("cpu"), use_orig_params=True))
 
 
 @kind("FSDP2 (fully_shard)")
-def _fsdp2(pauses: Pauses, _: Path) -> Step:
+def _fsdp2(pauses: Pauses) -> Step:
     model = Model(pauses)
     for each in model.layers:
         fully_shard(each)
@@ -146,7 +145,7 @@ def _fsdp2(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("all-reduce of the gradients after backward")
-def _manual(pauses: Pauses, _: Path) -> Step:
+def _manual(pauses: Pauses) -> Step:
     model = Model(pauses)
 
     def reduce() -> None:
@@ -157,7 +156,7 @@ def _manual(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("the same, by futures")
-def _futures(pauses: Pauses, _: Path) -> Step:
+def _futures(pauses: Pauses) -> Step:
     model = Model(pauses)
 
     def reduce() -> None:
@@ -168,7 +167,7 @@ def _futures(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("the same, by functional collectives")
-def _functional(pauses: Pauses, _: Path) -> Step:
+def _functional(pauses: Pauses) -> Step:
     model = Model(pauses)
 
     def reduce() -> None:
@@ -179,7 +178,7 @@ def _functional(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("the same, in a compiled graph")
-def _compiled_collectives(pauses: Pauses, _: Path) -> Step:
+def _compiled_collectives(pauses: Pauses) -> Step:
     model = Model(pauses)
 
     @torch.compile(backend="aot_eager", fullgraph=True)  # type: ignore[untyped-decorator]  # as above
@@ -194,7 +193,7 @@ def _compiled_collectives(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("averaged weights every second step (local SGD)")
-def _local(pauses: Pauses, _: Path) -> Step:
+def _local(pauses: Pauses) -> Step:
     model = Model(pauses)
 
     def rest(number: int) -> None:
@@ -208,12 +207,12 @@ def _local(pauses: Pauses, _: Path) -> Step:
 
 
 @kind("independent trainings")
-def _independent(pauses: Pauses, _: Path) -> Step:
+def _independent(pauses: Pauses) -> Step:
     return loop(pauses, Model(pauses))
 
 
 @kind("autograd.grad instead of backward")
-def _grad(pauses: Pauses, _: Path) -> Step:
+def _grad(pauses: Pauses) -> Step:
     model = Model(pauses)
     source, parameters = batches(pauses), list(model.parameters())
 

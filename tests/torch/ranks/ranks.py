@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.paths import ROOT
 from torch import distributed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
 _DEADLINE = 240  # seconds, on a loaded machine
 _DEADLINE_PER_ARGUMENT = 5
 
 
-def run_ranks(module: str, ranks: int, folder: Path, *arguments: str, statuses: Sequence[int] = ()) -> None:
-    """Run a module of the tests on several ranks, and wait for its end.
+def run_ranks(module: str, ranks: int, folder: Path, *arguments: str) -> None:
+    """Run a module of the tests on several ranks, which must succeed, and wait for its end.
 
     Args:
         module: Its name, within this package.
         ranks: Their number.
         folder: An empty folder, the first argument of the module.
         *arguments: Its other arguments.
-        statuses: The exit status of each rank; 0 if omitted.
     """
     command = [sys.executable, "-m", f"{__package__}.{module}", str(folder), *arguments]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
@@ -44,7 +42,7 @@ def run_ranks(module: str, ranks: int, folder: Path, *arguments: str, statuses: 
             for job in jobs:
                 job.kill()
                 job.wait()
-    assert list(statuses or [0] * ranks) == ended, (folder / "output.txt").read_text(errors="replace")[-5000:]
+    assert [0] * ranks == ended, (folder / "output.txt").read_text(errors="replace")[-5000:]
 
 
 def join(folder: Path) -> int:

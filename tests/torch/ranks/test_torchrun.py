@@ -14,9 +14,11 @@ from tests.processes.console.commands import RUN, outcome
 from monitel_otel.torch_instrumentor import TorchInstrumentor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.processes.console.commands import Outcome
     from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+    from tests.support.scripts import Ended, Run
 
 STEPS = 6
 STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
@@ -89,23 +91,17 @@ def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+def test_ranks_are_instrumented_without_code(
+    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path
+) -> None:
     """``opentelemetry-instrument torchrun`` instruments both ranks, but neither the launcher nor DataLoader workers."""
     assert [TorchInstrumentor] == [
         each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
     ]
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
-        **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "otlp_proto_http"),
-        "OTEL_TRACES_EXPORTER": "none",
-        "MONITEL_SAMPLES_PER_STEP": "8",
-    }
-    program = Path(sys.executable).with_name("opentelemetry-instrument")
-    ended = run(program, sys.executable, *TORCHRUN, "2", path, env=variables, timeout=240)
+    detectors = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel"}
+    ended = instrument(*TORCHRUN, "2", path, MONITEL_SAMPLES_PER_STEP="8", **detectors)
     check(receiver)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines

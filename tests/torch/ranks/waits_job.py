@@ -7,10 +7,11 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tests.support.producers import run_together
 from tests.torch.ranks.ranks import join
 from tests.torch.ranks.waits import waits
 from torch import distributed
@@ -50,13 +51,6 @@ class Loop:
         return float(found["sync"].mean)
 
 
-def in_thread(function: Callable[[], object]) -> None:
-    """Call a function in another thread, and wait for that."""
-    thread = Thread(target=function)
-    thread.start()
-    thread.join()
-
-
 def main() -> None:
     """Wait in every way."""
     folder = Path(sys.argv[1])
@@ -82,7 +76,7 @@ def main() -> None:
 
     for name, wait in waits(folder).items():
         case(name, partial(wait, rank))
-    case("in another thread", lambda: in_thread(distributed.barrier))
+    case("in another thread", lambda: run_together(distributed.barrier))
     case("nothing", lambda: _never.wait(LATE))
     if rank == 0:
         Path(folder, "waits.json").write_text(json.dumps(found))

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Run = Callable[..., Cycles]
 
 
-def trained(work: Work, cycles: Run, backward: Callable[[], object], steps: int = 3) -> Cycles:
+def trained(work: Work, cycles: Run, backward: Callable[[], object]) -> Cycles:
     """Run a loop with a batch, a function for forward and backward, an optimizer and other work."""
     optimizer = work.optimizer()
 
     def train() -> None:
-        for _ in work.loader(steps):
+        for _ in work.loader(3):
             backward()
             optimizer.step()
             work.takes(32)
