@@ -13,13 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 _RANDOM = random.Random(4711)
+_LENGTH = 20  # characters
 _PIECE = 8  # characters: no piece of a secret of this length may be visible either
 _DEPTH = 4  # levels of nested attributes that are searched
 
 
-def new_canary(length: int = 20) -> str:
+def new_canary() -> str:
     """Return a secret that does not occur anywhere by chance."""
-    return "".join(_RANDOM.choices(string.ascii_letters + string.digits, k=length))
+    return "".join(_RANDOM.choices(string.ascii_letters + string.digits, k=_LENGTH))
 
 
 def assert_canary_unseen(canary: str, *channels: Any) -> None:
