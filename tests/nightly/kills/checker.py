@@ -161,7 +161,7 @@ def compare(
     verdict = Verdict(list(arrived.problems))
     for source, begun in history.begun.items():
         done_ns = history.done_ns[source]
-        count = _count(source, history, arrived, died_ns, verdict)
+        count = _count(source, history, arrived, verdict)
         if count > begun:
             verdict.problems.append(f"{source}: {count} arrived of {begun}")
         verdict.done += len(done_ns)
@@ -176,7 +176,7 @@ def compare(
     return verdict
 
 
-def _count(source: str, history: History, arrived: Arrived, died_ns: int | None, verdict: Verdict) -> int:
+def _count(source: str, history: History, arrived: Arrived, verdict: Verdict) -> int:
     """Return how many of the first operations of a source have arrived, and check them."""
     kind, _, thread = source.partition(".")
     if kind.startswith("tile") or kind == "short":
@@ -186,8 +186,6 @@ def _count(source: str, history: History, arrived: Arrived, died_ns: int | None,
     if kind == "counter":
         return _of_counter(source, arrived.points.get(source, []), verdict)
     numbers = _numbers(kind, source, arrived, verdict)
-    if kind == "event" and died_ns is not None:
-        numbers += _events_without_promise(history, source, died_ns) - {*numbers}
     return _of_single_items(source, numbers, history.begun[source], len(history.done_ns[source]), verdict)
 
 
@@ -197,17 +195,6 @@ def _bound_s(history: History, done_ns: int, died_ns: int) -> float:
     The cut that should have included it may have begun up to a second earlier.
     """
     return BOUND + history.lateness(done_ns - _SECOND_NS, died_ns) / _SECOND_NS
-
-
-def _events_without_promise(history: History, source: str, died_ns: int) -> set[int]:
-    """Return the events that may be lost like samples, because their ``emit()`` has given up a lock.
-
-    A known fault: if another thread holds a lock of the box for 0.2 s, because it waits for a processor or the GIL
-    while it makes the box for instance, ``emit()`` returns, and the event survives from the next cut on.
-    """
-    done_ns = history.done_ns[source]
-    late_ns = {each: done_ns[each - 1] for each in history.long[source]}
-    return {each for each, at in late_ns.items() if died_ns - at <= _SECOND_NS * _bound_s(history, at, died_ns)}
 
 
 def _judge(found: str, lost_ns: list[int], died_ns: int | None, verdict: Verdict, *, bound: float) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LATE_NS = 10_000_000
 SLEEP_NS = 50_000_000  # between two notes of the waits
-_LONG_NS = 200_000_000  # an operation that takes as long has perhaps given up a lock, see the checker
 _EXIT_NS, _EXIT_WAITED_NS = 2_000_000_000, 500_000_000
 _CAPACITY = 16_384  # operations of a source, or times and waits; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
@@ -62,10 +61,9 @@ class HistoryWriter:
         """
         words, at = self._words, self._at[source]
         for number in range(words[at + 1] + 1, min(words[at + 1] + times, _CAPACITY) + 1):
-            words[at], begun_ns = number, time.monotonic_ns()
+            words[at] = number
             operation(number)
-            done_ns = time.monotonic_ns()
-            words[at + 1 + number] = done_ns if done_ns - begun_ns < _LONG_NS else -done_ns
+            words[at + 1 + number] = time.monotonic_ns()
             words[at + 1] = number
 
 
@@ -80,7 +78,6 @@ class History(NamedTuple):
         step: The latest step.
         begun: Number of operations that have begun, by source.
         done_ns: Times at which the operations were done, by source.
-        long: Numbers of the operations that took 0.2 s or more, by source.
         awake_ns: Times at which the process noted its waits, from its configuration on.
         waited_ns: For how long it had waited for a processor then.
         snapshot_ns: Time at which the latest complete snapshot began.
@@ -94,7 +91,6 @@ class History(NamedTuple):
     step: int
     begun: dict[str, int]
     done_ns: dict[str, list[int]]
-    long: dict[str, set[int]]
     awake_ns: list[int]
     waited_ns: list[int]
     snapshot_ns: int = 0
@@ -127,13 +123,11 @@ def read_history(path: Path) -> History:
     facts = dict(zip(_FACTS, words, strict=False))
     length = facts.pop("names")
     names: list[str] = json.loads(words[_NAMES_AT:_HEADER].tobytes()[:length]) if length else []
-    begun, done, long = {}, {}, {}
+    begun, done = {}, {}
     for number, name in enumerate(names):
         at = _HEADER + number * (2 + _CAPACITY)
         begun[name] = words[at]
-        times_ns = words[at + 2 : at + 2 + words[at + 1]].tolist()
-        done[name] = [abs(each) for each in times_ns]
-        long[name] = {count for count, each in enumerate(times_ns, 1) if each < 0}
+        done[name] = words[at + 2 : at + 2 + words[at + 1]].tolist()
     at = _HEADER + len(names) * (2 + _CAPACITY)
     waits = words[at + 1 : at + 1 + words[at]].tolist() if names else []
-    return History(**facts, begun=begun, done_ns=done, long=long, awake_ns=waits[::2], waited_ns=waits[1::2])
+    return History(**facts, begun=begun, done_ns=done, awake_ns=waits[::2], waited_ns=waits[1::2])

@@ -154,7 +154,7 @@ def test_age_decides_whether_samples_may_be_lost(healthy: Healthy) -> None:
     latest = max(done_ns[-1] for done_ns in healthy.history.done_ns.values() if done_ns)
     done_ns = {name: [max(each, latest - 10**9) for each in times] for name, times in healthy.history.done_ns.items()}
     rest = Healthy(
-        healthy.history._replace(awake_ns=[], waited_ns=[], done_ns=done_ns, long={name: set() for name in done_ns}),
+        healthy.history._replace(awake_ns=[], waited_ns=[], done_ns=done_ns),
         healthy.arrivals,
         healthy._process,
     )
@@ -162,34 +162,6 @@ def test_age_decides_whether_samples_may_be_lost(healthy: Healthy) -> None:
     assert [] == rest.problems(without, died_ns=latest)
     assert rest.problems(without, died_ns=latest + 2 * 10**9)
     assert rest.problems([arrival for arrival in healthy.arrivals if arrival[0] != "logs"], died_ns=latest)
-
-
-def test_event_may_be_lost_only_if_emit_has_waited(healthy: Healthy) -> None:
-    """The first event is missing: that is a loss, unless its emit() has given up a lock just before the death."""
-    latest = max(healthy.history.done_ns["event.0"])
-    times_ns = {name: [latest] * len(done_ns) for name, done_ns in healthy.history.done_ns.items()}
-
-    def drop(message: Any) -> None:
-        for records in (scope.log_records for resource in message.resource_logs for scope in resource.scope_logs):
-            for record in [each for each in records if each.event_name == "event.0"][:1]:
-                records.remove(record)
-
-    def problems(age_s: float, *long: int, waited_s: float = 0.0) -> list[str]:
-        died_ns = latest + int(age_s * 1e9)
-        history = healthy.history._replace(
-            done_ns=times_ns,
-            long={name: {*long} if name == "event.0" else set() for name in times_ns},
-            awake_ns=[0, died_ns],
-            waited_ns=[0, int(waited_s * 1e9)],
-        )
-        changed = healthy.changed("logs", drop)
-        return Healthy(history, healthy.arrivals, healthy._process).problems(changed, died_ns=died_ns)
-
-    assert problems(0.01)
-    assert problems(0.01, 2)
-    assert [] == problems(0.01, 1)
-    assert problems(1.6, 1)
-    assert [] == problems(1.6, 1, waited_s=0.2)
 
 
 def test_exit_may_drop_only_if_it_waited_beyond_its_two_seconds(healthy: Healthy) -> None:
