@@ -61,6 +61,24 @@ def race(contenders: Mapping[str, Contender], rounds: int = 41) -> dict[str, lis
     return costs
 
 
+def instrumented(options: Mapping[str, Any] | None, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function for :func:`timed` that instruments torch, or restores it, and returns the names of the code.
+
+    Args:
+        options: Options of ``monitel.torch.instrument()``; None to restore torch.
+        names: The names.
+    """
+    import monitel.torch
+
+    def prepare() -> dict[str, Any]:
+        running = monitel.torch.instrument(**(options or {}))
+        if options is None:
+            running.uninstrument()
+        return names
+
+    return prepare
+
+
 def optional(name: str) -> ModuleType | None:
     """A peer's module, None where it is not installed."""
     try:

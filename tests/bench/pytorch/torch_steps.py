@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 from time import thread_time
 from typing import Any
 
-from instrumenting import instrumented
 from peers import one_logger_iteration
-from race import optional, race, timed
+from race import instrumented, optional, race, timed
 from row import Row
 
 _CALLS = 2000

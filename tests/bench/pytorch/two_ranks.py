@@ -11,8 +11,7 @@ from statistics import median
 from time import thread_time
 
 import torch
-from instrumenting import instrumented
-from race import race, timed
+from race import instrumented, race, timed
 from torch import distributed
 
 _CALLS = 1000
