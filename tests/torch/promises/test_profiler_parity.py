@@ -6,8 +6,6 @@ import inspect
 import itertools
 import json
 import re
-import subprocess
-import sys
 import warnings
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,8 @@ from monitel import profiler as ours
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.support.scripts import Run
 
 
 pytestmark = [
@@ -302,11 +302,10 @@ os._exit(0)  # torch waits for the daemon
 """
 
 
-def test_steps_of_profiles_and_optimizers_are_counted() -> None:
+def test_steps_of_profiles_and_optimizers_are_counted(run: Run) -> None:
     """KINETO_USE_DAEMON at import counts them, whichever of torch and monitel.profiler is imported first."""
-    command = [sys.executable, "-W", "ignore", "-c", COUNTING]
     orders = ("theirs", "before torch", "after torch")
-    counted = [subprocess.check_output([*command, order], text=True, timeout=180) for order in orders]
+    counted = [run("-W", "ignore", "-c", COUNTING, order).stdout for order in orders]
     assert "{'Optimizer': 7} 7" == counted[0].splitlines()[-1]
     assert [counted[0]] * 2 == counted[1:]
 
@@ -327,11 +326,11 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
+def test_ranks_of_torch_distributed(run: Run, tmp_path: Path) -> None:
     """``distributedInfo`` of two ranks is torch's, in the same place and with the same spaces."""
     (tmp_path / "job.py").write_text(RANKS)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node", "2")
-    subprocess.run([sys.executable, *launcher, tmp_path / "job.py", tmp_path], check=True, timeout=240)
+    run(*launcher, tmp_path / "job.py", tmp_path, timeout=240)
 
     def info(rank: int, number: int) -> str:
         head = (tmp_path / f"{rank}-{number}.json").read_text().partition('"traceEvents"')[0]
