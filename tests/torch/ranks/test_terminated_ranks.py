@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from tests.support.receiver import Receiver
 
+LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 TORCHRUN = """\
 import torch.distributed
 torch.distributed.init_process_group("gloo")
@@ -25,13 +26,11 @@ while True:
 
 def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
     """The agent forwards SIGTERM; a worker that runs Python and one that waits in a collective both deliver."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    compare(tmp_path, receiver, TORCHRUN, launcher=launcher, workers=2)
+    compare(tmp_path, receiver, TORCHRUN, launcher=LAUNCHER, workers=2)
 
 
 def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
     """The agent sends SIGTERM to the other worker, which waits in a collective."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     script = TORCHRUN.replace("while True", "while steps < 100") + "sys.exit(3)\n"
-    found = compare(tmp_path, receiver, script, launcher=launcher, workers=2, signals=())
+    found = compare(tmp_path, receiver, script, launcher=LAUNCHER, workers=2, signals=())
     assert 1 == found.status
