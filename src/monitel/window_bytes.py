@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["OpenWindow", "Snapshot", "decode", "encode", "key", "numbers", "split"]
 
 # Serial number of the Stat, number of the window, flags, end of the previous window; then the fields of Snapshot in its
 # order, without the histogram. A step that was not set is -1.
 _FIELDS = struct.Struct("=7q4d3qd")
-_HEAD = struct.Struct("=3q")
 _KEY = struct.Struct("=2q")
 _HISTOGRAM = struct.Struct("=3q3d")
 _SIDE = struct.Struct("=2q")
@@ -67,13 +66,8 @@ class OpenWindow(NamedTuple):
     snapshot: Snapshot
 
 
-def decode(content: bytes, serials: Container[int] | None = None) -> Iterator[OpenWindow]:
+def decode(content: bytes) -> Iterator[OpenWindow]:
     """Yield the windows in a result of :func:`monitel.open_windows.open_windows`.
-
-    Args:
-        content: The bytes.
-        serials: The serial numbers of the Stats whose windows are decoded; None for all. The others are skipped, which
-            takes a fifth of the time.
 
     Raises:
         ValueError: The bytes are not such a result.
@@ -90,17 +84,10 @@ def decode(content: bytes, serials: Container[int] | None = None) -> Iterator[Op
     offset = 0
     while offset < len(content):
         try:
-            if serials is not None:
-                serial, _, flags = _HEAD.unpack_from(content, offset)
-                end = offset + _FIELDS.size
-                if serial not in serials and not flags & _HAS_HISTOGRAM and end <= len(content):
-                    offset = end
-                    continue
             found, values, offset = _unpack(content, offset)
         except struct.error as error:
             raise ValueError(f"open windows end in the middle: {error}") from None
-        if serials is None or found[0] in serials:
-            yield OpenWindow(*found, Snapshot(*values))
+        yield OpenWindow(*found, Snapshot(*values))
 
 
 def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:

@@ -81,12 +81,11 @@ def delivery(drop: Any) -> None:
     from monitel_otlp.export.requests import SpansEncoder
     from monitel_otlp.export.sender import Outbox
     from monitel_otlp.metrics.series import SeriesTable
-    from monitel_otlp.traces.mapping import RangeMapping
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
     box = Box(None, None, {})
     queued = QueuedSpans(SpanSettings(budget=_MANY), first=lambda: True)
-    recorder = Recorder(box, SeriesTable(), queued, RangeMapping())
+    recorder = Recorder(box, SeriesTable(), queued)
     outbox = Outbox(box.journals["traces"], SpansEncoder(b""))
     kept = InMemorySpanExporter()
     provider = TracerProvider()

@@ -231,7 +231,7 @@ class Pipeline:
             return self._shut_down(_bounded(timeout))
 
     def terminate(self, timeout: float) -> bool:
-        """Shut down from a signal handler: everything that may need a lock runs in other threads.
+        """Shut down from a signal handler: locks that the interrupted code may hold are reentrant, or have a limit.
 
         Returns:
             False if the signal has interrupted a shutdown in this thread, which will resume.

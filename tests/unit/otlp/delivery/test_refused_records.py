@@ -159,6 +159,6 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
     ]
     for text, rejected in counted:
         for wrap in ("{}", COLLECTOR):
-            request = FrozenRequest("logs", logs.SerializeToString(), 40, 0)
+            request = FrozenRequest("logs", logs.SerializeToString(), 40)
             assert rejected == count_rejected(request, wrap.format(text)), text
-            assert 0 == count_rejected(FrozenRequest("traces", spans.SerializeToString(), 1, 0), wrap.format(text))
+            assert 0 == count_rejected(FrozenRequest("traces", spans.SerializeToString(), 1), wrap.format(text))

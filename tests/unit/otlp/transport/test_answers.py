@@ -18,7 +18,7 @@ from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import Answer, Verdict, error_text, one_line, parse_retry_after
 from monitel_otlp.transport.factory import make_transports
 
-REQUEST = FrozenRequest("logs", b"", 1, 0)
+REQUEST = FrozenRequest("logs", b"", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def compressing(request: pytest.FixtureRequest) -> Any:
 def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
     """A partial success in a compressed answer counts."""
     content = partial_success("logs", 3, "attribute too long" * 20).body or b""
-    answer = answered(compressing, "grpc", FrozenRequest("logs", content, 1, 0))
+    answer = answered(compressing, "grpc", FrozenRequest("logs", content, 1))
     assert (Verdict.DELIVERED, 3) == (answer.verdict, answer.rejected)
     assert answer.reason.startswith("attribute too long")
 

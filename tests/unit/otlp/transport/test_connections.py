@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
 
 TIMEOUT = 2.0  # seconds, of attempts that end by it
-SMALL = FrozenRequest("logs", b"", 1, 0)
-LARGE = FrozenRequest("logs", bytes(64 << 20), 1, 0)  # more than the buffers of two sockets hold
+SMALL = FrozenRequest("logs", b"", 1)
+LARGE = FrozenRequest("logs", bytes(64 << 20), 1)  # more than the buffers of two sockets hold
 
 
 def transport(url: str, certificates: Certificates | None = None, **arguments: Any) -> HttpTransport:

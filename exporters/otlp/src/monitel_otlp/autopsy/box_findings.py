@@ -26,7 +26,7 @@ from monitel_otlp.autopsy.records import attributes_of, event_of_plain, identity
 from monitel_otlp.discovery import SILENT_NS, has_called_exec
 from monitel_otlp.export.activity import Stage, since_snapshot_ns
 from monitel_otlp.export.death import Deaths, death_of
-from monitel_otlp.record import read_record
+from monitel_otlp.record import STEP_TIME, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from monitel_otlp.record import Record, Window
 
 _RANK = "training.rank"
-_STEP_TIME = "training.step.duration"
 _EVENTS = 1000  # the newest ones
 _LARGEST_SPOOL = 32 << 20  # bytes
 _PATIENCE_S = 2.0
@@ -114,7 +113,7 @@ def _rate(found: Findings, page: Context, earlier: Context | None) -> float | No
         if steps > 0 and elapsed_ns > 0:
             return steps * 1e9 / elapsed_ns
     for window in found.windows:
-        if window.name == _STEP_TIME and window.count and window.sum > 0:
+        if window.name == STEP_TIME and window.count and window.sum > 0:
             return window.count / window.sum
     set_ns = None if page.step_ns is None else page.unix_ns(page.step_ns)
     if set_ns is None or page.step is None:

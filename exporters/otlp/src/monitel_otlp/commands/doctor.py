@@ -135,7 +135,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
 
 
 def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
-    empty = FrozenRequest(signal, REQUESTS[signal]().SerializeToString(), 0, time.time_ns())
+    empty = FrozenRequest(signal, REQUESTS[signal]().SerializeToString(), 0)
     began = time.perf_counter()
     try:
         return transport.send(empty, _TIMEOUT), time.perf_counter() - began

@@ -13,7 +13,8 @@ from monitel_otlp.autopsy.records import event_of_plain, whole
 from monitel_otlp.compare.run import Number, can_be_counted
 from monitel_otlp.export.death import NAME as DIED
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.values.latest import STEP_TIME, STEPS, attributes_of, flat
+from monitel_otlp.record import STEP_TIME
+from monitel_otlp.values.latest import STEPS, attributes_of, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

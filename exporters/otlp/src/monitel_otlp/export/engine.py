@@ -45,8 +45,8 @@ from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
+from monitel_otlp.record import REPORTED
 from monitel_otlp.threads.worker import Pace, yield_gil
-from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.values.latest import latest
 
@@ -69,10 +69,6 @@ SPOOL_BYTES = 1 << 30
 MEMORY_BYTES = 64 << 20
 DISK_AFTER_S = 60.0
 SNAPSHOT_S = 1.0
-#: Stats whose totals are in each snapshot: those of the summary of ``monitel run``.
-REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME = (
-    *("training.step.duration", "training.stage.duration", "training.stage.device.duration"),
-)
 
 _BESIDE = {"metrics": "readings", "traces": "steps"}  # journals of what the pipeline makes itself
 _MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
@@ -142,7 +138,7 @@ class Engine:
             is_idle=True,
         )
         self._table = SeriesTable(series_limit, point_attributes)
-        self.recorder = Recorder(self.box, self._table, ranges, RangeMapping())
+        self.recorder = Recorder(self.box, self._table, ranges)
         self._own = SelfMetrics(
             self.account,
             {

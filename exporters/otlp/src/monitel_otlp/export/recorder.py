@@ -1,4 +1,7 @@
-"""Values of the application become items of the journals, in the thread that records them, without a system call."""
+"""Values of the application become items of the journals, in the thread that records them.
+
+A system call is made only for the first item, which makes the box, and for a new series, which is defined in ``names``.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from monitel.os_threads import RLock
 from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
+from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.values.latest import flat
 
 if TYPE_CHECKING:
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.box import Box
     from monitel.blackbox.journal import Journal
     from monitel_otlp.metrics.series import Series, SeriesTable
-    from monitel_otlp.traces.mapping import RangeMapping
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
@@ -47,7 +50,6 @@ class Recorder:
         box: The box.
         table: The series of the pipeline.
         ranges: The ranges that become spans; None without them.
-        range_mapping: Describes them.
 
     Attributes:
         nonfinite: Number of windows whose sum was left out of the total of their series.
@@ -63,15 +65,13 @@ class Recorder:
         last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
-    def __init__(
-        self, box: Box, table: SeriesTable, ranges: QueuedSpans | None = None, range_mapping: RangeMapping | None = None
-    ) -> None:
+    def __init__(self, box: Box, table: SeriesTable, ranges: QueuedSpans | None = None) -> None:
         self._box = box
         self._table = table
         self._metrics, self._logs = box.journals["metrics"], box.journals["logs"]
         self._traces, self._steps = box.journals["traces"], box.journals["steps"]
         self._ranges = ranges
-        self._range_mapping = range_mapping
+        self._range_mapping = RangeMapping()
         self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._numbers: dict[tuple[Series, tuple[monitel.Aggregation, ...]], int] = {}  # of definitions of Stats
@@ -103,6 +103,7 @@ class Recorder:
         serial, key_number = key(content)
         if (found := self._stats.get(serial)) is None:
             found = self._new_stats({serial: definition})[serial]
+            self._table.warn()
         number, series = found
         payload = marshal.dumps((number, content), 2)
         finite = series.finite(window.sum)
@@ -124,6 +125,7 @@ class Recorder:
     def define_stats(self) -> None:
         """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
         self._define_stats(open_windows()[1])
+        self._table.warn()
 
     def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
         """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
@@ -197,8 +199,8 @@ class Recorder:
         Args:
             last: Treat all ranges and steps as ended.
         """
-        ranges, mapping = self._ranges, self._range_mapping
-        if ranges is None or mapping is None:
+        ranges = self._ranges
+        if ranges is None:
             return
         ranges.prepare(last=last)
         if self.is_idle and ranges.queued:
@@ -218,7 +220,6 @@ class Recorder:
 
     def _append_spans(self, journal: Journal, kind: int, ended: Sequence[tuple[Any, Any]]) -> int:
         """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
-        assert self._range_mapping is not None
         spans = list[Any]()
         for each in ended:
             try:

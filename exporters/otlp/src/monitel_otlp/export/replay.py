@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -186,9 +185,7 @@ def _folders(dead: Dead) -> list[Folder]:
     return [each for each in (dead.disk, dead.box) if each is not None]
 
 
-def deliver_rejected(
-    dead: Dead, transports: Mapping[str, Transport], *, pauses: Sequence[float] | None = None
-) -> ReplayOutcome:
+def deliver_rejected(dead: Dead, transports: Mapping[str, Transport]) -> ReplayOutcome:
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted.
 
     Raises:
@@ -202,7 +199,7 @@ def deliver_rejected(
             if each.signal not in transports:
                 outcome.offline.add(each.signal)
             elif each.signal not in refusing:
-                answer = _send_rejected(each, transports[each.signal], PAUSES if pauses is None else pauses, stopped)
+                answer = _send_rejected(each, transports[each.signal], stopped)
                 if answer.verdict is Verdict.DELIVERED:
                     left_out = min(answer.rejected, each.items)
                     outcome.delivered += each.items - left_out
@@ -218,10 +215,10 @@ def deliver_rejected(
     return outcome
 
 
-def _send_rejected(request: Rejected, transport: Transport, pauses: Sequence[float], stopped: Event) -> Any:
-    frozen = FrozenRequest(request.signal, request.body, request.items, time.time_ns())
+def _send_rejected(request: Rejected, transport: Transport, stopped: Event) -> Any:
+    frozen = FrozenRequest(request.signal, request.body, request.items)
     answer = transport.send(frozen)
-    for pause in pauses:
+    for pause in PAUSES:
         if answer.verdict is not Verdict.RETRY:
             break
         _wait(stopped, pause, answer)

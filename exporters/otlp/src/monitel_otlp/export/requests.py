@@ -208,15 +208,14 @@ def halves(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     if half:
         return [*items[:half]], [*items[half:]]
     (item,) = items
-    half = item.items // 2
-    first = item._replace(items=half, value=item.value[:half])
-    return [first], [item._replace(number=item.number + half, items=item.items - half, value=item.value[half:])]
+    first, rest = item.split(item.items // 2)
+    return [first], [rest]
 
 
 def split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
     """Split items after the one with a number; one part if that is not among them, or is the last one."""
     for index, item in enumerate(items):
-        if item.number <= last <= item.last and last < last_of(items):
+        if item.number <= last <= item.last and last < items[-1].last:
             if last == item.last:
                 return [items[: index + 1], items[index + 1 :]]
             first, rest = item.split(last + 1 - item.number)
@@ -227,8 +226,3 @@ def split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
 def count(items: Sequence[Item]) -> int:
     """Return the number of items in some records."""
     return sum(item.items for item in items)
-
-
-def last_of(items: Sequence[Item]) -> int:
-    """Return the number of the last item in some records."""
-    return items[-1].number + items[-1].items - 1

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from monitel.os_threads import Event, Lock
-from monitel_otlp.export.requests import count, halves, last_of, split_after
+from monitel_otlp.export.requests import count, halves, split_after
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.threads.worker import Worker
 from monitel_otlp.transport.answer import Answer, Transport, Verdict
@@ -108,7 +108,7 @@ class Outbox:
         if self._encoded is None:
             self._parts[:1] = split_after(self._parts[0], before - 1)
             if (search := self.search) is not None:
-                while search.left > 1 and last_of(self._parts[0]) == search.bad and count(self._parts[0]) > 1:
+                while search.left > 1 and self._parts[0][-1].last == search.bad and count(self._parts[0]) > 1:
                     self.split()
             items = self._parts[0]
             if self.encoder.totals is not None:
@@ -118,7 +118,7 @@ class Outbox:
             if len(self._encoded.body) > REQUEST_BYTES and count(items) > 1:
                 self.split()
                 return self.next(before)
-        self.journal.sending = last_of(self._parts[0])
+        self.journal.sending = self._parts[0][-1].last
         return self._parts[0], self._encoded
 
     def split(self) -> None:
@@ -129,7 +129,7 @@ class Outbox:
     def settle(self, delivered: int, **dropped: int) -> None:
         """Note the outcome of the items that are sent now, in one step with the totals."""
         assert self._encoded is not None
-        last = last_of(self._parts[0])
+        last = self._parts[0][-1].last
         with self.journal.lock:
             if self.encoder.totals is not None:
                 self.encoder.totals.commit(last, self._encoded.draft)
@@ -142,7 +142,7 @@ class Outbox:
     def join(self) -> None:
         """Send what is left of a request with a rejected item at once."""
         if self.search is not None:
-            number = sum(last_of(part) <= self.search.end for part in self._parts)
+            number = sum(part[-1].last <= self.search.end for part in self._parts)
             self._parts[:number] = [[item for part in self._parts[:number] for item in part]]
 
     def give_back(self) -> None:
@@ -336,7 +336,7 @@ class Sender:
             return None
         began = time.perf_counter()
         try:
-            request = FrozenRequest(self.signal, encoded.body, count(items), time.time_ns())
+            request = FrozenRequest(self.signal, encoded.body, count(items))
             answer = self._transport.send(request, remaining)
         except Exception as error:  # counts as a failed attempt
             answer = Answer(Verdict.RETRY, type(error).__name__, answered=False)
@@ -379,14 +379,14 @@ class Sender:
             False if the items are to be settled as rejected.
         """
         if outbox.search is None:
-            outbox.search = _Search(last_of(items))
+            outbox.search = _Search(items[-1].last)
         search, number = outbox.search, count(items)
         search.left -= 1
         self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
         if number < 2 or search.left < 1 or self._is_hopeless or 0 < number <= answer.rejected:  # noqa: PLR2004  halves
             search.has_rejected, search.bad = True, 0
             return False
-        search.bad = last_of(items)
+        search.bad = items[-1].last
         outbox.split()
         return True
 

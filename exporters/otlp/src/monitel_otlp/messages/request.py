@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -45,36 +45,16 @@ class FrozenRequest:
         signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
         body: The protobuf message, not compressed.
         items: Number of recorded items (windows, log records, spans) in this request.
-        created_ns: Time of encoding, Unix ns.
-        weights: For each metric point, log record or span of the message, in order, the number of items that end with
-            it, as ``array("I").tobytes()``. If empty, each number is 1, or 0 if ``items`` is 0; a rejected request
-            has fewer items than records if the backend has stored a part of it.
-        synthetic: Number of spans that the pipeline has made itself. They are not items.
-        idle: True if it holds only metrics of the pipeline itself, which are not written to disk.
     """
 
     signal: str
     body: bytes
     items: int
-    created_ns: int
-    weights: bytes = b""
-    synthetic: int = 0
-    idle: bool = False
 
     def message(self) -> Message:
         """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request
-
-
-class UnfinishedRequest(NamedTuple):
-    """A request under construction; the fields are those of :class:`FrozenRequest`."""
-
-    signal: str
-    body: bytes
-    items: int
-    weights: bytes
-    synthetic: int
 
 
 #: Field names from a request down to its records.

@@ -100,6 +100,7 @@ class SeriesTable:
         self._series: dict[Hashable, Series] = {}
         self._series_of_name: Counter[Hashable] = Counter()
         self._overflowing: set[Hashable] = set()
+        self._unreported: list[str] = []  # names of series in it that are not logged yet
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
@@ -144,13 +145,17 @@ class SeriesTable:
     def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
         description = describe("logged number", name, metric)
         definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
-        return self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
+        series = self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
+        self.warn()
+        return series
 
     def _new_of_counter(self, key: Hashable, metric: str, counter: monitel.Counter) -> Series:
         description = describe("counter", counter.name, metric, counter.description)
         definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
         definition = self._counter_definitions.setdefault(metric, definition)
-        return self._new(key, ("counter", metric), metric, definition, {**self._attributes, **counter.attributes})
+        series = self._new(key, ("counter", metric), metric, definition, {**self._attributes, **counter.attributes})
+        self.warn()
+        return series
 
     def _new(
         self,
@@ -160,22 +165,25 @@ class SeriesTable:
         definition: monitel.StatDefinition,
         attributes: Mapping[str, Any],
     ) -> Series:
-        overflows = False
         with self._lock:
             if key not in self._series and self._series_of_name[owner] >= self._limit:
                 attributes = {**self._attributes, _OVERFLOW: True}
                 key = owner, typed_items(attributes)
-                overflows = owner not in self._overflowing
-                self._overflowing.add(owner)
+                if owner not in self._overflowing:
+                    self._overflowing.add(owner)
+                    self._unreported.append(definition.name)
             # May destruct a Stat with the same key.
             plain: dict[str, Any] = plain_attributes(dict(attributes))
             created = Series(name, definition, plain, tuple(key_values(plain)))
             series = self._series.setdefault(key, created)
             if series is created:
                 self._series_of_name[owner] += 1
-        if overflows:
+        return series
+
+    def warn(self) -> None:
+        """Log the names that have reached the limit. :meth:`of_stat`, called with a lock held, leaves it to others."""
+        while self._unreported:
             _log.warning(
                 "%r has more than %d sets of attributes: further sets are sent as one series with %s=true",
-                *(definition.name, self._limit, _OVERFLOW),
+                *(self._unreported.pop(), self._limit, _OVERFLOW),
             )
-        return series

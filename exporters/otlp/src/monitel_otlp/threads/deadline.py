@@ -35,19 +35,18 @@ class Job(Generic[_Result]):
             self._error = error
         self._done.set()
 
-    def result(self, seconds: float, late: str | None = None) -> _Result:
+    def result(self, seconds: float) -> _Result:
         """Return what the function returns.
 
         Args:
             seconds: The limit of time.
-            late: Text of the exception if the time is over.
 
         Raises:
             TimeoutError: The function has not ended in time.
             Exception: What it has raised.
         """
         if not self._done.wait(seconds):
-            raise TimeoutError(late or f"no answer within {seconds:g} s")
+            raise TimeoutError(f"no answer within {seconds:g} s")
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # the function has returned

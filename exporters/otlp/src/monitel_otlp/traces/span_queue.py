@@ -179,11 +179,11 @@ class Identified(Opened):
         self.parent_id = parent_id
         self.remote = remote
 
-    def context(self, outside: Context | None = None) -> Context:
-        """Return a context with this span: ``outside``, by default the current context, with its ids."""
+    def context(self) -> Context:
+        """Return the current context with this span, as its ids."""
         trace_id, span_id = int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big")
         ids = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        return set_span_in_context(NonRecordingSpan(ids), outside)
+        return set_span_in_context(NonRecordingSpan(ids))
 
 
 class Ended(NamedTuple):

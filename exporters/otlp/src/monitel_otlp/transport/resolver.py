@@ -12,8 +12,6 @@ from monitel.fork import register_at_fork
 from monitel.os_threads import Event, Lock, SimpleQueue, Thread, current_thread, start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     #: Result of ``getaddrinfo``: family, type, protocol, canonical name, socket address.
     Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
@@ -38,13 +36,9 @@ class Resolver:
 
     A lookup cannot be interrupted. If it hangs, its thread is abandoned after a second and replaced by a new one. At
     most three threads are abandoned at a time.
-
-    Args:
-        getaddrinfo: The blocking function; by default :func:`socket.getaddrinfo`.
     """
 
-    def __init__(self, getaddrinfo: Callable[..., Any] | None = None) -> None:
-        self._getaddrinfo = getaddrinfo
+    def __init__(self) -> None:
         self._lock = Lock()
         self._queue: SimpleQueue[_Lookup] = SimpleQueue()
         self._pending: dict[tuple[str, int], _Lookup] = {}
@@ -137,7 +131,7 @@ class Resolver:
                 return
 
     def _resolve(self, host: str, port: int) -> Found:
-        found: Found = (self._getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
+        found: Found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return found
 
 

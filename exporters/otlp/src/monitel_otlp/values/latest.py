@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.step import first_step
 from monitel_otel.names import NAMES
+from monitel_otlp.record import STEP_TIME
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.values.run_values import Progress, Value
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from monitel_otlp.metrics.series import Series
     from monitel_otlp.values.run_values import Scalar
 
-STEP_TIME = "training.step.duration"
 STEPS = ("training.steps", "training.steps.skipped")
 
 _RANK, _OVERFLOW = "training.rank", "otel.metric.overflow"
