@@ -85,13 +85,12 @@ class Context:
 class _File:
     """The file of a page that is not mapped. It is opened for each copy: a descriptor that is kept may be reused."""
 
-    def __init__(self, path: str | PathLike[str], folder: int | None, status: os.stat_result) -> None:
+    def __init__(self, path: str | PathLike[str], status: os.stat_result) -> None:
         self._path = path
-        self._folder = folder
         self._identity = status.st_dev, status.st_ino
 
     def write(self, content: bytes) -> None:
-        descriptor = os.open(self._path, _COPY, dir_fd=self._folder)
+        descriptor = os.open(self._path, _COPY)
         try:
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) == self._identity:
@@ -103,7 +102,7 @@ class _File:
 _opened: tuple[str, _File | None] | None = None  # the path, and the file if it is not mapped
 
 
-def open_page(path: str | PathLike[str], *, mapped: bool = True, dir_fd: int | None = None) -> None:
+def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
     """Create the file of a page, and write this process's context to it from now on.
 
     Waits that are in progress are included. A page that was open before is closed; its file stays.
@@ -114,7 +113,6 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True, dir_fd: int | N
             instruction. Only for file systems in memory (tmpfs, ramfs): on a disk, writing to mapped memory can stop
             a thread for as long as the disk is busy. The file may be removed, but must not be made shorter: the next
             step would end this process with SIGBUS. False: :func:`beat` writes the file, so it is as old as the beat.
-        dir_fd: Descriptor of the folder to which ``path`` is relative. If the page is not mapped, it must stay open.
 
     Raises:
         OSError: The file cannot be created, or there is no space for it; nothing is left then.
@@ -133,13 +131,13 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True, dir_fd: int | N
         >>> path.unlink()
     """
     global _opened
-    descriptor = os.open(path, _CREATE, 0o600, dir_fd=dir_fd)
+    descriptor = os.open(path, _CREATE, 0o600)
     try:
         os.fchmod(descriptor, 0o600)  # whatever the umask is
         _write(descriptor, bytes(PAGE_BYTES))  # allocates: a page without space would end the process with SIGBUS
         close_page()
         _writer.open(descriptor if mapped else -1, _MAGIC, step.get_step(), _window.set_step)
-        _opened = os.fspath(path), None if mapped else _File(path, dir_fd, os.fstat(descriptor))
+        _opened = os.fspath(path), None if mapped else _File(path, os.fstat(descriptor))
         step._set_with(_writer.set_step)
         wait_counter._mirror(_writer.enter_wait, _writer.leave_wait)
         if not mapped:
@@ -147,7 +145,7 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True, dir_fd: int | N
     except BaseException:
         close_page(path)
         with suppress(OSError):
-            os.unlink(path, dir_fd=dir_fd)
+            os.unlink(path)  # noqa: PTH108  the path may be bytes
         raise
     finally:
         os.close(descriptor)

@@ -285,21 +285,14 @@ class Box:
                 flush()
             except Exception as error:
                 self._warn_once(f"flush {flush!r}", "a source of the black box failed: %r", error)
-        if self.folder is not None:
-            is_there = self.folder.is_there() and self._lock is not None and not self._lock.is_lost
-            if not is_there:
-                self._lose("its folder was removed, or the application has closed its descriptors")
-        if self.folder is not None:
-            self.problem = ""
-            if self.room.memory and self.room.problem:  # without one, the memory is older than the box
-                self._report("box", OSError(self.room.problem))
+        self._check_box()
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
-            position, windows, failure = metrics.next, (b"", ()), None
+            position, failure = metrics.next, None
             try:
                 windows = self.open_windows()
             except Exception as error:  # it is logged without the lock
-                failure = error
+                windows, failure = (b"", ()), error
             metrics.keep_from = min(metrics.keep_from, position)
         if failure is not None:
             self._warn_once("open windows", "the black box has no open windows: %r", failure)
@@ -315,6 +308,16 @@ class Box:
             for journal in self.journals.values():
                 journal.truncate(disk=False)
             context_page.beat()
+
+    def _check_box(self) -> None:
+        if self.folder is None:
+            return
+        if not self.folder.is_there() or self._lock is None or self._lock.is_lost:
+            self._lose("its folder was removed, or the application has closed its descriptors")
+            return
+        self.problem = ""
+        if self.room.memory and self.room.problem:  # without one, the memory is older than the box
+            self._report("box", OSError(self.room.problem))
 
     def _read(self, name: str, source: Callable[[], Any]) -> Any:
         """Return a part of the snapshot; None if it fails, which is logged once."""
@@ -409,12 +412,11 @@ class Box:
         if self.spool is None:
             return
         journals = [*self.journals.values()]
-        if self.disk is not None:
-            self._try(self._open_disk)
-        done = [self._try(self._do_jobs), *(self._try(on_disk.load, each) for each in journals)]
+        done = [self.disk is None or self._try(self._open_disk), self._try(self._do_jobs)]
+        done += [self._try(on_disk.load, each) for each in journals]
         done += [self._try(self._move_old, each, after_s) for each in journals]
         if self.disk is not None:
-            is_noted = self._try(self._note_disk)
+            is_noted = self._try(self._note_disk, self.disk)
             if is_noted or self.folder is not None:  # else a collector would deliver again what is removed
                 done += [self._try(self._remove_settled, each) for each in journals]
             done += [is_noted, self._try(self._limit_disk)]
@@ -444,9 +446,8 @@ class Box:
         on_disk.seal(journal, after_s)
         on_disk.move(journal, self._open_disk, after_s)
 
-    def _note_disk(self) -> None:
-        assert self.disk is not None
-        self.names.copy(self.disk)
+    def _note_disk(self, folder: Folder) -> None:
+        self.names.copy(folder)
         self._disk_slots[POSITION].write(self._position())
         self._write_totals(self._disk_slots)
 
@@ -479,6 +480,8 @@ class Box:
         if not closed.path.exists():
             return False
         folder = Folder.open(closed.path)
+        if self._disk_lock is not None:
+            self._disk_lock.close()
         lock = Lock.take(folder) if folder.is_same(closed) else None
         if lock is None:
             folder.close()
@@ -486,15 +489,15 @@ class Box:
         self.disk, self._disk_lock = folder, lock
         for journal in self.journals.values():
             journal.disk = journal.disk and folder
-        self._fill_disk(folder)
+        self._use_disk(folder)
         return True
 
+    def _use_disk(self, folder: Folder) -> None:
+        self._disk_slots, self._noted = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}, None
+
     def _fill_disk(self, folder: Folder) -> None:
-        self.names.copy(folder)
-        self._noted = None
-        self._disk_slots = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}
-        self._disk_slots[POSITION].write(self._position())
-        self._write_totals(self._disk_slots)
+        self._use_disk(folder)
+        self._note_disk(folder)
 
     def spill(self, timeout: float) -> bool:
         """Move what no sender reads to the spool folder, do the jobs of :meth:`on_disk`, and wait for both.

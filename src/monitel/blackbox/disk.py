@@ -37,7 +37,7 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
             journal._active = None
 
 
-def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> int:
+def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> None:
     """Move segments to the disk, oldest first: those that are as old as that, or all of them if memory is short.
 
     Args:
@@ -45,13 +45,9 @@ def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float 
         open_disk: Called when something is to be moved; returns the folder.
         older_than_s: Age in seconds.
 
-    Returns:
-        The number of bytes.
-
     Raises:
         OSError, FolderError: They cannot be written, and stay in memory.
     """
-    moved = 0
     while journal.reader != "nobody":
         with journal.lock:
             waiting = (each for each, _ in journal.unsettled() if each.where != DISK and each is not journal._active)
@@ -65,13 +61,12 @@ def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float 
             data = bytes(segment.buffer[HEAD.size : segment.end])
         try:
             journal.disk = open_disk()
-            moved += _append(journal, journal.disk, segment, data)
+            _append(journal, journal.disk, segment, data)
         finally:
             journal._moving = None
-    return moved
 
 
-def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> int:
+def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> None:
     tail = journal._tail
     is_new = tail is None or tail.next != segment.first or tail.end + len(data) > _LARGEST
     if tail is None or is_new:
@@ -94,7 +89,7 @@ def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> in
             journal._tail = None
             if is_new:
                 disk.unlink(tail.name)
-            return 0
+            return
         at = journal.segments.index(segment)
         tail.next, tail.end = segment.next, tail.end + len(data)
         if is_new:
@@ -103,11 +98,14 @@ def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> in
         journal.segments.remove(segment)
         journal._tail = tail if journal.loading is not tail and tail.buffer is None else None
     journal._discard(segment)
-    return len(data)
 
 
 def load(journal: Journal) -> bool:
-    """Load the segment that a sender waits for; return True if there is one. The file does not grow any more."""
+    """Load the segment that a sender waits for; return True if there is one. The file does not grow any more.
+
+    Raises:
+        OSError: The file cannot be read now. The sender still waits.
+    """
     segment = journal.loading
     if segment is None or journal.disk is None:
         return False
@@ -138,7 +136,7 @@ def adopt(journal: Journal, settled: int, holes: Iterable[tuple[int, int]] = (),
     Args:
         journal: A new journal.
         settled: Number of the last item that is settled.
-        holes: Items that were dropped, and are not sent, as :meth:`Journal.holes` returns them.
+        holes: Items that were dropped, and are not sent, as :meth:`Journal.holes` returns them, perhaps several times.
         following: The number after the last item, if something else than the segments shows it.
 
     Raises:
@@ -148,7 +146,12 @@ def adopt(journal: Journal, settled: int, holes: Iterable[tuple[int, int]] = (),
     ends = [settled + 1, following, *(each.next for each in found)]
     found.sort(key=lambda each: (each.first, -each.next))
     with journal.lock:
-        journal._holes = [(max(first, settled + 1), end) for first, end in holes if end > settled + 1]
+        journal._holes = []
+        for first, end in sorted((max(first, settled + 1), end) for first, end in holes if end > settled + 1):
+            if journal._holes and first <= journal._holes[-1][1]:
+                first, latest = journal._holes.pop()  # noqa: PLW2901
+                end = max(end, latest)  # noqa: PLW2901
+            journal._holes.append((first, end))
         journal.segments, reached = [], 0
         for each in found:
             for first, end in journal._holes:

@@ -35,14 +35,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-STAT, NUMBER, COUNTER = "stat", "number", "counter"
+STAT, NUMBER = "stat", "number"
 
 
 class Definition(NamedTuple):
     """A series, as windows, numbers and readings refer to it by its number in the names.
 
     Attributes:
-        kind: ``"stat"``, ``"number"`` or ``"counter"``.
+        kind: ``"stat"`` or ``"number"``.
         metric: The name of its metric.
         name: The name that the application gave it.
         unit: UCUM unit.

@@ -136,7 +136,7 @@ class Journal:
         self._spare: Segment | None = None
         self._serials = count(1)
         self._is_rolling = self._is_excessive = False
-        self._pinned = 0  # the last item that is being sent: its segment is not dropped
+        self._pinned = 0  # the last item that is being sent: no segment up to it is dropped
         self._moving: Segment | None = None  # is written to the disk, and not dropped either
         self._tail: Segment | None = None  # the file on the disk that still grows
         self._cursor: tuple[Segment, int, int] | None = None
@@ -323,7 +323,7 @@ class Journal:
             most_bytes: Bytes of their values at most, if there is more than one.
 
         Returns:
-            None if there are none, or if they must be loaded from the disk, or moved to it, first.
+            An empty list if there are none, or if they must be loaded from the disk, or moved to it, first.
         """
         while True:
             with self.lock:
@@ -496,7 +496,10 @@ class Journal:
                     break
             if found is None:
                 return False
-            self.load(found)
+            try:
+                self.load(found)
+            except OSError:  # the limit holds nevertheless, without the totals of these items
+                found.buffer, found.end = b"", 0
         if self.fold is not None:
             with suppress(OSError):  # the file is removed because there is no room
                 self.before_remove()
@@ -506,7 +509,7 @@ class Journal:
     def _is_free(self, segment: Segment) -> bool:
         if segment in {self._active, self._moving}:
             return False
-        is_sent = segment.first <= self._pinned < segment.next
+        is_sent = segment.first <= self._pinned  # it, or one before it in the same request
         return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
 
     def _drop(self, found: Segment, reason: str) -> None:
@@ -515,16 +518,23 @@ class Journal:
             if self.fold is not None:
                 self.fold.drop(first, found.next, self.items(found, first))
             self._dropped[reason] += found.next - first
-            self._holes.append((first, found.next))
+            if self._holes and self._holes[-1][1] == first:
+                self._holes[-1] = self._holes[-1][0], found.next
+            else:
+                self._holes.append((first, found.next))
         self.segments.remove(found)
 
     def load(self, segment: Segment) -> None:
-        """Load a segment on the disk, which may hang. Its file does not grow any more."""
+        """Load a segment on the disk, which may hang. Its file does not grow any more; one that is missing is a hole.
+
+        Raises:
+            OSError: The file cannot be read now.
+        """
         with self.lock:
             if segment is self._tail:
                 self._tail = None
         content = b""
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             content = self.disk.read(segment.name) if self.disk is not None else b""
         with self.lock:
             segment.buffer, segment.end = content, len(content)

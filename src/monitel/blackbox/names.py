@@ -6,6 +6,7 @@ import marshal
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from monitel.blackbox.record import FRAME, load
 from monitel.os_threads import RLock
@@ -23,15 +24,17 @@ class Names:
 
     Args:
         identity: The value with number 0.
-        folder: The box, if there is one.
+
+    Attributes:
+        folder: The box; None without one.
     """
 
-    def __init__(self, identity: Any, folder: Folder | None = None) -> None:
-        self.folder = folder
+    def __init__(self, identity: Any) -> None:
+        self.folder: Folder | None = None
         self._lock = RLock()
         self._numbers: dict[Hashable, int] = {}
         self._records: list[bytes] = []
-        self._written: dict[Folder, tuple[int, int]] = {}  # records and bytes in the file of a folder
+        self._written = WeakKeyDictionary[Any, tuple[int, int]]()  # records and bytes in the file of a folder
         self.define(None, identity)
 
     def define(self, key: Hashable, value: Any) -> int:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.box import process_facts
+from monitel.blackbox.box import process_facts, process_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["Owner", "this_process"]
-
-_EXITING = 0x4  # flag of a process that has released its locks, or is about to
 
 
 class Owner(NamedTuple):
@@ -51,24 +47,15 @@ class Owner(NamedTuple):
 
     def is_running(self, viewer: Owner) -> bool:
         """Return True if the process certainly runs, from the view of another process."""
-        return self.is_near(viewer) and _start_time(self.pid) == self.start
+        return self.is_near(viewer) and process_start(int(self.pid)) == self.start
 
     def has_ended(self, viewer: Owner) -> bool:
         """Return True if the process has certainly ended, from the view of another process."""
         if self.boot != viewer.boot:
             return self.host == viewer.host  # the machine has been restarted
-        return self.is_near(viewer) and _start_time(self.pid) != self.start
+        return self.is_near(viewer) and process_start(int(self.pid)) != self.start
 
 
 def this_process() -> Owner:
     """Return the identity of this process."""
     return Owner.of(process_facts())
-
-
-def _start_time(pid: str) -> str | None:
-    """Return the start time of a process, in ticks since the boot; None if the process has ended, or is ending."""
-    with suppress(OSError, ValueError, IndexError):
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        state, *fields = line.rpartition(")")[2].split()  # the name of the command may contain any character
-        return None if state in {"Z", "X"} or int(fields[5]) & _EXITING else fields[18]
-    return None

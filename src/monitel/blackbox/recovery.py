@@ -35,9 +35,9 @@ from monitel.blackbox.box import (
     process_start,
 )
 from monitel.blackbox.folder import Folder, FolderError, Lock
-from monitel.blackbox.journal import Journal
+from monitel.blackbox.journal import CORRUPT, Journal
 from monitel.blackbox.names import read_names
-from monitel.blackbox.record import HEAD, JOURNALS, WINDOW, Item, first_of, load, pack_file, scan
+from monitel.blackbox.record import JOURNALS, WINDOW, Item, pack_file
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile, read_slots
 from monitel.window_bytes import key, split
@@ -45,11 +45,10 @@ from monitel.window_bytes import key, split
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Dead", "Record", "Snapshot", "claim", "is_alive", "look", "processes", "read_snapshot", "sweep"]
+__all__ = ["Dead", "Snapshot", "claim", "is_alive", "processes", "read_snapshot", "spool_of", "sweep"]
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
-_CORRUPT = ".corrupt"
 
 
 class Snapshot(NamedTuple):
@@ -71,22 +70,6 @@ class Snapshot(NamedTuple):
     windows: bytes
     window_names: tuple[int, ...]
     values: dict[str, Any]
-
-
-class Record(NamedTuple):
-    """The record of a process that runs or has ended, for inspection.
-
-    Attributes:
-        names: The definitions; number 0 describes the process.
-        snapshot: The newest snapshot; None if there is none.
-        page: The page; None if there is none.
-        items: The items of each journal that are not settled, oldest first.
-    """
-
-    names: list[Any]
-    snapshot: Snapshot | None
-    page: context_page.Context | None
-    items: dict[str, list[Item]]
 
 
 def processes(root: Path | None, spool: Path | None) -> list[str]:
@@ -143,43 +126,10 @@ def is_alive(folder: Folder) -> bool:
         return False
     if int(match[1]) == os.getpid():
         return is_mine(name)
-    names, _ = read_names(folder)
-    if names and any(names[0].get(key) != process_facts()[key] for key in ("boot", "namespace")):
+    names, facts = read_names(folder)[0], process_facts()
+    if names and any(names[0].get(key) != facts[key] for key in ("boot", "namespace")):
         return False  # its process id means another process here
     return process_start(int(match[1])) == match[2]
-
-
-def look(folder: Folder) -> Record:
-    """Read a record. Nothing is changed, and the process may be running.
-
-    Args:
-        folder: A box or a spool folder. The items of a process that has both are those of both.
-
-    Raises:
-        OSError: A file is a link, or belongs to another user.
-        ValueError, TypeError, EOFError: The checksum of a file is right, and its content is senseless.
-    """
-    names, _ = read_names(folder)
-    position: dict[str, int] = read_slots(folder, POSITION)[1] or {}
-    page = None
-    with suppress(FileNotFoundError):
-        page = context_page.read_page(folder.read(PAGE))
-    items = {name: [*_unsettled(folder, name, position.get(name, 0))] for name in JOURNALS}
-    return Record(names, read_snapshot(folder), page, items)
-
-
-def _unsettled(folder: Folder, journal: str, settled: int) -> Iterator[Item]:
-    files = []
-    for name in folder.names():
-        if re.fullmatch(rf"{journal}-\d+\.(log|end)", name) and (name.endswith(".log") or folder.has(ENDED)):
-            with suppress(FileNotFoundError):  # a running process has removed it
-                content = folder.read(name)
-                files.append((first_of(content), content))
-    for first, content in sorted(files):
-        for part in scan(content, HEAD.size, len(content), first) if first else ():
-            if part.number > settled:
-                settled = part.number + part.items - 1
-                yield Item(part.number, part.items, part.kind, load(content[part.begin : part.end]))
 
 
 def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
@@ -187,14 +137,15 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
 
     Args:
         root: Folder of the boxes; None for none.
-        spool: Folder of the spools, unless the box names another one; None for none.
+        spool: Folder of the spools, unless the one that the box names exists; None for none.
         name: The name of the record.
 
     Returns:
         None if there is none, the process runs, or another collector has it.
 
     Raises:
-        OSError, FolderError: It cannot be read. What is senseless gets another name, so that it is reported once.
+        OSError, FolderError: It cannot be read, or is of another version. What is senseless gets another name, so that
+            it is reported once.
     """
     if NAME.fullmatch(name) is None:
         return None
@@ -204,7 +155,7 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
         box = _take(root, name, folders, locks)
         if box is not None:
             names, _ = read_names(box)
-            spool = Path(names[0]["spool"]) if names and names[0]["spool"] else spool
+            spool = spool_of(names, spool)
         disk = _take(spool, name, folders, locks)
         if box is not None or disk is not None:
             dead = Dead(box, disk, locks, spool)
@@ -217,14 +168,20 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
     except Exception as error:
         for folder in folders:
             with suppress(OSError):
-                folder.path.rename(folder.path.with_name(name + _CORRUPT))
-        raise FolderError(f"it is senseless, and set aside as {name}{_CORRUPT}: {error!r}") from error
+                folder.path.rename(folder.path.with_name(name + CORRUPT))
+        raise FolderError(f"it is senseless, and set aside as {name}{CORRUPT}: {error!r}") from error
     finally:
         for lock in locks:
             lock.close()
         for folder in folders:
             folder.close()
     return None
+
+
+def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
+    """Return the folder of the spools of a process, from its names, if it exists here; else the given one."""
+    recorded = names[0].get("spool") if names else None
+    return Path(recorded) if recorded and Path(recorded).is_dir() else given
 
 
 class _Taken(Exception):  # noqa: N818  it is not an error
@@ -256,15 +213,21 @@ class Dead:
         journals: Readable like those of this process; those that the process had no reader for have nothing to send.
         box: The box; None if there is none.
         disk: The spool folder; None if there is none.
+        spool: The folder in which :meth:`move` makes it; None for none.
+
+    Raises:
+        FolderError: The record is of another version.
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, locks: list[Lock], spool: Path | None) -> None:
         folders = [each for each in (box, disk) if each is not None]
-        self.box, self.disk, self._locks, self._spool = box, disk, locks, spool
+        self.box, self.disk, self._locks, self.spool = box, disk, locks, spool
         self.name = folders[0].path.name
         self.names, self._names_content = read_names(*folders)
         if not self.names:
             raise ValueError("no file describes its process")
+        if (version := self.names[0].get("version")) != VERSION:
+            raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
         self.snapshot = None if box is None else read_snapshot(box)
         self.page: context_page.Context | None = None
         with suppress(FileNotFoundError):
@@ -272,6 +235,8 @@ class Dead:
         positions: list[dict[str, int]] = [read_slots(each, POSITION)[1] or {} for each in folders]
         totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
         self.totals: tuple[int, Any, dict[str, list[tuple[int, int]]]] = max(totals, key=lambda each: each[0])
+        holes = {name: [hole for each in totals for hole in each[2].get(name, ())] for name in JOURNALS}
+        self.totals = *self.totals[:2], holes
         self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
         self._room = Room()
         self._room.box = box
@@ -281,7 +246,7 @@ class Dead:
             journal.disk, journal.before_remove = disk, self._note_removal
             settled = max(each.get(name, 0) for each in positions)
             settled = max(settled, self.totals[0]) if name == "metrics" else settled
-            self._adopt(name, settled, self.totals[2].get(name, []))
+            self._adopt(name, settled, holes[name])
         self.journals["metrics"].sending = max(each.get(SENDING, 0) for each in positions)
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
@@ -326,7 +291,7 @@ class Dead:
             later = self.items("metrics", self.snapshot.position)
             closed = {key(item.value[1]) for item in later if item.kind == WINDOW}
             for name, (each, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
-                if each not in closed:
+                if name >= 0 and each not in closed:  # else its definition is not known
                     yield name, content
 
     def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
@@ -373,12 +338,17 @@ class Dead:
         return *metrics.fold.plain(), {name: journal.holes() for name, journal in self.journals.items()}
 
     def tend(self) -> None:
-        """Load what senders wait for, and remove what is settled, unless the totals cannot be written."""
+        """Remove what is settled, unless the totals cannot be written, and load what senders wait for.
+
+        Raises:
+            OSError: A file cannot be read now. Nothing is lost.
+        """
         for journal in self.journals.values():
-            on_disk.load(journal)
             with suppress(OSError):
                 journal.truncate(disk=True)
                 journal.truncate(disk=False)
+        for journal in self.journals.values():
+            on_disk.load(journal)
 
     def move(self) -> None:
         """Move the box to its spool folder, to be delivered later.
@@ -389,10 +359,10 @@ class Dead:
         if self.box is None:
             return
         if self.disk is None:
-            if self._spool is None:
+            if self.spool is None:
                 raise FolderError("there is no spool folder")
             self.disk, lock = make_shown(
-                self._spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
+                self.spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
             )
             self._locks.append(lock)
         else:  # the process has made it before its last definitions

@@ -104,7 +104,9 @@ def map_file(descriptor: int, size: int) -> Any:
     number = os.dup(descriptor)  # the lowest free one, which the mapping gets
     os.close(number)
     mapping = _Mapping(descriptor, size)
-    mapping.own = number, os.fstat(descriptor)
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(number), status := os.fstat(descriptor)):  # no other thread was faster
+            mapping.own = number, status
     return mapping
 
 

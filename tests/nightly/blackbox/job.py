@@ -176,9 +176,9 @@ class Job:
     def _note_snapshots(self, box: Box, history: HistoryWriter) -> None:
         plain = box.snapshot
 
-        def snapshot() -> None:
+        def snapshot(timeout: float = 1.0) -> None:
             now_ns = time.monotonic_ns()
-            plain()
+            plain(timeout)
             history.set(left_out=min(1, box.left_out), snapshot_ns=now_ns)
 
         box.snapshot = snapshot  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ import monitel.blackbox.journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import claim, is_alive, look, processes, read_snapshot, sweep
+from monitel.blackbox.recovery import Dead, claim, is_alive, processes, read_snapshot, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +68,10 @@ class Place:
     def folder(self, name: str) -> Folder:
         """Open the box with a name."""
         return Folder.open(self.root / name)
+
+    def events(self, name: str, journal: str = "logs") -> list[Any]:
+        """Return the numbers of the events in a box, whose process may run."""
+        return [item.value[1] for item in Dead(self.folder(name), None, [], None).items(journal)]
 
     def collect(self, name: str) -> list[Any] | None:
         """Return the events in the record of an ended process, and remove it; None if it cannot be claimed."""
@@ -155,8 +159,7 @@ def test_forked_child_does_not_touch_the_record_of_its_parent(tmp_path: Path) ->
         assert [1, 2] == pool.map(abs, [-1, -2])
     assert [box.name] == processes(place.root, None)
     emit(box, *range(100, 200))
-    items = look(place.folder(box.name)).items["logs"]
-    assert [*range(200)] == [item.value[1] for item in items]
+    assert [*range(200)] == place.events(box.name)
     assert Lock.is_held(place.folder(box.name))
 
 
@@ -290,7 +293,7 @@ def test_removed_box_is_made_again(tmp_path: Path) -> None:
     box.snapshot()
     emit(box, *range(20, 30))
     assert 20 == box.left_out
-    assert [*range(20, 30)] == [item.value[1] for item in look(place.folder(box.name)).items["logs"]]
+    assert [*range(20, 30)] == place.events(box.name)
     assert box.close(5.0)
     assert [*range(30)] == place.collect(box.name)
 
@@ -363,10 +366,10 @@ def test_wall_clock_may_jump(tmp_path: Path) -> None:
         time.time_ns = lambda hours=hours: plain() + hours * 3600 * 10**9  # type: ignore[misc]
         emit(box, number)
         box.snapshot()
-    record = look(place.folder(box.name))
-    assert [0, 1, 2, 3] == [item.value[1] for item in record.items["logs"]]
-    assert record.snapshot is not None
-    assert record.snapshot.time_ns < plain() - 364 * 24 * 3600 * 10**9
+    assert [0, 1, 2, 3] == place.events(box.name)
+    snapshot = read_snapshot(place.folder(box.name))
+    assert snapshot is not None
+    assert snapshot.time_ns < plain() - 364 * 24 * 3600 * 10**9
 
 
 @alone
@@ -423,9 +426,7 @@ def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     killed_after(lambda: emit(place.box(), 1))
     (name,) = processes(place.root, place.spool)
     (place.root / name / "metrics-000000000000001.end").write_bytes(b"half")
-    assert {"metrics": 0, "logs": 1} == {
-        k: len(v) for k, v in look(place.folder(name)).items.items() if k in {"metrics", "logs"}
-    }
+    assert ([], [1]) == (place.events(name, "metrics"), place.events(name))
     dead = claim(place.root, place.spool, name)
     assert dead is not None
     dead.end({"logs": [(EVENT, ("process.died", 2))]})

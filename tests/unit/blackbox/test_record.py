@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import marshal
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.checks import warnings_with
 
+from monitel import set_step
+from monitel.blackbox import box as box_module
+from monitel.blackbox import folder
 from monitel.blackbox.box import Box
-from monitel.blackbox.folder import Folder
+from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import claim, look, read_snapshot
+from monitel.blackbox.recovery import Dead, claim, read_snapshot
+from monitel.context_page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,8 +45,8 @@ def test_journal_without_an_endpoint_is_on_disk_after_a_spill(make: Callable[...
     box.journals["logs"].reader = "disk"
     box.start()
     assert box.spill(30.0)
-    record = look(Folder.open(tmp_path / "spool" / box.name))
-    assert ["first"] == [item.value for item in record.items["logs"]]
+    record = Dead(None, Folder.open(tmp_path / "spool" / box.name), [], None)
+    assert ["first"] == [item.value for item in record.items("logs")]
     assert (box.name, str(tmp_path / "spool")) == (record.names[0]["name"], record.names[0]["spool"])
     assert box.name.endswith("-0123abcd")
     assert 1 == box.journals["logs"].account().on_disk
@@ -51,7 +57,7 @@ def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], tm
     box = make(off=("logs",))
     assert box.spill(30.0)
     box.tend_disk(0.0)
-    assert ["first"] == [item.value for item in look(Folder.open(tmp_path / "boxes" / box.name)).items["logs"]]
+    assert b"first" in Folder.open(tmp_path / "boxes" / box.name).read("logs-1.log")
     assert not (tmp_path / "spool").exists()
     assert 0 == box.journals["logs"].account().recorded
     box.abandon()  # as if the process had been killed
@@ -91,3 +97,66 @@ def test_box_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: pytest
     assert 1 == box.left_out == len(warnings_with(caplog, "does not survive a kill"))
     assert box.close(10.0)
     assert 1 == box.journals["logs"].account().on_disk
+
+
+def test_page_on_a_disk_has_the_step(make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written with each snapshot, without a mapping."""
+    monkeypatch.setattr(folder, "_MEMORY", set())
+    box = make()
+    set_step(7)
+    box.snapshot()
+    assert box.folder is not None
+    assert 7 == read_page(box.folder.read("page")).step
+
+
+def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on the disk is loaded, and removed when it is settled."""
+    box, plain = make(), Folder.open_file
+    logs, metrics = box.journals["logs"], box.journals["metrics"]
+    box.tend_disk(0.0)
+    (path,) = (tmp_path / "spool").glob("*/logs-*.log")
+
+    def open_file(self: Folder, name: str, flags: int) -> int:
+        if flags & os.O_CREAT and self.path.parent.name == "spool":
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return plain(self, name, flags)
+
+    monkeypatch.setattr(Folder, "open_file", open_file)
+    metrics.append(EVENT, marshal.dumps("kept", 2))
+    assert [] == logs.read()
+    box.tend_disk(0.0)
+    (item,) = logs.read()
+    logs.settle(item.last, 1)
+    box.tend_disk(0.0)
+    assert ("the disk is full" in box.disk_problem, False) == (True, path.exists())
+    monkeypatch.undo()
+    box.tend_disk(0.0)
+    assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
+
+
+def test_spool_is_used_after_the_application_has_closed_its_descriptors(make: Callable[..., Box]) -> None:
+    """It is opened and locked again, with what is in it."""
+    box = make()
+    box.tend_disk(0.0)
+    for each in (box.disk, box._disk_lock):
+        assert each is not None
+        os.close(each._descriptor)
+    box.journals["logs"].append(EVENT, marshal.dumps("second", 2))
+    box.tend_disk(0.0)
+    assert ("", 2) == (box.disk_problem, box.journals["logs"].account().on_disk)
+    assert box.disk is not None
+    assert folder.Lock.is_held(box.disk)
+
+
+def test_record_of_another_version_is_left_alone(
+    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if its files have another content."""
+    monkeypatch.setattr(box_module, "VERSION", 2)
+    box = make()
+    box._slots["totals"].write(marshal.dumps("other", 2))
+    box.abandon()  # as if the process had been killed
+    path = (tmp_path / "boxes" / box.name).rename(tmp_path / "boxes" / "20260101T000000-1-1-000000")
+    with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
+        claim(path.parent, tmp_path / "spool", path.name)
+    assert path.exists()

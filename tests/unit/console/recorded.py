@@ -135,9 +135,9 @@ class Recorded:
             (path / FILE).unlink()
             copied = Folder.open(path)
             (own, *others), _ = read_names(folder)
-            names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED}, copied)
-            names.copy(copied)
+            names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED})
             names.define_all(enumerate(others))
+            names.copy(copied)
             copied.close()
         return self.path.with_name(KILLED)
 

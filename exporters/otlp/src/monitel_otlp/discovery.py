@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.box import ENDED, PAGE, STATE
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
+from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
 from monitel.blackbox.record import JOURNALS
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
 REJECTED = "rejected.log"
 
-_CORRUPT = ".corrupt"
 _JOURNAL = re.compile(rf"({'|'.join(JOURNALS)})-\d+\.(log|end)")
 
 
@@ -87,7 +87,7 @@ def find_boxes(root: Path | None = None) -> Boxes:
 def _search(root: Folder, found: Boxes) -> None:
     others = []
     for name in sorted(root.names()):
-        plain = name.removesuffix(_CORRUPT)
+        plain = name.removesuffix(CORRUPT)
         if NAME.fullmatch(plain.removeprefix(".")) is None:
             others.append(name)
         elif plain != name:
@@ -143,7 +143,7 @@ def process_of(record: Path) -> int:
 def holds_boxes(folder: Path) -> bool:
     """Return True if a folder holds black boxes, of any user and in any state."""
     try:
-        names = [name for name in os.listdir(folder) if NAME.fullmatch(name.removesuffix(_CORRUPT))]  # noqa: PTH208
+        names = [name for name in os.listdir(folder) if NAME.fullmatch(name.removesuffix(CORRUPT))]  # noqa: PTH208
     except OSError:
         return False
     return any(os.path.lexists(folder / name / file) for name in names for file in (STATE, ENDED, PAGE))

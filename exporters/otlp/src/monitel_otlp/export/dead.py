@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-from monitel.blackbox.box import VERSION
 from monitel.blackbox.folder import FolderError, automatic_roots
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, processes, sweep
@@ -31,6 +29,7 @@ from monitel_otlp.summary.box_report import report_death
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
+    from pathlib import Path
 
     from monitel.os_threads import Event
     from monitel_otlp.export.death import Death
@@ -94,7 +93,7 @@ def collect(
     outcome = Collected()
     leave = partial(_is_left, deaths=deaths or Deaths(), run=run, observed_only=observed_only)
     for root in roots:
-        sweep(root, None)
+        sweep(root, spool)
         for name in processes(root, None):
             if stopped is not None and stopped.is_set():
                 return outcome
@@ -102,7 +101,7 @@ def collect(
             try:
                 dead = claim(root, spool, name)
                 if dead is not None:
-                    _collect(dead, spool, deaths or Deaths(), outcome, leave)
+                    _collect(dead, deaths or Deaths(), outcome, leave)
             except Exception as error:
                 _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
                 text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
@@ -122,12 +121,10 @@ def _is_left(record: Record, *, deaths: Deaths, run: str, observed_only: bool) -
     return record.run != run and is_running(record.run)
 
 
-def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected, leave: Any) -> None:
+def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any) -> None:
     box = dead.box
     if box is None:
         return
-    if (version := dead.names[0]["version"]) != VERSION:
-        raise FolderError(f"expected version {VERSION} of the layout, got {version!r}: use another version of monitel")
     path = box.path
     if not dead.has_ended:
         record = read_record(box, dead.disk)
@@ -135,7 +132,7 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
             return
         death = None if has_called_exec(record.owner) else death_of(record, deaths)
         records = last_records(dead, record, death)
-        report_death(record, death, _place(dead, record, spool))  # first: nobody does it after the commit
+        report_death(record, death, (dead.spool or path.parent) / dead.name)  # first: nobody does it after the commit
         dead.end(records)
         outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
@@ -152,10 +149,6 @@ def _collect(dead: Dead, spool: Path | None, deaths: Deaths, outcome: Collected,
     except (OSError, FolderError) as error:
         _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
     outcome.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
-
-
-def _place(dead: Dead, record: Record, spool: Path | None) -> Path:
-    return Path(record.spool or (spool or record.path.parent) / dead.name)
 
 
 def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:

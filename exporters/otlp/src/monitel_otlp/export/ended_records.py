@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
 from monitel.blackbox.record import HEAD
-from monitel.blackbox.recovery import Dead, is_alive
+from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.discovery import is_box, process_of
 from monitel_otlp.record import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 
 def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
@@ -27,7 +27,8 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         foreign: Use the folder even if it belongs to another user, or others can write to it.
 
     Raises:
-        FolderError: Its process runs, another process delivers it, it is not ended, or a folder is unsafe.
+        FolderError: Its process runs, another process delivers it, it is not ended, it is of another version, or a
+            folder is unsafe.
         OSError: A folder cannot be read.
         ValueError, TypeError: Its values are senseless.
     """
@@ -51,7 +52,7 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         if not names:
             raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
         box, disk = (given, None) if is_box(given.names()) else (None, given)
-        spool = Path(names[0]["spool"]) if names[0]["spool"] else None
+        spool = spool_of(names)
         others = roots if disk is not None else [spool] if spool is not None else []
         for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
             box, disk = (box, add(other)) if disk is None else (add(other), disk)
@@ -71,7 +72,7 @@ def peek(path: Path, *, foreign: bool = False) -> Dead:
     """Return a record for reading. Nothing is locked or changed, and its process may run.
 
     Raises:
-        FolderError: The folder is unsafe, or is not a record.
+        FolderError: The folder is unsafe, or is not a record of this version.
         OSError: It cannot be read, or its process has changed it meanwhile.
         ValueError, TypeError: Its values are senseless.
     """

@@ -234,9 +234,11 @@ class Totals:
 
     def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
         """Keep what the journal drops until its place is reached."""
-        found = Draft(self._definitions, lambda _: None, 0)
+        begin = next((each for each, until in self._dropped if until == first), first)
+        earlier = {each.described.key: each for each in self._dropped.pop((begin, first), ())}
+        found = Draft(self._definitions, earlier.get, 0)
         found.pass_over(items, histograms=self._histograms)
-        self._dropped[first, end] = [*found.series.values()]
+        self._dropped[begin, end] = [*{**earlier, **found.series}.values()]
 
     def pass_dropped(self, number: int) -> None:
         """Take in what was dropped before an item."""
