@@ -48,14 +48,14 @@ class GrpcReceiver(Inbox):
         credentials: Server credentials for TLS, or None for plain text.
     """
 
-    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
         super().__init__()
         self.failures: list[BaseException] = []
         self._scheme = "http" if credentials is None else "https"
         self._pool = ThreadPoolExecutor(16)
         handlers = [_handler(self, *names) for names in _SERVICES.items()]
         self._server = grpc.server(self._pool, handlers, options=[("grpc.so_reuseport", 0)])
-        address = "127.0.0.1:0"
+        address = f"127.0.0.1:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
         else:
