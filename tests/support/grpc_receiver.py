@@ -45,6 +45,7 @@ class GrpcReceiver(Inbox):
     """A gRPC server on 127.0.0.1; use it as a context manager.
 
     Args:
+        port: Port to listen on; 0 chooses a free one.
         credentials: Server credentials for TLS, or None for plain text.
     """
 
