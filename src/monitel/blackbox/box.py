@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from monitel.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_t
 from monitel.os_threads import Lock as ThreadLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["ENDED", "PAGE", "POSITION", "SENDING", "STATE", "TOTALS", "VERSION", "Box"]
 
@@ -175,6 +175,17 @@ class Box:
         if self._writer is None:
             self._writer = start_thread(self._write, "monitel")
             self._mover = start_thread(self._move, "monitel-disk")
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Let other threads use the journals during the block: for a signal handler, which may have interrupted one."""
+        locks: list[Any] = [journal.lock for journal in self.journals.values()]
+        held = [(lock, lock._release_save()) for lock in locks if lock._is_owned()]
+        try:
+            yield
+        finally:
+            for lock, state in held:
+                lock._acquire_restore(state)
 
     # ---- the box in memory
 

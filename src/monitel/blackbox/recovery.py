@@ -179,9 +179,9 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
 
 
 def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
-    """Return the folder of the spools of a process, from its names, if it exists here; else the given one."""
+    """Return the folder of the spools of a process, from its names, if its parent exists here; else the given one."""
     recorded = names[0].get("spool") if names else None
-    return Path(recorded) if recorded and Path(recorded).is_dir() else given
+    return Path(recorded) if recorded and Path(recorded).parent.is_dir() else given
 
 
 class _Taken(Exception):  # noqa: N818  it is not an error

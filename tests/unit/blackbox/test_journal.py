@@ -17,7 +17,7 @@ import pytest
 
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
-from monitel.blackbox.journal import Journal
+from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names, read_names
 from monitel.blackbox.record import EVENT, HEAD, RANGES, Account, Item, pack_file
 from monitel.blackbox.room import Room
@@ -313,7 +313,7 @@ def test_journal_for_nobody_keeps_the_end_and_counts_nothing(box: Folder) -> Non
     fill(made, 4000)
     assert 1 << 17 < sum(each.size for each in made.segments) <= (1 << 18) + SEGMENT
     disk.move(made, lambda: box)
-    assert (Account(), []) == (made.account(), [each for each in made.segments if each.where == disk.DISK])
+    assert (Account(), []) == (made.account(), [each for each in made.segments if each.where == DISK])
     made.reader = "sender"
     add(made, "new")
     assert (1, ["new"]) == (made.account().recorded, drain(made))
@@ -406,7 +406,7 @@ def test_senseless_record_sets_its_file_aside(box: Folder, tmp_path: Path, caplo
 
 
 def test_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not taken for an empty one, which would be removed."""
+    """The file is not taken for an empty one, which would be removed."""
 
     def fail(*_: object) -> bytes:
         raise OSError(errno.EMFILE, "too many open files")

@@ -100,7 +100,7 @@ def test_box_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: pytest
 
 
 def test_page_on_a_disk_has_the_step(make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written with each snapshot, without a mapping."""
+    """The page is written with each snapshot, without a mapping."""
     monkeypatch.setattr(folder, "_MEMORY", set())
     box = make()
     set_step(7)
@@ -110,7 +110,7 @@ def test_page_on_a_disk_has_the_step(make: Callable[..., Box], monkeypatch: pyte
 
 
 def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the disk is loaded, and removed when it is settled."""
+    """Items on the disk are loaded, and removed when it is settled."""
     box, plain = make(), Folder.open_file
     logs, metrics = box.journals["logs"], box.journals["metrics"]
     box.tend_disk(0.0)
@@ -135,7 +135,7 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
 
 
 def test_spool_is_used_after_the_application_has_closed_its_descriptors(make: Callable[..., Box]) -> None:
-    """It is opened and locked again, with what is in it."""
+    """The folder is opened and locked again, with what is in it."""
     box = make()
     box.tend_disk(0.0)
     for each in (box.disk, box._disk_lock):

@@ -13,6 +13,7 @@ from tests.support.inbox import DEADLINE, Answer, points_of, records_of
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
 
 from monitel.blackbox.folder import FolderError
+from monitel.blackbox.recovery import spool_of
 from monitel.os_threads import Event
 from monitel_otel.scope import SCOPE
 from monitel_otlp.choices import BoxSettings
@@ -51,7 +52,6 @@ def boxes(tmp_path: Path) -> Path:
 @pytest.fixture
 def process(boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
     """A process with a closed window and an open one, a logged number, and two events."""
-    (tmp_path / "spool").mkdir(mode=0o700)
     with recorded(boxes, tmp_path / "spool", resource=encode_resource(describe_process()), scope=tuple(SCOPE)) as found:
         found.close(LOSS, window(1, 1, 1.0, 2.0))
         found.open = [(LOSS, window(1, 2, 4.0, at_s=10))]
@@ -135,8 +135,7 @@ def test_record_stays_in_the_box_without_a_disk_and_is_delivered_there(
 ) -> None:
     """The record is ended, and removed when everything is delivered."""
     process.killed()
-    (tmp_path / "spool").rmdir()
-    (tmp_path / "other").write_bytes(b"a file instead of a folder")
+    (tmp_path / "spool").write_bytes(b"a file instead of a folder")
     found = collected(boxes, tmp_path)
     assert ([boxes / KILLED], 1) == (found.records, len(found.deaths))
     assert 0 == len(collected(boxes, tmp_path).deaths)
@@ -144,14 +143,10 @@ def test_record_stays_in_the_box_without_a_disk_and_is_delivered_there(
     assert ([2, 3], False) == (receiver.values("loss.count"), (boxes / KILLED).exists())
 
 
-def test_spool_of_the_collector_is_used_if_that_of_the_process_does_not_exist(
-    process: Recorded, boxes: Path, tmp_path: Path
-) -> None:
-    """The folder of the process is not made again."""
-    process.killed()
-    (tmp_path / "spool").rmdir()
-    assert [tmp_path / "other" / KILLED] == collected(boxes, tmp_path).records
-    assert not (tmp_path / "spool").exists()
+def test_spool_of_the_collector_is_used_if_that_of_the_process_cannot_exist(tmp_path: Path) -> None:
+    """The folders of a container are not made outside of it; a spool that nothing was moved to yet is."""
+    for folder, expected in {"gone/spool": tmp_path, "spool": tmp_path / "spool"}.items():
+        assert expected == spool_of([{"spool": str(tmp_path / folder)}], tmp_path)
 
 
 def test_totals_continue_after_what_the_process_has_delivered(

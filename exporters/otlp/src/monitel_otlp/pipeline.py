@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -231,13 +232,14 @@ class Pipeline:
             return self._shut_down(_bounded(timeout))
 
     def terminate(self, timeout: float) -> bool:
-        """Shut down from a signal handler: locks that the interrupted code may hold are reentrant, or have a limit.
+        """Shut down from a signal handler: locks that the interrupted code may hold are released, or have a limit.
 
         Returns:
             False if the signal has interrupted a shutdown in this thread, which will resume.
         """
         preempt()
-        self._shut_down(timeout, in_signal_handler=True)
+        with nullcontext() if self._engine is None else self._engine.box.unlocked():
+            self._shut_down(timeout, in_signal_handler=True)
         return self.ended is not None or self._ending_thread != get_ident()
 
     def give_way(self, *, discard: bool) -> bool:
