@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import partial
 from importlib import import_module
 from queue import Queue
@@ -31,6 +32,8 @@ from monitel_otlp._compat import (
     span_limits,
 )
 from monitel_otlp.config.environment import GRPC, Environment
+from monitel_otlp.transport.factory import certificates
+from monitel_otlp.transport.tls import may_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -196,6 +199,9 @@ def _exporter(signal: str, endpoint: Endpoint) -> Any:
     protocol = "grpc" if endpoint.protocol == GRPC else "http"
     options = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
     try:
+        files = filter(None, astuple(certificates(signal, Environment())))
+        if endpoint.address.scheme == "https" and any(map(may_block, files)):
+            raise ValueError("a file with certificates is not a regular file")
         kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
         made = _in_this_process(kind, success)
         more = _grpc(endpoint) if protocol == "grpc" else _http(endpoint)

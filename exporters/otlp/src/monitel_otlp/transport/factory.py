@@ -29,11 +29,12 @@ def make_transports(settings: Settings) -> dict[str, Transport]:
         if endpoint.protocol == GRPC:
             transports[signal] = _grpc(signal, endpoint, environment)
         else:
-            transports[signal] = HttpTransport(endpoint, _certificates(signal, environment))
+            transports[signal] = HttpTransport(endpoint, certificates(signal, environment))
     return transports
 
 
-def _certificates(signal: str, environment: Environment) -> Certificates:
+def certificates(signal: str, environment: Environment) -> Certificates:
+    """Return the files that the variables of a signal name."""
     names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
     return Certificates(*(given[1] if (given := environment.read(name, signal)) else None for name in names))
 
