@@ -81,12 +81,7 @@ def decode(content: bytes) -> Iterator[OpenWindow]:
         >>> [window.snapshot.sum for window in decode(windows) if window.serial == serials[-1]]
         [0.5]
     """
-    offset = 0
-    while offset < len(content):
-        try:
-            found, values, offset = _unpack(content, offset)
-        except struct.error as error:
-            raise ValueError(f"open windows end in the middle: {error}") from None
+    for found, values, _, _ in _windows(content):
         yield OpenWindow(*found, Snapshot(*values))
 
 
@@ -96,14 +91,8 @@ def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
     Raises:
         ValueError: As :func:`decode`.
     """
-    offset = 0
-    while offset < len(content):
-        begin = offset
-        try:
-            found, _, offset = _unpack(content, begin)
-        except struct.error as error:
-            raise ValueError(f"windows end in the middle: {error}") from None
-        yield found[:2], content[begin:offset]
+    for found, _, begin, end in _windows(content):
+        yield found[:2], content[begin:end]
 
 
 def key(content: bytes) -> tuple[int, int]:
@@ -136,6 +125,17 @@ def encode(window: OpenWindow) -> bytes:
         )
     ]
     return b"".join((found, numbers, *sides))
+
+
+def _windows(content: bytes) -> Iterator[tuple[tuple[int, int, bool, int], list[Any], int, int]]:
+    """Yield the first fields of each window, those of its snapshot, and where it begins and ends."""
+    end = 0
+    while (begin := end) < len(content):
+        try:
+            found, values, end = _unpack(content, begin)
+        except struct.error as error:
+            raise ValueError(f"windows end in the middle: {error}") from None
+        yield found, values, begin, end
 
 
 def _unpack(content: bytes, offset: int) -> tuple[tuple[int, int, bool, int], list[Any], int]:

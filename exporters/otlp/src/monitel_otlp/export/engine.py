@@ -33,9 +33,9 @@ from monitel_otlp.export.activity import describe
 from monitel_otlp.export.application import ApplicationThread, Job
 from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.leftovers import Leftovers
+from monitel_otlp.export.record_requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.recorder import Recorder
-from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
-from monitel_otlp.export.sender import Outbox, Sender
+from monitel_otlp.export.sender import Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.attributes import add_attributes, plain_attributes
@@ -70,8 +70,6 @@ MEMORY_BYTES = 64 << 20
 DISK_AFTER_S = 60.0
 SNAPSHOT_S = 1.0
 
-_BESIDE = {"metrics": "readings", "traces": "steps"}  # journals of what the pipeline makes itself
-_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
 _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _MOST_LATE = 1000  # rounds whose windows wait for event handlers
@@ -116,14 +114,14 @@ class Engine:
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         encoded = encode_resource(resource)
-        off = [name for signal in settings.off for name in (signal, _BESIDE.get(signal, signal))]
+        off = [name for signal in settings.off for name in JOURNALS_OF[signal]]
         identity = {
             "resource": encoded,
             "attributes": plain_attributes(resource.attributes),
             "scope": tuple(SCOPE),
             "mapping": tuple(self.mapping),
             "run": os.environ.get(RUN_FOLDER, ""),
-            "off": sorted(set(off)),
+            "off": sorted(off),
         }
         self.box = Box(
             settings.spool_root,
@@ -490,20 +488,15 @@ class Engine:
         totals = Totals(definitions, histograms=self.mapping.totals_of_histograms, after_ns=self.mapping.after_ns)
         box.journals["metrics"].fold = totals
         self._totals = [totals]
-        encoders = {
-            "metrics": MetricsEncoder(resource, totals, self._points, self._write_queue_size, pace.pause),
-            "readings": ReadingsEncoder(resource, self._write_queue_size),
-            "logs": LogsEncoder(resource),
-            "traces": SpansEncoder(resource),
-            "steps": SpansEncoder(resource),
-        }
+        found = outboxes(
+            box.journals, resource, totals, self._points, write_queue_size=self._write_queue_size, pause=pace.pause
+        )
         transports = make_transports(self.settings)
         self._senders: dict[str, Sender] = {}
         for signal in SIGNALS:
-            names = [signal, *([_BESIDE[signal]] if signal in _BESIDE else [])]
             if signal in transports:
                 self._senders[signal] = Sender(
-                    [Outbox(box.journals[name], encoders[name], _MOST.get(name, 0)) for name in names],
+                    found[signal],
                     transports[signal],
                     interval=self.settings.interval,
                     attempted=self._own.attempted,
@@ -511,8 +504,8 @@ class Engine:
                     settled=self._note_settled,
                 )
             elif signal not in self.settings.off:
-                for name in names:
-                    box.journals[name].reader = "disk"
+                for outbox in found[signal]:
+                    outbox.journal.reader = "disk"
 
     def _write_queue_size(self, metrics: Any) -> None:
         waiting = sum(account.waiting for account in self.account().values())

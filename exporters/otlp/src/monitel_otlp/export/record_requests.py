@@ -1,4 +1,4 @@
-"""The requests in which a record is delivered: outboxes of its journals, with encoders as those of its process."""
+"""The requests in which a record is delivered, by its process or by another one: outboxes of its journals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,38 @@ from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import LEVELS, REQUESTS, record_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from monitel.blackbox.journal import Journal
     from monitel.blackbox.recovery import Dead
 
 _BATCH = 500
 _MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
 #: The journals whose items are sent to the endpoint of each signal, in their order.
 JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
+
+
+def outboxes(
+    journals: dict[str, Journal],
+    resource: bytes,
+    totals: Totals,
+    points: WindowPoints,
+    *,
+    write_queue_size: Callable[[Any], object] = lambda _: None,
+    pause: Callable[[], object] = lambda: None,
+) -> dict[str, list[Outbox]]:
+    """Return the outboxes of each signal, with encoders; the arguments are theirs."""
+    encoders = {
+        "metrics": MetricsEncoder(resource, totals, points, write_queue_size, pause),
+        "readings": ReadingsEncoder(resource, write_queue_size),
+        "logs": LogsEncoder(resource),
+        "traces": SpansEncoder(resource),
+        "steps": SpansEncoder(resource),
+    }
+    return {
+        signal: [Outbox(journals[name], encoders[name], _MOST.get(name, 0)) for name in names]
+        for signal, names in JOURNALS_OF.items()
+    }
 
 
 def mapping_of(identity: dict[str, Any]) -> Mapping:
@@ -67,19 +91,9 @@ def add_settled(dead: Dead) -> Totals:
 
 
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
-    """Return the journals of each signal, with encoders as those of the process."""
-    resource, totals = dead.names[0].get("resource", b""), add_settled(dead)
-    encoders = {
-        "metrics": MetricsEncoder(resource, totals, WindowPoints(mapping_of(dead.names[0]))),
-        "readings": ReadingsEncoder(resource),
-        "logs": LogsEncoder(resource),
-        "traces": SpansEncoder(resource),
-        "steps": SpansEncoder(resource),
-    }
-    return {
-        signal: [Outbox(dead.journals[name], encoders[name], _MOST.get(name, 500)) for name in names]
-        for signal, names in JOURNALS_OF.items()
-    }
+    """Return the outboxes of each signal, with encoders as those of the process."""
+    identity = dead.names[0]
+    return outboxes(dead.journals, identity.get("resource", b""), add_settled(dead), WindowPoints(mapping_of(identity)))
 
 
 def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
