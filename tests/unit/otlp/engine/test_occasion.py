@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import busy_encoder
 
 import monitel
 from monitel import COUNT, MEAN, Stat
@@ -40,7 +41,8 @@ class Rounds:
         """Run rounds, and return the names of the metrics in each request with metrics."""
         for _ in range(number):
             self._clock.advance(ROUND)
-            self._engine._round(asked=False)
+            with busy_encoder(self.pipeline):  # a request takes all windows of the round
+                self._engine._round(asked=False)
             assert self._engine._deliver(time.monotonic() + DEADLINE)
         found = self._receiver.of("metrics")[self._seen :]
         self._seen += len(found)
