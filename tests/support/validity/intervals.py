@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.validity.envelope import Scoped
     from tests.support.validity.rules import Findings
 
-#: Requests of one raw segment repeat it with one time: Prometheus needs the latest time of a resource in each request.
+#: Requests may repeat it with one time: Prometheus needs the latest time of a resource in each request.
 _REPEATED = "monitel.queue.size"
 
 

@@ -25,6 +25,7 @@ from monitel.os_threads import RLock
 from monitel.window_bytes import decode, key, split
 from monitel_otel.names import describe
 from monitel_otlp.logs.mapping import Timestamps, plain_record
+from monitel_otlp.metrics.series import part_of_total
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.values.latest import flat
 
@@ -106,7 +107,7 @@ class Recorder:
             self._table.warn()
         number, series = found
         payload = marshal.dumps((number, content), 2)
-        finite = series.finite(window.sum)
+        finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
             self._closing[serial, key_number] = self._metrics.next
             self._metrics.append(WINDOW, payload)

@@ -6,7 +6,6 @@ journal, so that a request that is sent again has the same values. What the jour
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from monitel.blackbox.record import NUMBERS, WINDOW
 from monitel.window_bytes import numbers
 from monitel_otlp.export.rows import Row, number_row
 from monitel_otlp.messages.attributes import key_values
+from monitel_otlp.metrics.series import part_of_total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -96,15 +96,6 @@ class Series:
         totals = self.count, self.sum, self.histogram, self.begin_ns, self.start_ns, self.begun, self.end_ns
         return Series(self.described, *totals)
 
-    def finite(self, window_sum: float) -> float | None:
-        """Return the sum of a window as it counts in the total; None if it is left out.
-
-        That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look
-        like a restart.
-        """
-        falls = self.definition.monotonic and window_sum < 0
-        return window_sum if math.isfinite(window_sum) and not falls else None
-
     def plain(self) -> tuple[Any, ...]:
         """Return the series as plain values, for :func:`_series_of`."""
         histogram = None if self.histogram is None else _plain_histogram(self.histogram)
@@ -163,7 +154,7 @@ class Draft:
         start_ns, end_ns, samples, window_sum, low, high, last, _, _, _, stddev, histogram = numbers(content)
         described = self._definitions[number]
         series = self._of(described)
-        finite = series.finite(window_sum)
+        finite = part_of_total(window_sum, monotonic=series.definition.monotonic)
         series.count += samples
         series.sum += finite or 0.0
         if not series.begin_ns or start_ns < series.begin_ns:

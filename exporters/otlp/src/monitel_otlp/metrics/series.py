@@ -37,6 +37,16 @@ def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
     return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
 
 
+def part_of_total(window_sum: float, *, monotonic: bool) -> float | None:
+    """Return the sum of a window as it counts in the total of its series; None if it is left out.
+
+    That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look like a
+    restart.
+    """
+    falls = monotonic and window_sum < 0
+    return window_sum if math.isfinite(window_sum) and not falls else None
+
+
 _log = logging.getLogger("monitel.otlp")
 
 SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
@@ -71,11 +81,6 @@ class Series:
     latest: monitel.Window | None = None
     windows: int = 0
     largest: float = 0.0
-
-    def finite(self, window_sum: float) -> float | None:
-        """Return the sum of a window as it counts in the total; None if it is left out of it, see :attr:`sum`."""
-        falls = self.definition.monotonic and window_sum < 0
-        return window_sum if math.isfinite(window_sum) and not falls else None
 
 
 class SeriesTable:
