@@ -210,14 +210,14 @@ class Box:
                 with closing(Folder.open(path)) as earlier:
                     earlier.remove()
             self.folder, self._lock = make_shown(path, self._fill)
-        except (OSError, ValueError, FolderError) as error:
+        except Exception as error:  # a defect, too: the first item is recorded in here
             self.names.folder, self._slots = None, {}
             self._report("box", error)
             return
         finally:
             self._opening.release()
         self._has_snapshot, self.problem, self._page = False, "", path / PAGE
-        self.note_position()
+        self._read(POSITION, self.note_position)
         self._read(PAGE, lambda: context_page.open_page(path / PAGE, mapped=self.room.mapped))
         self.room.box = self.folder
         for journal in self.journals.values():

@@ -6,6 +6,7 @@ import gc
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
 
 import monitel
@@ -51,7 +52,11 @@ def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) 
             assert not thread.is_alive(), "deadlock"
     finally:
         gc.set_threshold(*before)
-    gc.collect()
-    assert pipeline.force_flush(DEADLINE)
-    assert (900, 900.0) == (receiver.values("loss.count")[-1], receiver.values("loss.sum")[-1])
+
+    def is_complete() -> bool:
+        gc.collect()  # does nothing while another thread collects
+        assert pipeline.force_flush(DEADLINE)
+        return (900, 900.0) == (receiver.values("loss.count")[-1], receiver.values("loss.sum")[-1])
+
+    wait_until(is_complete)
     assert 900 == len(receiver.records("event"))
