@@ -171,7 +171,7 @@ def stacks_now(limit: int = 256 << 10) -> str:
         >>> stacks_now().splitlines()[0].endswith("[MainThread] (most recent call first):")
         True
     """
-    frames = dict(sys._current_frames())
+    frames = dict(os_threads.frames())
     names = os_threads.names()
     order = sorted(frames, key=lambda ident: ident != threading.main_thread().ident)
     found: list[str] = []

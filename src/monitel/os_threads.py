@@ -9,6 +9,8 @@ own functions. Without such a library both do the same.
 from __future__ import annotations
 
 import builtins
+import gc
+import sys
 import threading
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from queue import Empty, SimpleQueue
     from threading import Condition, Event, Lock, RLock, Thread, current_thread, get_ident, local
+    from types import FrameType
 else:
     from _queue import Empty, SimpleQueue
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
-__all__ += ["get_ident", "in_main_thread", "local", "names", "start_thread"]
+__all__ += ["frames", "get_ident", "in_main_thread", "local", "names", "start_thread"]
 
 
 def _copy(name: str, **imported: Any) -> Any:
@@ -61,6 +64,21 @@ def names() -> dict[int, str]:
     """Return the names of all threads that run, those of ``threading`` too, by identity. Waits for no lock."""
     known: Any = {**_threading._active, **threading._active}  # type: ignore[attr-defined]  # enumerate() takes a lock
     return {ident: thread.name for ident, thread in known.items()}
+
+
+def frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by identity.
+
+    CPython 3.11 may collect garbage meanwhile, with a lock that threads need to begin and to end, and if a finalizer
+    lets another thread run, the process hangs forever (python/cpython#106883). So no garbage is collected there.
+    """
+    if sys.version_info[:2] != (3, 11) or not gc.isenabled():
+        return sys._current_frames()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
 
 
 if not TYPE_CHECKING:

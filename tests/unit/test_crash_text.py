@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from monitel import os_threads
 from monitel.crash_stacks import Crash, read_crash, stacks_now
 
 if TYPE_CHECKING:
@@ -95,3 +98,24 @@ def test_read_crash() -> None:
         (LINE.replace("0x7f00", "0x" + "f" * 17), None),
     ):
         assert crash == read_crash(text), text
+
+
+def test_no_garbage_is_collected_while_the_frames_of_threads_are_read(waiting: Waiting) -> None:
+    """CPython 3.11 would do it with the lock that threads need to end: a finalizer that waits stops all."""
+    collected: list[str] = []
+
+    def note(_phase: str, _details: dict[str, Any]) -> None:
+        if sys._getframe(1).f_code is os_threads.frames.__code__:
+            collected.append("while frames were read")
+
+    for number in range(20):  # their frames are no objects yet
+        waiting.start(waiting.wait, f"thread {number}")
+    threshold = gc.get_threshold()
+    gc.callbacks.append(note)
+    try:
+        gc.set_threshold(1)
+        os_threads.frames()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(note)
+    assert ([], True) == (collected, gc.isenabled())

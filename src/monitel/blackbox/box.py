@@ -622,7 +622,7 @@ def process_start(pid: int) -> str:
 
 def main_stack() -> list[str]:
     """Return the stack of the main thread, innermost first, as ``file:line function``."""
-    frames = sys._current_frames()
+    frames = os_threads.frames()
     idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
     found, frame = list[str](), next((frames[ident] for ident in idents if ident in frames), None)
     del frames  # a cycle with the frame of this function, which would keep all frames and their objects

@@ -265,7 +265,7 @@ class Journal:
                 new.buffer = bytearray(size) if new.is_copied else map_file(descriptor, size)
             finally:
                 os.close(descriptor)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a defect, too: an item is recorded in here, and memory will do
             self.room.refuse(error)
         finally:
             if new.buffer is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from threading import main_thread
 from typing import TYPE_CHECKING
 
 from monitel import activities
 from monitel._activities import main_thread_pulse
-from monitel.os_threads import Event, Thread, get_ident
+from monitel.os_threads import Event, Thread, frames, get_ident
 from monitel.step import get_step
 from monitel.wait_counter import waits_of
 
@@ -143,7 +142,7 @@ def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
 def _instructions(thread: int) -> Evidence:
     """Return the frames of a thread, each with the instruction that it executes."""
     found: list[object] = []
-    frame = sys._current_frames().get(thread)
+    frame = frames().get(thread)
     while frame is not None:
         found += (id(frame), frame.f_lasti)
         frame = frame.f_back
