@@ -108,7 +108,7 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_read(waiting: W
         if sys._getframe(1).f_code is os_threads.frames.__code__:
             collected.append("while frames were read")
 
-    for number in range(20):  # their frames are no objects yet
+    for number in range(20):  # their frames are not objects yet
         waiting.start(waiting.wait, f"thread {number}")
     threshold = gc.get_threshold()
     gc.callbacks.append(note)
