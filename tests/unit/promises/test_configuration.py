@@ -525,6 +525,33 @@ def test_second_call_shuts_the_first_pipeline_down(receiver: Receiver, start: St
     ]
 
 
+def test_sample_counts_in_one_of_two_pipelines(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that is added while the first one ends, or waits for the value of another one then."""
+    monkeypatch.setenv(TEMPORALITY, "delta")
+    start()
+    device, samples = Stat("device", [COUNT], 3600.0), list[Any]()
+    device.add(1)
+    device._add_pending(samples.append, lambda: None)
+    device.flush()
+    stat, added = Stat("loss", [COUNT], 3600.0), [1]
+    stat.add(1)
+
+    def add(event: monitel.Event) -> None:
+        if event.window is not None and event.window.definition.name == "loss":
+            added.append(1)
+            stat.add(1)
+
+    with monitel.register_event_handler(add):
+        second = start()
+    samples[0].resolve(1.0)
+    monitel.flush()
+    assert second.force_flush(DEADLINE)
+    assert (len(added), 1) == (sum(receiver.values("loss.count")), sum(receiver.values("device.count")))
+    assert len(added) > 1
+
+
 def test_environment_is_not_changed(start: Start) -> None:
     """Other libraries read the same variables."""
     before = dict(os.environ)

@@ -274,13 +274,16 @@ class Engine:
         """
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
-        taken = registry.take_windows(expired=True, pause=yield_gil)
-        if taken._taken:  # while a handler hangs, which is logged, they queue up
-            self._late.append(taken)
+        self._take(expired=True, pause=yield_gil)
         self._call_application(0.0)
         self._read(asked=asked)
         for sender in self._senders.values():
             sender.wake()
+
+    def _take(self, **how: Any) -> None:
+        taken = registry.take_windows(**how)
+        if taken._taken:  # while a handler hangs, which is logged, they queue up
+            self._late.append(taken)
 
     def _call_application(self, timeout: float) -> None:
         """Run code of the application, which may hang, in its thread, and wait for so many seconds at most.
@@ -392,8 +395,10 @@ class Engine:
         begin = time.monotonic()
         phases: tuple[Callable[[], object], ...] = (
             lambda: self._take_all(_HANDLED * timeout),
+            self._take,  # samples that other threads have added meanwhile
             before,
             self.recorder.take_rest,
+            lambda: self._call_application(_LEAST if self._late else 0.0),
             lambda: self._collect(begin + max(_LEAST, _SENT * timeout), last=True),
             lambda: self._send_rest(begin + _SENT * timeout),
             self.application.stop,

@@ -42,6 +42,7 @@ _log = logging.getLogger("monitel.otlp")
 _RANGES_PER_RECORD = 200
 _SHORT = 4096  # bytes of an event in the snapshot
 _MOST_ENDED = 1000  # Stats
+_taken: set[tuple[int, int]] = set()  # keys of windows that were recorded before they arrived
 
 
 class Recorder:
@@ -109,6 +110,8 @@ class Recorder:
         payload = marshal.dumps((number, content), 2)
         finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
+            if (serial, key_number) in _taken:
+                return
             self._closing[serial, key_number] = self._metrics.next
             self._metrics.append(WINDOW, payload)
             forget(serial, key_number)
@@ -136,15 +139,19 @@ class Recorder:
         return content, tuple(known[serial][0] if serial in known else -1 for serial in serials)
 
     def take_rest(self) -> None:
-        """Append the windows that are still open, or wait for values on a device, with their known samples.
+        """Append the closed windows that are not recorded yet, or wait for values on a device: their known samples.
 
-        Call it at the end, when windows that close are not recorded any more.
+        Call it at the end, when windows that close are not recorded any more. These are not recorded again later.
         """
         with self._metrics.lock:
             content, numbers = self.open_windows()
             self._metrics._finish()  # a signal handler that calls this may have interrupted it
             for number, (found, window) in zip(numbers, split(content), strict=True):
-                if next(decode(window)).snapshot.count and not self._has_appended(found):
+                described = next(decode(window))
+                if not described.closed:  # samples that other threads add now
+                    continue
+                _taken.add(found)
+                if described.snapshot.count and not self._has_appended(found):
                     if number >= 0:
                         self._metrics.append(WINDOW, self._dumps((number, window)))
                     else:  # its Stat is gone before it was defined
