@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import monitel
 from monitel import COUNT, Stat, crash_stacks
 from monitel.blackbox.record import WINDOW
-from monitel.window_bytes import key
+from monitel.window_bytes import decode, key
 
 if TYPE_CHECKING:
-    import pytest
     from tests.support.pipelines import Start
 
     from monitel.testing import ManualClock
@@ -38,6 +39,33 @@ def test_window_is_recorded_once_if_a_signal_interrupts_it(
     stat.add(1)
     keys = [key(item.value[1]) for item in journal.read() if item.kind == WINDOW]
     assert sorted(set(keys)) == sorted(keys)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_window_is_recorded_once_if_a_signal_handler_raises(
+    start: Start, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    """As Ctrl-C does, before the window is in the journal or afterwards."""
+    pipeline = start()
+    assert pipeline.engine is not None
+    box = pipeline.engine.box
+    journal, append = box.journals["metrics"], box.journals["metrics"].append
+
+    def interrupted(*arguments: Any) -> int:
+        if is_late:
+            append(*arguments)
+        monkeypatch.setattr(journal, "append", append)
+        raise KeyboardInterrupt
+
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    monkeypatch.setattr(journal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stat.flush()
+    is_open = (stat._serial, 1) in {each[:2] for each in decode(box.open_windows()[0])}
+    assert is_open is not is_late
+    pipeline.shutdown()
+    assert 1 == pipeline.account()["metrics"].recorded
 
 
 def test_discarded_engine_leaves_no_crash_handler(start: Start) -> None:

@@ -113,9 +113,16 @@ class Recorder:
             if (serial, key_number) in _taken:
                 return
             self._closing[serial, key_number] = self._metrics.next
-            self._metrics.append(WINDOW, payload)
-            forget(serial, key_number)
-            del self._closing[serial, key_number]
+            try:
+                self._metrics.append(WINDOW, payload)
+                forget(serial, key_number)
+            except BaseException:  # of a signal handler, before the window is in the journal or afterwards
+                self._metrics._finish()
+                if self._has_appended((serial, key_number)):
+                    forget(serial, key_number)
+                raise
+            finally:
+                del self._closing[serial, key_number]
             series.latest = window
             series.count += window.count
             self.discarded += window.discarded
