@@ -41,11 +41,17 @@ for _ in range(2):
     if _ == 0:
         monitel.flush()
 """
+_NEW_STATS = """
+stats = [monitel.Stat(f"loss.{n}", ["mean"], 3600.0) for n in range(100_000)]
+for stat in stats:
+    stat.add(0.25)
+"""
 _CASES = (
     ("exit, backend that never answers", _BOTH, True, 2000),
     ("exit with 100,000 queued events, backend that never answers", _EVENTS, True, 100_000),
     ("exit with 100,000 queued events, no backend", _EVENTS, False, 100_000),
     ("exit with 100,000 open Stats, no backend", _STATS, False, 200_000),
+    ("exit with 100,000 open Stats that are new, no backend", _NEW_STATS, False, 100_000),
 )
 
 

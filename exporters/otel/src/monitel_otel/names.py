@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ __all__ = ["NAMES", "WAITS", "MetricNames", "describe", "metric_name", "stored_n
 _log = logging.getLogger("monitel.otel")
 
 _INVALID = re.compile(r"[^A-Za-z0-9_./-]")
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_WORD = re.compile(r"[a-z0-9]+")
 _ANNOTATION = re.compile(r"\{[^}]*\}")
 _LONGEST = 255 - len(".number_99.wait.active")  # leaves room for the longest suffixes
 
@@ -69,17 +70,24 @@ def stored_names(metric: str, unit: str, *, monotonic: bool) -> list[str]:
         ['disk_read', 'disk_read_total', 'disk_read_bytes_total']
     """
     words, last = _words(metric), "total" if monotonic else "ratio" if unit == "1" else ""
+    found = [words]
+    if unit:
+        added, divisor = _words_of_unit(unit)
+        of_unit = [] if set(added) <= set(words) else added
+        found.append([*words, *of_unit, *([] if set(divisor) <= set(words) else ["per", *divisor])])
+    if last:
+        found[1:] = [[*(word for word in each if word != last), last] for each in found]
+    return list(dict.fromkeys(map("_".join, found)))
+
+
+@lru_cache(1000)
+def _words_of_unit(unit: str) -> tuple[list[str], list[str]]:
     main, _, per = _ANNOTATION.sub("", unit).partition("/")
-    added, divisor = _words(_UNITS.get(main, main)), _words(_PER.get(per, per))
-    added = [] if set(added) <= set(words) else added
-    added += [] if set(divisor) <= set(words) else ["per", *divisor]
-    longer = (words, [*words, *added])
-    found = longer if not last else ([*(word for word in each if word != last), last] for each in longer)
-    return list(dict.fromkeys("_".join(each) for each in (words, *found)))
+    return _words(_UNITS.get(main, main)), _words(_PER.get(per, per))
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in _SEPARATORS.split(text.lower()) if word]
+    return _WORD.findall(text.lower())
 
 
 def metric_name(name: str) -> str:
@@ -216,38 +224,38 @@ class MetricNames:
     def _choose(self, source: Source, metrics: Metrics) -> str:
         """Return a name with which all metrics of a source are free, and take them."""
         wanted, used = metric_name(source[1]), self._used.get(source, ())
-        conflict = self._conflict(source, wanted, metrics)
-        for name in self._candidates(source, wanted, None if conflict is None else conflict[1]):
-            if self._conflict(source, name, metrics, take=True) is None:
+        for name in (*used, wanted):  # the names that the source has for other metrics come first
+            conflict = self._take(source, name, metrics)
+            if conflict is None:
                 break
+        if conflict is not None:
+            metric, owner = conflict
+            name = next(name for name in self._others(source, wanted, owner) if not self._take(source, name, metrics))
+            if not used:
+                _log.warning(
+                    "%s %.255r and %s %.255r have the same metric name %r: %s %.255r is sent as %r. "
+                    "Rename one of them.",
+                    *(*owner, *source, metric, *source, name),
+                )
         self._used[source] = tuple(dict.fromkeys([*used, name]))
-        if name != wanted and conflict is not None and not used:
-            _log.warning(
-                "%s %.255r and %s %.255r have the same metric name %r: %s %.255r is sent as %r. Rename one of them.",
-                *(*conflict[1], *source, conflict[0], *source, name),
-            )
         return name
 
-    def _conflict(
-        self, source: Source, name: str, metrics: Metrics, *, take: bool = False
-    ) -> tuple[str, Source] | None:
-        """Return the first metric that another source has, and that source. If there is none, take the names."""
+    def _take(self, source: Source, name: str, metrics: Metrics) -> tuple[str, Source] | None:
+        """Take the names of all metrics; if another source has one of them, return that metric and that source."""
         stored = {
             key: f"{name}{suffix}"
             for suffix, (unit, monotonic) in metrics.items()
             for key in stored_names(f"{name}{suffix}", unit, monotonic=monotonic)
         }
-        for owner_of in (self._owners.get, self._owners.setdefault) if take else (self._owners.get,):
+        for owner_of in (self._owners.get, self._owners.setdefault):
             for key, metric in stored.items():
                 if (owner := owner_of(key, source)) != source:
                     return metric, owner
         return None
 
-    def _candidates(self, source: Source, wanted: str, owner: Source | None) -> Iterator[str]:
-        """Yield names to try, first those that the source has for other metrics."""
-        yield from self._used.get(source, ())
-        yield wanted
-        if owner is not None and owner[0] != source[0] and (word := _KINDS[source[0]][0]):
+    def _others(self, source: Source, wanted: str, owner: Source) -> Iterator[str]:
+        """Yield names to try instead of one that another source owns."""
+        if owner[0] != source[0] and (word := _KINDS[source[0]][0]):
             wanted += word
             yield wanted
         for number in count(self._numbers.get(wanted, 2)):

@@ -418,6 +418,7 @@ class Engine:
         """Take all open windows into the record, and call code of the application, for so many seconds at most."""
         if self._leftovers is not None:
             self._leftovers.stop()
+        self.recorder.define_stats()  # with one write, not one for each window
         taken = registry.take_windows()  # all of them, before anything of the application can be slow
         self.application.submit(Job("a device, asked for values of samples,", taken.fetch))
         self._late.append(taken)

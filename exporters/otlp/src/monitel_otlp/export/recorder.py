@@ -88,7 +88,7 @@ class Recorder:
         self.last_event = b""
         self.is_idle = True
         self.begun: Callable[[], object] = lambda: None
-        self._beginning = RLock()
+        self._beginning, self._defining = RLock(), RLock()
 
     def begin(self) -> None:
         """Make the box, before the first item. Another thread with its first item waits."""
@@ -286,14 +286,15 @@ class Recorder:
 
     def _define_stats(self, serials: tuple[int, ...]) -> None:
         """Define the Stats with some serial numbers, and forget those that have ended."""
-        known = self._stats
-        unknown = set(serials) - known.keys()
-        if unknown or len(known) > self._most:
-            live = {stat._serial: stat.definition for stat in live_stats()}
-            self._new_stats({serial: live[serial] for serial in serials if serial in unknown and serial in live})
-            if len(known) > self._most:
-                self._stats = {serial: known[serial] for serial in (*serials, *live) if serial in known}
-                self._most = _MOST_ENDED + 2 * len(self._stats)
+        with self._defining:  # at the exit, the writer may do the same at this moment
+            known = self._stats
+            unknown = set(serials) - known.keys()
+            if unknown or len(known) > self._most:
+                live = {stat._serial: stat.definition for stat in live_stats()}
+                self._new_stats({serial: live[serial] for serial in serials if serial in unknown and serial in live})
+                if len(known) > self._most:
+                    self._stats = {serial: known[serial] for serial in (*serials, *live) if serial in known}
+                    self._most = _MOST_ENDED + 2 * len(self._stats)
 
     def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
         """Add the Stats with some serial numbers."""
