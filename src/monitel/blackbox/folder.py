@@ -14,8 +14,8 @@ from pathlib import Path
 if find_spec("fcntl") is not None:
     import fcntl
 
-__all__ = ["AVAILABLE", "UNAVAILABLE", "Folder", "FolderError", "Lock", "automatic_roots", "make_folder"]
-__all__ += ["open_root", "remove_folders", "write_at"]
+__all__ = ["AVAILABLE", "UNAVAILABLE", "Folder", "FolderError", "Lock", "MissingFolderError", "automatic_roots"]
+__all__ += ["make_folder", "open_root", "remove_folders", "write_at"]
 
 _DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
 #: True if this platform has what records need: descriptors of folders, locks of open files, files with reserved space.
@@ -40,6 +40,10 @@ _LOCAL |= {"overlay", "aufs", *_MEMORY}
 
 class FolderError(Exception):
     """Raised for a folder that cannot be used. The message contains advice."""
+
+
+class MissingFolderError(FolderError, FileNotFoundError):
+    """Raised if there is no folder, such as one that another process has removed meanwhile."""
 
 
 class Folder:
@@ -68,14 +72,15 @@ class Folder:
                 and the permissions of all files so. Otherwise such a folder is refused, and nothing is written.
 
         Raises:
-            FolderError: The folder is missing, a symbolic link, or unsafe, or the platform lacks what it needs.
+            FolderError: The folder is a symbolic link, or unsafe, or the platform lacks what it needs.
+            MissingFolderError: There is no folder.
             OSError: The folder cannot be read.
         """
         _check_platform()
         try:
             descriptor = os.open(path, _FOLDER_FLAGS)
         except FileNotFoundError:
-            raise FolderError(f"there is no folder {str(path)!r}") from None
+            raise MissingFolderError(f"there is no folder {str(path)!r}") from None
         except OSError as error:
             if path.is_symlink():
                 raise FolderError(f"{str(path)!r} is a symbolic link: give the folder that it points to") from None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.box import ENDED, PAGE
-from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.process import this_process
 from monitel.blackbox.recovery import read_snapshot
@@ -137,11 +137,7 @@ class BoxWatch:
             FolderError: The box is a link, or belongs to another user.
             OSError: The box cannot be read.
         """
-        try:
-            self._folder = Folder.open(self.path, probe=False)
-        except FolderError:
-            self.path.lstat()
-            raise
+        self._folder = Folder.open(self.path, probe=False)
 
     def see_end(self) -> None:
         """Read the page once more, and close the files. The page outlives the box, which was removed."""
