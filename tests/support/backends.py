@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import inbox
-from tests.support.hostile import refusing_url, url_of
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import check_accounts
 from tests.support.receiver import Receiver
@@ -100,12 +99,6 @@ def blackhole() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(DEADLINE)
         yield listening
-
-
-@pytest.fixture
-def unreachable(request: pytest.FixtureRequest, blackhole: socket.socket) -> str:
-    """The URL of an endpoint that refuses connections, or with the parameter ``blackholed`` never answers."""
-    return url_of(blackhole) if request.param == "blackholed" else refusing_url()
 
 
 @pytest.fixture

@@ -52,20 +52,6 @@ monitel.emit("checkpoint", step=10)
 """
 TRAIN = CONFIGURE + RECORD
 #: A script that records items, waits for a line (until a request hangs), and records more.
-HUNG = """\
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
-with monitel.testing.ManualClock() as clock:
-    loss = Stat("loss", [COUNT], 60.0)
-loss.add(0)
-clock.advance(60)
-monitel.emit("before")
-sys.stdin.readline()
-for number in range(10):
-    loss.add(number)
-    clock.advance(60)
-monitel.emit("after")
-"""
-
 _PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
 _BUILT = find_spec("monitel._sigterm_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
 needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extensions of monitel")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.otlp.pipeline.test_bulkheads_exit import backend, numbers
 from tests.support.checks import EXIT, limit
-from tests.support.hostile import refusing_url, url_of
 from tests.support.pipelines import HOLD_ENCODER, RELEASE_ENCODER
 from tests.support.receiver import Receiver
 from tests.support.spools import folders, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.scripts import Run
@@ -51,26 +48,6 @@ if busy == "busy":
     Thread(target=work, daemon=True).start()
 print(time.monotonic(), flush=True)
 """
-
-
-@contextmanager
-def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
-    """Yield the URL of a backend, and the backend itself if it is healthy."""
-    if kind == "healthy":
-        with Receiver() as receiver:
-            yield receiver.url, receiver
-    elif kind == "refuses":
-        yield refusing_url(), None
-    else:
-        with socket.create_server(("127.0.0.1", 0)) as hanging:
-            yield url_of(hanging), None
-
-
-def numbers(receiver: Receiver, kind: str) -> Counter[int]:
-    """Return the number of arrivals of each item."""
-    if kind == "events":
-        return Counter(record.attributes["number"] for record in receiver.records())
-    return Counter(int(span.name.split()[1]) for span in receiver.spans())
 
 
 def check_windows(receiver: Receiver) -> None:

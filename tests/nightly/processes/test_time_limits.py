@@ -11,8 +11,8 @@ from tests.support import hostile
 from tests.support.checks import EXIT, limit
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
-from tests.support.scripts import CONFIGURE, PRINT_TIME, READY, TRAIN, Ended, needs_c
-from tests.support.spools import last_line, spooled
+from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended, needs_c
+from tests.support.spools import spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ BLOCKED = 'import ctypes\nctypes.CDLL(None).system(b"echo ready; exec sleep 60 >
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, receiver: Receiver) -> Iterator[str]:
-    """The URL of a backend that refuses, never answers, answers too slowly, requests a pause, or is slow."""
+    """The URL of a backend that refuses, never answers, answers too slowly, or requests a pause."""
     kind = request.param
     with ExitStack() as stack:
         if kind == "refuses":
@@ -44,8 +44,7 @@ def url(request: pytest.FixtureRequest, receiver: Receiver) -> Iterator[str]:
             full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
             yield hostile.url_of(full)
         else:
-            answer = Answer(delay=0.4) if kind == "slow" else Answer(503, {"Retry-After": "3600"})
-            receiver.rule(lambda _request: answer)
+            receiver.rule(lambda _request: Answer(503, {"Retry-After": "3600"}))
             yield receiver.url
 
 
@@ -63,34 +62,12 @@ def test_exit_beside_a_dead_backend(train: Run, tmp_path: Path, url: str) -> Non
     assert ALL == spooled(tmp_path / "spool")
 
 
-@pytest.mark.parametrize("url", ["slow"], indirect=True)
-def test_exit_beside_a_slow_backend(train: Run, receiver: Receiver, url: str) -> None:
-    """The backend has everything within two seconds."""
-    check_exit(train(TRAIN + PRINT_TIME, url))
-    assert ALL == (receiver.values("loss.count"), receiver.record_names())
-
-
 @pytest.mark.parametrize("where", [READY + "import signal; signal.pause()\n", pytest.param(BLOCKED, marks=needs_c)])
 @pytest.mark.parametrize("url", ["refuses", "never reads", "drips"], indirect=True)
 def test_sigterm_beside_a_dead_backend(terminate: Terminate, tmp_path: Path, url: str, where: str) -> None:
     """Everything is on disk within two seconds, in Python and in C."""
     terminate(TRAIN + where, url)
     assert ALL == spooled(tmp_path / "spool")
-
-
-def test_sigterm_beside_a_healthy_backend(terminate: Terminate, receiver: Receiver, tmp_path: Path) -> None:
-    """The backend has everything within two seconds."""
-    ended = terminate(TRAIN + READY + "import signal; signal.pause()\n", receiver.url)
-    assert ALL == (receiver.values("loss.count"), receiver.record_names())
-    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
-    assert [] == [*tmp_path.rglob("*.spool")]
-
-
-def test_exit_with_a_full_queue(train: Run) -> None:
-    """50,000 events are on disk within two seconds."""
-    ended = train(CONFIGURE + "for number in range(50_000): monitel.emit('event')\n" + PRINT_TIME, "http://127.0.0.1:9")
-    check_exit(ended)
-    assert (50_000, None) == (last_line(ended.stderr).spooled, last_line(ended.stderr).dropped)
 
 
 HANGING = """\

@@ -7,7 +7,6 @@ import marshal
 import multiprocessing
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from tests.support.paths import ROOT
 import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
-from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.folder import Folder, Lock
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim, is_alive, processes, read_snapshot, sweep
 
@@ -164,59 +163,6 @@ def test_forked_child_does_not_touch_the_record_of_its_parent(tmp_path: Path) ->
 
 
 @alone
-def test_child_that_outlives_its_parent_does_not_keep_the_record(tmp_path: Path) -> None:
-    """The record of a killed parent can be claimed at once."""
-    place, (reading, writing) = Place(tmp_path), os.pipe()
-
-    def parent() -> None:
-        emit(place.box(), 1)
-        os.write(writing, b"%d" % start(signal.pause))
-
-    killed_after(parent)
-    (name,) = processes(place.root, None)
-    wait_until(lambda: not is_alive(place.folder(name)))  # the child begins with a copy of the lock
-    assert [1] == place.collect(name)
-    os.kill(int(os.read(reading, 99)), signal.SIGKILL)
-
-
-@alone
-def test_record_is_kept_until_the_program_of_exec_ends(tmp_path: Path) -> None:
-    """After exec the process has no lock, and still runs."""
-    place, (reading, writing) = Place(tmp_path), os.pipe()
-
-    def execute() -> None:
-        emit(place.box(), 1)
-        os.set_inheritable(writing, True)
-        os.execv("/bin/sh", ["sh", "-c", f"echo ready >&{writing}; exec sleep 300"])
-
-    pid = start(execute)
-    assert b"ready\n" == os.read(reading, 99)
-    (name,) = processes(place.root, None)
-    assert not Lock.is_held(place.folder(name))
-    assert is_alive(place.folder(name))
-    assert place.collect(name) is None
-    os.kill(pid, signal.SIGKILL)
-    finish(pid)
-    assert [1] == place.collect(name)
-
-
-@alone
-def test_program_collects_the_record_from_before_its_exec(tmp_path: Path) -> None:
-    """A process that called exec claims the record with its process id, which nobody writes any more."""
-    place = Place(tmp_path)
-    script = (
-        "import sys; from pathlib import Path; from monitel.blackbox.recovery import claim\n"
-        "assert claim(Path(sys.argv[1]), None, sys.argv[2]) is not None"
-    )
-
-    def execute() -> None:
-        box = place.box()
-        os.execv(sys.executable, [sys.executable, "-c", script, str(place.root), box.name])
-
-    assert 0 == finish(start(execute))[0]
-
-
-@alone
 def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
     """An application that closes all descriptors, and opens files, keeps its files; the box is made again."""
     place = Place(tmp_path)
@@ -279,58 +225,6 @@ def test_many_ranks_share_a_small_memory_file_system(tmp_path: Path) -> None:
 
 
 @alone
-def test_removed_box_is_made_again(tmp_path: Path) -> None:
-    """A cleaner removes the box: nothing raises, nothing is lost, and after a minute there is another one."""
-    box = (place := Place(tmp_path)).box()
-    emit(box, *range(10))
-    shutil.rmtree(place.root / box.name)
-    box.snapshot()
-    emit(box, *range(10, 20))
-    assert "removed" in box.problem
-    box._retry_at_s = 0.0
-    box._try_to_open()
-    assert box.problem == ""
-    box.snapshot()
-    emit(box, *range(20, 30))
-    assert 20 == box.left_out
-    assert [*range(20, 30)] == place.events(box.name)
-    assert box.close(5.0)
-    assert [*range(30)] == place.collect(box.name)
-
-
-@alone
-def test_without_spool_memory_is_bounded(tmp_path: Path) -> None:
-    """The oldest items are dropped and counted, and a failing disk does not stop the box."""
-    monitel.blackbox.journal._PATIENCE_S = 0.0
-    place = Place(Path("/proc/nowhere"))
-    box = place.box(box_bytes=1 << 20, memory_bytes=1 << 20)
-    box.start()
-    emit(box, *range(30_000))
-    account = box.journals["logs"].account()
-    assert 30_000 == account.recorded == account.dropped["queue_full"] + account.waiting
-    assert box.room.used + box.room.memory < 3 << 20
-    assert box.room.used > 0
-    assert len(send(box)) == account.waiting
-
-
-@alone
-def test_read_only_spool_at_the_exit_leaves_the_box(tmp_path: Path) -> None:
-    """The exit reports it, and a collector delivers from the box."""
-    with file_system(tmp_path, "1m") as disk:
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        place = Place(disk)
-
-        def end() -> None:
-            box = place.box()
-            emit(box, 1, 2)
-            assert not box.close(5.0)
-
-        assert 0 == finish(start(end))[0]
-        (name,) = processes(place.root, place.spool)
-        assert [1, 2] == place.collect(name)
-
-
-@alone
 def test_hanging_disk_stops_only_its_thread(tmp_path: Path) -> None:
     """Items are recorded and sent, names are defined, and the end is on time."""
     place = Place(tmp_path)
@@ -373,41 +267,6 @@ def test_wall_clock_may_jump(tmp_path: Path) -> None:
 
 
 @alone
-def test_burst_at_a_dead_backend_is_bounded_and_counted(tmp_path: Path) -> None:
-    """100,000 events of four threads: what is not on disk was dropped, exactly."""
-    box = (place := Place(tmp_path)).box(box_bytes=1 << 20, memory_bytes=4 << 20, disk_bytes=4 << 20)
-    box.start()
-    threads = [Thread(target=emit, args=(box, *range(25_000))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert box.close(20.0)
-    account = box.journals["logs"].account()
-    assert 100_000 == account.recorded == account.on_disk + sum(account.dropped.values())
-    found = place.collect(box.name)
-    assert found is not None
-    assert account.on_disk == len(found)
-
-
-@alone
-def test_two_collectors_take_each_record_once(tmp_path: Path) -> None:
-    """Each of fifty records is claimed by one of two processes."""
-    place, (reading, writing) = Place(tmp_path), os.pipe()
-    for number in range(50):
-        killed_after(lambda number=number: emit(place.box(), number))  # type: ignore[misc]
-
-    def collect() -> None:
-        for name in processes(place.root, place.spool):
-            os.write(writing, bytes(place.collect(name) or []))
-
-    for pid in [start(collect), start(collect)]:
-        assert 0 == finish(pid)[0]
-    assert [*range(50)] == sorted(os.read(reading, 999))
-    assert [] == [*place.root.iterdir()]
-
-
-@alone
 def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> None:
     """A killed collector has left a hidden folder: it is not a record, and is removed; the box of a process is not."""
     place = Place(tmp_path)
@@ -436,30 +295,6 @@ def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     assert dead.has_ended
     assert ["event", "process.died"] == [item.value[0] for item in dead.items("logs")]
     assert [] == [*dead.items("metrics")]
-
-
-@alone
-def test_other_names_are_not_opened(tmp_path: Path) -> None:
-    """An empty name, a path or a link is not taken for a record."""
-    place = Place(tmp_path)
-    name = place.box().name
-    (place.root / "20260101T000000-1-1-000000").symlink_to("/")
-    for other in ("", ".", "..", f"../{place.root.name}/{name}", f"{name}.corrupt"):
-        assert claim(place.root, place.spool, other) is None
-    with pytest.raises(FolderError, match="is a symbolic link"):
-        claim(place.root, place.spool, "20260101T000000-1-1-000000")
-
-
-@alone
-def test_senseless_values_are_set_aside(tmp_path: Path) -> None:
-    """A snapshot with the right checksum that is not a snapshot: the box gets another name, and is reported once."""
-    place = Place(tmp_path)
-    killed_after(lambda: place.box()._slots["state"].write(marshal.dumps((1, 2), 2)))
-    (name,) = processes(place.root, place.spool)
-    with pytest.raises(FolderError, match=f"set aside as {name}.corrupt"):
-        claim(place.root, place.spool, name)
-    assert [f"{name}.corrupt"] == [each.name for each in place.root.iterdir()]
-    assert [] == processes(place.root, place.spool)
 
 
 @alone

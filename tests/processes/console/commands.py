@@ -98,6 +98,26 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
+@contextmanager
+def recording(**env: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run a command that prints the signals that it receives; yield ``monitel run``, and the command's process id."""
+    with running([*RUN, *PYTHON, SIGNALS], env={**os.environ, **env}) as process:
+        yield process, int(line(process))
+
+
+def rest(process: subprocess.Popen[str]) -> list[str]:
+    """End a command that prints signals, and return those that were not read."""
+    stdout, _ = process.communicate(timeout=60)
+    assert 0 == process.returncode
+    return stdout.split()
+
+
+def pending(pid: int) -> bool:
+    """Return True if a process has signals that it has not handled."""
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
+
+
 def children(pid: int) -> list[int]:
     """Return the children of the main thread of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]

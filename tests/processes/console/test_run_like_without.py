@@ -7,16 +7,21 @@ import signal
 import stat
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tests.processes.console.commands import PYTHON, RUN, SIGNALS, children, is_running, line, outcome, running
+from tests.processes.console.commands import (
+    PYTHON,
+    RUN,
+    children,
+    is_running,
+    line,
+    outcome,
+    pending,
+    recording,
+    rest,
+    running,
+)
 from tests.support.checks import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 INHERITED = """\
 import os, resource, signal, sys
@@ -99,22 +104,6 @@ def test_no_place_for_a_folder() -> None:
     assert (3, message) == (ended.status, ended.summary)
 
 
-@contextmanager
-def recording(
-    prefix: tuple[str, ...] = RUN, env: Mapping[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Start a command that prints the signals that it receives; yield the first process, and its id."""
-    with running([*prefix, *PYTHON, SIGNALS], env={**os.environ, **(env or {})}) as process:
-        yield process, int(line(process))
-
-
-def rest(process: subprocess.Popen[str]) -> list[str]:
-    """End a command that prints signals, and return the lines that were not read."""
-    stdout, _ = process.communicate(timeout=60)
-    assert 0 == process.returncode
-    return stdout.split()
-
-
 def test_sender_that_signals_every_process() -> None:
     """The command receives one signal, and not a second one from ``run``, whoever comes first."""
     with recording() as (process, command):
@@ -127,17 +116,12 @@ def test_sender_that_signals_every_process() -> None:
         assert ["SIGUSR1"] == [line(process), *rest(process)]
 
 
-def _pending(pid: int) -> bool:
-    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
-
-
 def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:
     """Otherwise the command would be ended by it."""
     script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getppid(), signal.SIGUSR1)"
     with running([*RUN, *PYTHON, f"{script}; print('sent', flush=True); input(); raise SystemExit(3)"]) as process:
         assert "sent" == line(process)
-        wait_until(lambda: not _pending(process.pid))
+        wait_until(lambda: not pending(process.pid))
         process.communicate("\n", timeout=60)
         assert 3 == process.returncode
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.processes.console.commands import RUN, outcome, running
 from tests.processes.patience import patience
+from tests.processes.promises.test_run_command import LOSS, run_events
 from tests.support.hostile import url_of
 from tests.support.spools import spooled
 
@@ -21,21 +22,9 @@ if TYPE_CHECKING:
     from tests.processes.console.commands import Outcome
     from tests.support.receiver import Receiver
 
-LOSS = """\
-import os, signal, sys, time
-import monitel
-for step in range(5):
-    monitel.set_step(step)
-    monitel.stat("loss", [monitel.COUNT], 1e9).add(step)
-monitel.emit("epoch")
-print("trained", flush=True)
-"""
+__all__ = ["run_events"]
 
-
-@pytest.fixture(autouse=True)
-def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs emit ``run.started`` and ``run.ended``."""
-    monkeypatch.delenv("MONITEL_RUN_EVENTS")
+pytestmark = pytest.mark.usefixtures("run_events")
 
 
 def record(receiver: Receiver, script: str, *options: str, env: dict[str, str] | None = None) -> Outcome:

@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes.console.commands import PREFIXES
+from tests.processes.console.commands import RUN
 from tests.processes.console.tmux import needs_tmux, shell
 from tests.support.checks import wait_until
 
 pytestmark = [
-    pytest.mark.parametrize("prefix", PREFIXES, ids=["without", "with"]),
     pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"),
     needs_tmux,
 ]
@@ -44,16 +43,16 @@ print("got=" + sys.stdin.readline(), flush=True)
 """
 
 
-def waiting(prefix: tuple[str, ...]) -> str:
+def waiting() -> str:
     """Write a program, and return the command that runs it."""
     Path("waiting.py").write_text(WAITING)
-    return shlex.join([*prefix, sys.executable, "-I", "-S", "waiting.py"])
+    return shlex.join([*RUN, sys.executable, "-I", "-S", "waiting.py"])
 
 
-def test_stopped_job_continues_in_the_background(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_stopped_job_continues_in_the_background(tmp_path: Path) -> None:
     """``bg`` and ``wait`` work, and the status is that of the command."""
     with shell(tmp_path) as screen:
-        screen.press(waiting(prefix), "Enter")
+        screen.press(waiting(), "Enter")
         screen.until_shown("[ready]")
         screen.press("C-z")
         screen.until_shown("Stopped")
@@ -63,10 +62,10 @@ def test_stopped_job_continues_in_the_background(tmp_path: Path, prefix: tuple[s
         screen.until_shown("status=5")
 
 
-def test_command_that_stops_itself(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_command_that_stops_itself(tmp_path: Path) -> None:
     """A pager or an editor does that: the shell gets the terminal."""
     with shell(tmp_path) as screen:
-        screen.press(shlex.join([*prefix, "sh", "-c", "kill -TSTP $$; echo contin''ued; exit 6"]), "Enter")
+        screen.press(shlex.join([*RUN, "sh", "-c", "kill -TSTP $$; echo contin''ued; exit 6"]), "Enter")
         screen.until_shown("Stopped")
         screen.press("fg", "Enter")
         screen.until_shown("continued")
@@ -74,11 +73,11 @@ def test_command_that_stops_itself(tmp_path: Path, prefix: tuple[str, ...]) -> N
         screen.until_shown("status=6")
 
 
-def test_job_in_the_background_is_stopped_at_input(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_job_in_the_background_is_stopped_at_input(tmp_path: Path) -> None:
     """A job in the background that reads the terminal stops, and reads it in the foreground."""
     with shell(tmp_path) as screen:
         (tmp_path / "reading.py").write_text(READING)
-        screen.press(shlex.join([*prefix, sys.executable, "-I", "-S", "reading.py"]) + " &", "Enter")
+        screen.press(shlex.join([*RUN, sys.executable, "-I", "-S", "reading.py"]) + " &", "Enter")
         screen.press("until jobs | grep -q Stopped; do :; done; echo stop''ped", "Enter")
         screen.until_shown("stopped")
         screen.press("fg", "Enter")
@@ -87,10 +86,10 @@ def test_job_in_the_background_is_stopped_at_input(tmp_path: Path, prefix: tuple
         screen.until_shown("got=input")
 
 
-def test_kill_of_a_job_arrives_once(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_kill_of_a_job_arrives_once(tmp_path: Path) -> None:
     """``kill %1`` of a shell signals the group."""
     with shell(tmp_path) as screen:
-        screen.press(waiting(prefix) + " &", "Enter")
+        screen.press(waiting() + " &", "Enter")
         screen.until_shown("[ready]")
         screen.press("kill -TERM %1", "Enter")
         screen.until_shown("[SIGTERM]")
@@ -100,10 +99,10 @@ def test_kill_of_a_job_arrives_once(tmp_path: Path, prefix: tuple[str, ...]) -> 
         screen.until_shown("status=137")
 
 
-def test_terminal_that_hangs_up(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_terminal_that_hangs_up(tmp_path: Path) -> None:
     """The command receives SIGHUP, goes on, and ends in its way."""
     with shell(tmp_path) as screen:
-        screen.press(f"exec {waiting(prefix)}", "Enter")
+        screen.press(f"exec {waiting()}", "Enter")
         screen.until_shown("[ready]")
         os.killpg(screen.pid, signal.SIGHUP)
         screen.until_shown("[SIGHUP]")

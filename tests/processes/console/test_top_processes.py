@@ -10,7 +10,6 @@ import pytest
 from tests.processes.console.commands import RUN, running
 from tests.processes.console.jobs import Console, console, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import PRELUDE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,18 +55,6 @@ def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Co
         last = second.notes[-1].step
         assert ("dead", True) == (rows[1]["state"], rows[1]["step"] in {last, last + 1})
         assert ("dead", 1) == (rows[0]["verdict"]["kind"], rows[0]["verdict"]["rank"])
-
-
-def test_later_attempt_replaces_dead_ranks(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """As torchrun restarts all ranks."""
-    with console.watching() as until, ranks(tmp_path, loop(), loop()) as first:
-        until(lambda rows: len(rows) == 2)
-        for each in first:
-            each.kill()
-        until(lambda rows: states(rows) == {0: "dead", 1: "dead"})
-        with ranks(tmp_path, loop(), loop(), TORCHELASTIC_RESTART_COUNT="1") as second:
-            rows = until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
-            assert {each.process.pid for each in second} == {row["pid"] for row in rows.values()}
 
 
 @pytest.mark.parametrize(
@@ -118,41 +105,6 @@ def test_death_is_known_from_monitel_run(tmp_path: Path, console: Console, own_b
             row = until(lambda rows: rows[None]["death"])[None]
         assert ("dead", "killed by SIGKILL", 3) == (row["state"], row["death"], row["step"])
         process.communicate("\n", timeout=DEADLINE)
-
-
-def test_forked_child_does_not_hide_the_death_of_its_rank(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """The child has the rank and the step of its parent, makes no steps, and lives on."""
-    fork = "if os.fork() == 0:\n    monitel.emit('upload')\n    time.sleep(1000)\ntime.sleep(1000)\n"
-    with ranks(tmp_path, loop(until=10, then=fork)) as (job,):
-        found = console.until(lambda rows: len(rows) == 2, "top", "--once", "--interval", "0.1")
-        assert [(0, "alive"), (0, "alive")] == [(row["rank"], row["state"]) for row in found]
-        job.kill()
-        found = console.rows()
-        assert {"dead", "alive"} == {row["state"] for row in found}
-        assert {("dead", 0)} == {(row["verdict"]["kind"], row["verdict"]["rank"]) for row in found}
-
-
-def test_jobs_of_two_launchers_are_two_jobs(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """Their names are the same, and they have no run id."""
-    script = f"""
-import subprocess
-rank = {PRELUDE + SHORT!r}
-names = {{"RANK": "0", "WORLD_SIZE": "2"}}, {{"RANK": "1", "WORLD_SIZE": "2"}}
-processes = []
-for each in names:
-    os.mkdir(each["RANK"])
-    environment = {{**os.environ, **each}}
-    processes.append(subprocess.Popen([sys.executable, "-c", rank], cwd=each["RANK"], env=environment))
-for each in processes:
-    each.wait()
-"""
-    with jobs(tmp_path, script, script):
-        console.until(
-            lambda rows: 4 * ["alive"] == [row["state"] for row in rows], "top", "--once", "--interval", "0.1"
-        )
-        lines = console.top().splitlines()
-        assert "2 jobs, 4 processes: 4 alive" == lines[0]
-        assert 2 == sum(line.startswith("llm, 2 of 2 ranks, on ") for line in lines)
 
 
 def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: Console, own_boxes: Path) -> None:

@@ -36,19 +36,11 @@ handler = sigterm.SigtermHandler(end, flush)
 """
 #: However long the main thread does not run, it does not count as blocked.
 IN_TIME = "sigterm._MAIN_THREAD_TIMEOUT = 600.0\n"
-IN_C = pytest.param("blocked()\n", "end monitel-sigterm 1.5\n", marks=needs_c, id="in C")
-WHERE = [pytest.param(IN_TIME + "live_on()\n", "end MainThread 2.0\n", id="in Python"), IN_C]
 
 
 def ended(terminate: Terminate, script: str, *, status: int = -signal.SIGTERM) -> str:
     """Return the output of a script that gets SIGTERM."""
     return terminate(BEGIN + script, "", status=status).stdout
-
-
-@pytest.mark.parametrize(("where", "expected"), WHERE)
-def test_end_is_called_before_the_default_action(terminate: Terminate, where: str, expected: str) -> None:
-    """In the main thread, or in another one with the remaining time of the two seconds."""
-    assert expected == ended(terminate, "handler.install()\n" + where)
 
 
 @pytest.mark.parametrize(

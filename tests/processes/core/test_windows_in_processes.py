@@ -18,14 +18,6 @@ monitel.register_event_handler(
 """
 
 
-@pytest.mark.parametrize(("end", "returncode"), [("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)])
-def test_open_windows_are_logged_at_exit(run_script: RunScript, end: str, returncode: int) -> None:
-    """Every live Stat is flushed however the interpreter exits, with the same exit code (torch: SIGSEGV, or no log)."""
-    script = SAY + 'stat = Stat("x", [SUM], 3600.0)\nstat.add(1)\nstat.add(2)\n'
-    ended = run_script(script + end, returncode=returncode)
-    assert ["parent {'x.sum': 3} 0"] == ended.lines
-
-
 def test_handler_that_logs_at_exit(run_script: RunScript) -> None:
     """A handler may log, register and use Stats at exit."""
     ended = run_script(
@@ -100,25 +92,6 @@ monitel.register_event_handler(lambda event: "a.sum" in event.data and os.fork()
 monitel.flush()
 """
     assert ["parent {'a.sum': 1} 0", "parent {'b.sum': 1} 0"] == run_script(SAY + body).lines
-
-
-def test_child_of_a_child(run_script: RunScript) -> None:
-    """Each process logs its own samples; ``os._exit()`` logs nothing."""
-    ended = run_script(
-        SAY
-        + """
-stat = Stat("x", [SUM], 3600.0)
-for sample in (1, 2, 3, 4):
-    stat.add(sample)
-    if sample == 4:
-        os._exit(0)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        break
-"""
-    )
-    assert ["child {'x.sum': 3} 0", "child {'x.sum': 2} 0", "parent {'x.sum': 1} 0"] == ended.lines
 
 
 FORK_MEANWHILE = """

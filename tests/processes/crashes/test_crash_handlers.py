@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.promises.test_crash import BEGIN as CRASHING
+from tests.processes.promises.test_crash import stacks_in
 from tests.support.scripts import needs_c
 
 from monitel.crash_stacks import read_crash
@@ -18,38 +20,15 @@ if TYPE_CHECKING:
 
 pytestmark = needs_c
 
-#: The main thread crashes in ``crashing``, while another one waits in ``waiting``.
-BEGIN = """\
-import ctypes, faulthandler, resource, signal, threading
+BEGIN = (
+    CRASHING
+    + """\
 from monitel import crash_stacks
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-
-def waiting(ready, more):
-    ready.set()
-    more.wait()
-
-def crashing(number=signal.SIGSEGV):
-    if number == signal.SIGSEGV:
-        ctypes.memset(8, 0, 1)
-    os.kill(os.getpid(), number)
-    os._exit(99)
-
 def install():
     assert crash_stacks.install("stacks")
-
-_ready = threading.Event()
-threading.Thread(target=waiting, args=[_ready, threading.Event()], daemon=True).start()
-_ready.wait()
 """
-
-
-def stacks_in(text: str) -> int:
-    """Return the number of times that a text has the stacks of both threads, in complete lines."""
-    crashing, waiting = text.count(" in crashing\n"), text.count(" in waiting\n")
-    assert crashing == waiting, text
-    return crashing
+)
 
 
 @pytest.fixture(scope="session")
@@ -98,14 +77,6 @@ os.abort()
     assert signal.SIGSEGV == (crashed.signal if crashed else None)
 
 
-def test_nothing_is_left_after_uninstall(train: Run, tmp_path: Path) -> None:
-    """The signals have their default action; faulthandler prints as if nothing had been installed."""
-    script = "install()\ncrash_stacks.uninstall('stacks')\ncrash_stacks.uninstall('stacks')\ncrash_stacks.check()\n"
-    for between, stderr in (("", 0), ("faulthandler.enable()\n", 1)):
-        ended = train(BEGIN + script + between + "crashing()\n", returncode=-11)
-        assert (stderr, False) == (stacks_in(ended.stderr), (tmp_path / "stacks").exists())
-
-
 DAMAGE = """\
 def damage(code):  # its file name is at address 16
     size = ctypes.sizeof(ctypes.c_void_p)
@@ -120,13 +91,12 @@ damage(waiting.__code__)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGABRT", "SIGSEGV"])
-def test_damaged_interpreter(train: Run, tmp_path: Path, name: str) -> None:
+def test_damaged_interpreter(train: Run, tmp_path: Path) -> None:
     """If the stacks cannot be read, the file has the signal and a note, and the exit status is the same."""
-    ended = train(BEGIN + DAMAGE + f"crashing(signal.{name})\n", returncode=-signal.Signals[name])
+    ended = train(BEGIN + DAMAGE + "crashing()\n", returncode=-11)
     text = (tmp_path / "stacks").read_text()
     crashed = read_crash(text)
-    assert signal.Signals[name] == (crashed.signal if crashed else None)
+    assert signal.SIGSEGV == (crashed.signal if crashed else None)
     for each in (text, ended.stderr):
         assert "(the other stacks cannot be read)" in each
 

@@ -59,34 +59,6 @@ say("failed", failed)
     assert ["failed 0"] == ended.lines
 
 
-def test_parent_logs_the_samples_that_it_had_collected(run_script: RunScript) -> None:
-    """The child's window has its samples only, even if a handler forks in the middle of a flush."""
-    ended = run_script("""
-stat, other = Stat("x", [SUM], 1e9), Stat("y", [SUM], 1e9)
-stat.add(1.0)
-other.add(4.0)
-
-def handle(event):
-    say(name, event.window.name, event.window.count, event.window.sum)
-    if event.window.name == "x" and name == "parent":
-        fork()
-
-def fork():
-    global name
-    if (pid := os.fork()) == 0:
-        name = "child"
-        other.add(2.0)
-        monitel.flush()
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-name = "parent"
-handle = monitel.register_event_handler(handle)
-monitel.flush()
-""")
-    assert ["parent x 1 1.0", "child y 1 2.0", "parent y 1 4.0"] == ended.lines
-
-
 def test_counters_and_waits_start_at_zero(run_script: RunScript) -> None:
     """With a later start, the same objects, and new locks; a wait of the forking thread goes on in the child."""
     ended = run_script("""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.support.inbox import DEADLINE
 
 from monitel_otlp.ledger.reading import read_stored
@@ -19,9 +20,10 @@ RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 
 
 HANGING = """\
+from monitel_otlp.ledger import run_ledger
 from monitel_otlp.values import file
-def encode(_): time.sleep(3600)
-file.encode = encode
+def hang(*_): time.sleep(3600)
+{} = hang
 pipeline = monitel_otlp.configure(spool_dir="spool")
 for step in range(20):
     begin = time.monotonic()
@@ -32,9 +34,10 @@ print(time.monotonic())
 """
 
 
-def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run) -> None:
+@pytest.mark.parametrize("function", ["file.encode", "run_ledger.open_run"])
+def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run, function: str) -> None:
     """Only the thread of the ledger waits."""
-    ended = train(HANGING, env=RUN)
+    ended = train(HANGING.format(function), env=RUN)
     *steps, end = map(float, ended.stdout.split())
     assert max(steps) < DEADLINE
     assert ended.at - end < DEADLINE

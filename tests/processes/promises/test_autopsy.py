@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -76,19 +75,6 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert before == {each.name: each.read_bytes() for each in box.iterdir()}, "nothing of a dead process changes"
 
 
-def test_stopped_process_is_silent(tmp_path: Path, console: Console) -> None:
-    """The report says why no stacks come, and what continues the process."""
-    with jobs(tmp_path, loop()) as (job,):
-        pid = job.process.pid
-        os.kill(pid, signal.SIGSTOP)
-        report = console.until(lambda report: report["processes"][0]["state"] == "silent", "autopsy", pid)
-        (found,) = report["processes"]
-        assert ("T", None) == (found["kernel"]["state"], found["stacks"])
-        assert f"kill -CONT {pid}" in found["silence"][1]
-        assert "state          silent: its last heartbeat was " in console("autopsy", pid).output
-        os.kill(pid, signal.SIGCONT)
-
-
 @pytest.mark.skipif(crash_stacks._c is None, reason="the handler of crashes needs the C extension")
 def test_crashed_process_has_its_signal_and_stacks(tmp_path: Path, console: Console) -> None:
     """After SIGSEGV."""
@@ -131,17 +117,6 @@ def test_job_names_the_rank_that_is_late(tmp_path: Path, console: Console) -> No
     assert "last steps differ: 49 (ranks 0 and 2), 48 (rank 1)" == steps
 
 
-def test_exec_is_not_a_death(tmp_path: Path, console: Console) -> None:
-    """The telemetry of the former program has ended, the process has not."""
-    then = "os.execv(sys.executable, [sys.executable, '-c', 'print(1, flush=True); input()'])"
-    with jobs(tmp_path, loop(until=5, then=then)) as (job,):
-        assert job.process.stdout is not None
-        assert "1\n" == job.process.stdout.readline()
-        (found,) = console.json("autopsy", job.process.pid)["processes"]
-        assert ("dead", True) == (found["state"], found["replaced_by_exec"])
-        assert "state          replaced by exec; " in console("autopsy").output
-
-
 def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console) -> None:
     """A sentence and the status 0 without a box; an unknown process or folder has the status 1, and a reason."""
     assert console("autopsy").output.startswith("no black boxes of this user on this machine")
@@ -155,26 +130,3 @@ def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console) -> 
         ended = console("autopsy", target, status=1)
         assert ("", True) == (ended.output, ended.errors.startswith("monitel: "))
         assert words in " ".join(ended.errors.split())
-
-
-def test_damaged_box_does_not_hide_the_others(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """The box is a line on stderr and a problem in the JSON; each file may be cut off, or replaced by other bytes."""
-    with jobs(tmp_path, loop()) as (job,):
-        console.until(lambda report: report["processes"][0]["windows"], "autopsy")
-        job.kill()
-    (box,) = own_boxes.iterdir()
-    other = own_boxes / "20260102T030405-4194000-1-0000aa"
-    shutil.copytree(box, other)
-    for name in sorted(each.name for each in other.iterdir()):
-        content = (box / name).read_bytes()
-        for damaged in (b"", content[: len(content) // 2], content[::-1]):
-            (other / name).write_bytes(damaged)
-            ended = console("autopsy", own_boxes)
-            assert f"process {job.process.pid}, host " in ended.output
-            assert "Traceback" not in ended.errors
-        (other / name).write_bytes(content)
-    names = next(each for each in other.iterdir() if each.name == "names")
-    names.write_bytes(b"")
-    ended = console("autopsy", own_boxes)
-    assert ("1 process: 1 dead", True) == (ended.output.splitlines()[0], str(other) in ended.errors)
-    assert [str(other) in each for each in console.json("autopsy", own_boxes)["problems"]] == [True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
+    from tests.support.scripts import Run
 
 pytestmark = needs_c
 
@@ -155,13 +154,6 @@ def test_signal_of_the_application_is_not_a_crash(train: Run, handler: str, orde
     assert ("handled\ngoes on\n" if "handled" in handler else "goes on\n", "") == (ended.stdout, ended.stderr)
 
 
-def test_earlier_handler_in_c_is_called_afterwards(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """The earlier handler decides the exit status; the stacks are there nevertheless."""
-    before = "libc.signal(signal.SIGSEGV, ctypes.cast(libc._exit, ctypes.c_void_p))\n"
-    ended = train(BEGIN + before + "configure()\ncrashing()\n", returncode=int(signal.SIGSEGV))
-    assert (1, 1) == (stacks_in(ended.stderr), stacks_in(death(receiver, tmp_path)["code.stacktrace"]))
-
-
 def test_crash_of_a_forked_child_is_not_the_parents(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """The child has no handler: the signal ends it as by default. The parent's crash is recorded."""
     script = """\
@@ -215,11 +207,3 @@ def test_end_of_the_pipeline_removes_the_handler(train: Run) -> None:
     script = BEGIN + "configure()\nmonitel_otlp.configure(endpoint=None, spool_dir='spool').shutdown()\nprint()\n"
     ended = train(script + "sys.stdout.flush()\ncrashing()\n", returncode=-11)
     assert 0 == stacks_in(ended.stderr)
-
-
-def test_autopsy_shows_the_stacks(train: Run, run: Run) -> None:
-    """Before anything is delivered."""
-    train(BEGIN + "configure()\ncrashing()\n", returncode=-11)
-    found: Ended = run("-m", "monitel_otlp", "autopsy", "--json")
-    (process,) = json.loads(found.stdout)["processes"]
-    assert 1 == stacks_in(json.dumps(process).replace("\\n", "\n"))

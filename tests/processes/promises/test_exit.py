@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.processes.promises.jobs import replay
-from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
-from tests.support.scripts import CONFIGURE, HUNG, PRINT_TIME, TRAIN, finish, started, write_script
+from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN
 from tests.support.series import increase
 from tests.support.spools import LastLine, last_line, spooled
 
 if TYPE_CHECKING:
-    import socket
     from pathlib import Path
 
     from tests.support.receiver import Receiver
@@ -65,20 +63,6 @@ def test_last_line_is_the_documented_one(receiver: Receiver, train: Run) -> None
     assert "monitel: exported 11 windows and numbers, 1 events\n" == train(TRAIN, receiver.url).stderr
 
 
-@pytest.mark.parametrize("unreachable", ["refused", "blackholed"], indirect=True)
-def test_what_an_unreachable_backend_cannot_take_is_on_disk(
-    unreachable: str, receiver: Receiver, train: Run, tmp_path: Path
-) -> None:
-    """The exit does not wait; the last line has the number, the folder and the command that delivers it once."""
-    ended = train(TRAIN + PRINT_TIME, unreachable, env=PATIENT, timeout=DEADLINE)
-    assert seconds_of_exit(ended) < DEADLINE
-    assert ALL == spooled(tmp_path / "spool")
-    (folder,) = (tmp_path / "spool").iterdir()
-    assert LastLine(0, 0, None, 12, str(folder), f"monitel replay {folder}") == last_line(ended.stderr)
-    replay(folder, receiver.url)
-    assert ALL == arrived(receiver)
-
-
 @pytest.mark.parametrize(
     "answer", [Answer(fault="hang"), Answer(503, {"Retry-After": "3600"}), Answer(401)], ids=["hangs", "pause", "401"]
 )
@@ -99,21 +83,6 @@ def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> Non
     receiver.rule(lambda _request: Answer(delay=0.4))
     train(TRAIN, receiver.url)
     assert ALL == arrived(receiver)
-
-
-def test_items_recorded_while_a_request_hangs_are_on_disk(blackhole: socket.socket, tmp_path: Path) -> None:
-    """The sender waits for an answer at the end; a busy machine has more than two seconds here."""
-    with started(
-        tmp_path, write_script(tmp_path, HUNG + "pipeline.shutdown(6)\n"), url_of(blackhole), env=PATIENT
-    ) as process:
-        connection, _ = blackhole.accept()
-        connection.settimeout(DEADLINE)
-        assert connection.recv(1)
-        ended = finish(process, "\n", timeout=DEADLINE)
-        connection.close()
-    assert 0 == ended.status, ended.stderr
-    assert ([*range(1, 12)], ["before", "after"]) == spooled(tmp_path / "spool")
-    assert 13 == last_line(ended.stderr).spooled
 
 
 MANY = """\
@@ -152,17 +121,6 @@ def test_each_window_that_is_open_at_the_end_is_recorded(
     assert ((2_000, None) if backend == "healthy" else (0, 2_000)) == (line.windows, line.spooled)
     assert (0, None) == (line.events, line.dropped)
     assert [1] * 2_000 == receiver.values("loss.count") + spooled(tmp_path / "spool")[0]
-
-
-def test_full_disk_is_logged_and_losses_are_counted(train: Run) -> None:
-    """Files have at most 4 kB: the last line counts the items that do not fit, and one warning has the reason."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-    events = 'for number in range(2000): monitel.emit("event", number=number)\n'
-    ended = train(limit + TRAIN + events, "http://127.0.0.1:9")
-    line = last_line(ended.stderr)
-    assert line.dropped
-    assert 11 + 2001 == (line.spooled or 0) + line.dropped
-    assert 1 == len([line for line in ended.stderr.splitlines() if "the spool in" in line and "cannot be" in line])
 
 
 def test_run_without_an_endpoint_is_logged_once_and_on_disk(receiver: Receiver, train: Run, tmp_path: Path) -> None:
@@ -211,15 +169,6 @@ assert not [each.name for each in threading.enumerate() if "monitel" in each.nam
         ended = train(TRAIN + script, receiver.url, env=env)
         assert ("", "") == (ended.stdout, ended.stderr)
         assert ([], ["train.py"]) == (receiver.requests, [path.name for path in tmp_path.iterdir()])
-
-
-def test_os_exit_leaves_everything_to_the_next_collection(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """``os._exit()`` runs no code: a replay delivers what is in the black box, and reports the death."""
-    ended = train(CONFIGURE + "monitel.emit('left')\nos._exit(3)\n", receiver.url, returncode=3)
-    assert ("", []) == (ended.stderr, receiver.requests)
-    printed = replay(tmp_path / "spool", receiver.url)
-    assert ["left", "process.died"] == receiver.record_names()
-    assert "collected 2 items from 1 black box\n" in printed.output
 
 
 TOTALS = """\
@@ -331,24 +280,3 @@ def test_handler_that_fails_at_the_exit_stops_no_other(train: Run) -> None:
     ended = train(SAY + FAIL)
     assert "x 3\ny 4\n" == ended.stdout
     assert [1, 1] == [ended.stderr.count(f"ValueError: fails for {name}\n") for name in "xy"]
-
-
-GLOBALS = """\
-from opentelemetry import metrics, trace
-from opentelemetry._logs import get_logger_provider
-from opentelemetry.sdk.metrics import MeterProvider
-
-mine = MeterProvider()
-if sys.argv[2] == "set":
-    metrics.set_meter_provider(mine)
-with monitel_otlp.configure(endpoint=sys.argv[1]) as pipeline:
-    print((metrics.get_meter_provider() is mine) == (sys.argv[2] == "set"))
-    print((metrics.get_meter_provider() is pipeline.meter_provider) == (sys.argv[2] == "unset"))
-    print(get_logger_provider() is pipeline.logger_provider, trace.get_tracer_provider() is pipeline.tracer_provider)
-"""
-
-
-@pytest.mark.parametrize("before", ["set", "unset"])
-def test_providers_become_global_if_none_is_set(receiver: Receiver, train: Run, before: str) -> None:
-    """A provider that the application has set before stays."""
-    assert "True\nTrue\nTrue True\n" == train(GLOBALS, receiver.url, before).stdout

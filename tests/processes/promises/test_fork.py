@@ -298,16 +298,6 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver,
         assert ["parent"] == receiver.record_names()
 
 
-def test_forked_child_goes_to_disk_with_grpc(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """A channel of gRPC does not survive a fork: one warning, and nothing is lost."""
-    pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
-    child = "if os.fork() == 0:\n    monitel.emit('child')\n    sys.exit()\nos.wait()\n"
-    script = CONFIGURE.replace(", spool_dir", ", protocol='grpc', spool_dir")
-    ended = train(script + child, "http://127.0.0.1:9")
-    assert 1 == ended.stderr.count("gRPC does not work in a forked process: its telemetry goes to ")
-    assert ([], ["child"]) == spooled(tmp_path / "spool")
-
-
 LOADER = """\
 from types import ModuleType
 

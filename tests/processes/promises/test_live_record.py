@@ -127,7 +127,8 @@ def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
             assert age > 2.5 if row["state"] == "silent" else age < 8, row
         assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
         (found,) = autopsy(job.pid)["processes"]
-        assert ("silent", "T") == (found["state"], found["kernel"]["state"])
+        assert ("silent", "T", None) == (found["state"], found["kernel"]["state"], found["stacks"])
+        assert f"kill -CONT {job.pid}" in found["silence"][1]
         job.process.send_signal(signal.SIGCONT)
         wait_until(lambda: job.row()["state"] == "alive", "a heartbeat")
         job.do("monitel.set_step(8)")
@@ -173,28 +174,6 @@ def test_forked_child_writes_nothing_into_its_parents_record(tmp_path: Path) -> 
         job.do("monitel.set_step(8)\nwaiting.__exit__(None, None, None)")
         row = job.row()
         assert (8, []) == (row["step"], row["waits"])
-
-
-def test_late_rank_is_named_while_the_others_wait(tmp_path: Path) -> None:
-    """The rank that is not in the collective is the late one."""
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    with running(tmp_path, NOWHERE, ranks[0]) as zero, running(tmp_path, NOWHERE, ranks[1]) as one:
-        for job in (zero, one):
-            job.do("configure(service_name='llm')\nmonitel.emit('ready')\nmonitel.set_step(5)")
-        zero.do("guard = monitel.WaitCounter('all_reduce').guard()\nguard.__enter__()")
-        wait_until(lambda: len(top()) == 2 and job_of_both()["late"], "a late rank")
-        found = job_of_both()
-        assert ([1], [], [0, 1], 2) == tuple(found[name] for name in ("late", "dead", "ranks", "world_size"))
-        (wait,) = found["waits"]
-        assert ("all_reduce", [0], [1]) == (wait["key"], [each["rank"] for each in wait["waiting"]], wait["missing"])
-        assert [(0, zero.pid), (1, one.pid)] == [(row["rank"], row["pid"]) for row in top()]
-
-
-def job_of_both() -> dict[str, Any]:
-    """Return the only job of the report."""
-    found: list[dict[str, Any]] = autopsy()["jobs"]
-    return found[0] if found else {"late": []}
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:

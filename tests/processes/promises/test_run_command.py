@@ -8,12 +8,23 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.commands import PYTHON, RUN, SIGNALS, both, check_same, is_running, line, outcome, running
+from tests.processes.console.commands import (
+    PYTHON,
+    RUN,
+    both,
+    check_same,
+    is_running,
+    line,
+    outcome,
+    pending,
+    recording,
+    rest,
+    running,
+)
 from tests.processes.console.tmux import needs_tmux, shell
 from tests.processes.patience import SHORT, patience
 from tests.support.checks import wait_until
@@ -22,7 +33,6 @@ from tests.support.inbox import DEADLINE
 
 if TYPE_CHECKING:
     import socket
-    import subprocess
     from collections.abc import Iterator
 
     from tests.support.receiver import Receiver
@@ -132,20 +142,6 @@ def test_nested_run_only_runs_its_command() -> None:
     assert (9, "True\n", NOTHING) == (ended.status, ended.stdout, ended.summary)
 
 
-@contextmanager
-def recording(**env: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a command that prints the signals that it receives; yield ``monitel run``, and the command's process id."""
-    with running([*RUN, *PYTHON, SIGNALS], env={**os.environ, **env}) as process:
-        yield process, int(line(process))
-
-
-def rest(process: subprocess.Popen[str]) -> list[str]:
-    """End the command, and return the signals that were not read."""
-    stdout, _ = process.communicate(timeout=60)
-    assert 0 == process.returncode
-    return stdout.split()
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
 def test_signal_arrives_once(name: str) -> None:
     """A signal to the group, twice, and then one to ``monitel run`` alone; SIGWINCH shows that there is no other."""
@@ -167,12 +163,6 @@ def test_signals_are_not_passed_on_under_slurm() -> None:
         wait_until(lambda: not pending(process.pid), "the end of the signals")
         os.kill(command, signal.SIGUSR2)
         assert ["SIGUSR2"] == [line(process), *rest(process)]
-
-
-def pending(pid: int) -> bool:
-    """Return True if a process has signals that it has not handled."""
-    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
 
 
 def test_command_that_handles_sigterm_decides_the_status() -> None:

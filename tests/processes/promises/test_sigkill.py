@@ -22,7 +22,7 @@ from tests.support.checks import wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, points_of, records_of
 from tests.support.receiver import MESSAGES
-from tests.support.scripts import finish, needs_c, started, write_script
+from tests.support.scripts import finish, started, write_script
 
 import monitel
 
@@ -194,32 +194,6 @@ def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: R
     for age in (*ages, facts["training.activity.duration"]):
         assert 0 < age <= (died.time_ns - begin) / 1e9
     assert (job.pid, "llm") == (died.resource["process.pid"], died.resource["service.name"])
-
-
-@needs_c
-@pytest.mark.parametrize(
-    ("crash", "number"),
-    [("os.abort()", signal.SIGABRT), ("import ctypes; ctypes.string_at(0)", signal.SIGSEGV)],
-    ids=["abort", "segmentation fault"],
-)
-def test_crash_in_c_leaves_signal_and_stack(tmp_path: Path, receiver: Receiver, crash: str, number: int) -> None:
-    """The exit status stays that of the crash, and the stacks are in the report, in the event and on stderr."""
-    with running(tmp_path, receiver.url) as job:
-        job.do(f"configure()\nmonitel.set_step(3)\ndef deep_inside():\n {crash}\nmonitel.emit('left', number=1)")
-        job.send("deep_inside()")
-        ended = job.ended(number)
-    assert "in deep_inside" in ended.stderr
-    (found,) = autopsy(job.pid)["processes"]
-    assert ("dead", 3) == (found["state"], found["step"])
-    assert signal.Signals(number).name in found["death"]
-    assert "in deep_inside" in found["stacks"]
-    replay(tmp_path / "spool", receiver.url)
-    (died,) = receiver.records("process.died")
-    assert ("signal", signal.Signals(number).name, "crash") == tuple(
-        died.attributes[name] for name in ("process.exit.reason", "process.exit.signal", "process.exit.time.source")
-    )
-    assert "in deep_inside" in died.attributes["code.stacktrace"]
-    assert [1] == numbers(receiver)
 
 
 def test_killed_inside_c_code_with_the_gil(tmp_path: Path, receiver: Receiver) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import shlex
-import signal
 import sys
 import time
 from itertools import pairwise
@@ -112,21 +111,6 @@ def test_stuck_rank_shows_its_wait(tmp_path: Path, console: Console) -> None:
             r"stuck: rank 1 has waited in all_reduce for \S+ s; rank 0 goes on", rows[1]["verdict"]["text"]
         )
         assert rows[0]["step"] > 9
-
-
-def test_stopped_rank_is_silent_until_it_goes_on(tmp_path: Path, console: Console) -> None:
-    """After three seconds without a heartbeat; nothing in the folders of the job changes by looking."""
-    with ranks(tmp_path, loop()) as (job,), console.watching(job.process.pid) as until:
-        until(lambda rows: rows[0]["state"] == "alive")
-        os.kill(job.process.pid, signal.SIGSTOP)
-        before = files_below(tmp_path)
-        row = until(lambda rows: rows[0]["state"] == "silent")[0]
-        assert moment(row["time"]) - moment(row["last_seen"]) > 2.5
-        last = job.notes[-1].step  # it may have been stopped between a step and its note
-        assert row["step"] in {last, last + 1}
-        assert before == files_below(tmp_path)
-        os.kill(job.process.pid, signal.SIGCONT)
-        until(lambda rows: rows[0]["state"] == "alive")
 
 
 def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, own_boxes: Path) -> None:

@@ -19,23 +19,6 @@ def account(signal):
 """
 
 
-def test_forked_child_starts_at_zero(receiver: Receiver, train: Run) -> None:
-    """Parent and child count only their own items."""
-    script = """\
-if os.fork() == 0:
-    assert account("logs") == [0, 0, 0, {}], account("logs")
-    monitel.emit("child")
-    assert pipeline.shutdown()
-    assert account("logs") == [1, 1, 0, {}], account("logs")
-    os._exit(0)
-assert 0 == os.wait()[1]
-assert pipeline.shutdown()
-assert account("logs") == [1, 1, 0, {}], account("logs")
-"""
-    train(CHILD + script, receiver.url)
-    assert {"parent", "child"} == {record.name for record in receiver.records()}
-
-
 def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: Run) -> None:
     """Threads that record the child's first items concurrently create one engine."""
     script = """\

@@ -85,24 +85,3 @@ def test_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_
             pipeline.shutdown()
             assert [] == numbers(receiver)
         assert list(moved.iterdir())
-
-
-def test_child_that_was_forked_beside_an_open_spool_does_not_keep_it_locked(train: Run, receiver: Receiver) -> None:
-    """The parent ends its pipeline, and the next one delivers the folder, while the child still runs."""
-    script = """\
-import subprocess
-read, written = os.pipe()
-with monitel_otlp.configure(spool_dir="spool", export_interval=3600.0) as pipeline:
-    monitel.emit("event")
-    assert pipeline.force_flush(60)
-    if os.fork() == 0:
-        os.close(written)
-        os.read(read, 1)  # the end of the parent
-        os._exit(0)
-command = [sys.executable, "-m", "monitel_otlp", "replay", "spool", "--endpoint", sys.argv[1]]
-assert subprocess.run(command).returncode == 0
-os.close(written)
-os.wait()
-"""
-    train(script, receiver.url)
-    assert ["event"] == receiver.record_names()

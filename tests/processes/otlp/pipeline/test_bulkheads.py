@@ -17,32 +17,6 @@ if TYPE_CHECKING:
     from tests.support.scripts import Run
 
 
-HANDLER = """\
-from threading import Event
-def handle(event):
-    Event().wait()
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=float(sys.argv[2]))
-for number in range(1000):
-    monitel.emit("event")
-monitel.register_event_handler(handle)
-open_window = Stat("open", [COUNT], 1e9)
-open_window.add(1)
-print(time.monotonic())
-pipeline.shutdown()
-print(time.monotonic())
-os._exit(0)  # the interpreter itself flushes again, and calls the handler
-"""
-
-
-def test_shutdown_is_in_time_beside_an_event_handler_that_hangs(receiver: Receiver, train: Run) -> None:
-    """The handler hangs when the shutdown flushes the Stats; recorded items are still delivered."""
-    ended = train(with_patience(HANDLER, SHORT), receiver.url, 0.05)
-    begin, end = map(float, ended.stdout.split())
-    assert end - begin < DEADLINE
-    assert 1000 == len(receiver.records("event"))
-    assert [1] == receiver.values("open.count")
-
-
 # A name server that does not answer. The healthy backend has an IP address.
 NAMES = """\
 import socket
