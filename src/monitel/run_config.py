@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -210,3 +211,12 @@ def _scalars(values: Mapping[str, ConfigValue], prefix: str) -> Iterator[tuple[s
             yield from _scalars(value, f"{prefix}{key}.")
         elif value is not None and not isinstance(value, list):
             yield f"{prefix}{key}", value
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a configuration with its dotted name. A list is its text in JSON."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else value

@@ -199,7 +199,9 @@ class Box:
         if not self._opening.acquire(blocking=False):
             return  # another thread makes it
         try:
-            if self._is_idle or self._root is None or self.folder is not None or time.monotonic() < self._retry_at_s:
+            if self._is_idle or self._stopping or self._root is None or self.folder is not None:
+                return
+            if time.monotonic() < self._retry_at_s:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
             root, in_memory = open_root(self._root)

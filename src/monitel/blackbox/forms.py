@@ -19,8 +19,7 @@ A snapshot has these values, each of which may be missing:
 doing     what the process does: ``step``, ``first_step``, ``waits`` (key, thread, seconds so far), ``ranges`` (name,
           seconds), ``activity`` (name, seconds), ``thread``, ``stage`` (name, whether it waits for other ranks,
           seconds, thread; or None), ``goodput``
-counters  metric, unit, description, serialized attributes, total, time at which it was zero, and start, time and total
-          of the last point (or None), of each counter
+counters  a :data:`PlainCounter` of each counter
 readings  number of the next item of the journal of readings: the counters are as of this item
 totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that
           the summary of a run needs, up to their last closed window
@@ -36,6 +35,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 STAT, NUMBER = "stat", "number"
+
+STEP_TIME, STAGE_TIME = "training.step.duration", "training.stage.duration"
+DEVICE_STAGE_TIME = "training.stage.device.duration"
+#: Stats whose totals are in each snapshot: those of the summary of ``monitel run``.
+REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME
+
+#: Metric name, unit, description, attributes, total, time at which it was zero, and start, time and total of the last
+#: point; None without one. Times in Unix ns.
+PlainCounter = tuple[str, str, str, dict[str, Any], float, int, "tuple[int, int, float] | None"]
 
 
 class Definition(NamedTuple):

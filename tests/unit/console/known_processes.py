@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from monitel.blackbox.activity import Stage
 from monitel_otlp.autopsy.findings import (
     CounterValue,
     Findings,
@@ -16,7 +17,6 @@ from monitel_otlp.autopsy.findings import (
     Undelivered,
     Wait,
 )
-from monitel_otlp.export.activity import Stage
 
 SECOND = 10**9
 #: 2026-01-02 03:04:05 UTC.

@@ -7,7 +7,6 @@ import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.box import Box
@@ -86,11 +85,10 @@ class Recorded:
             tuple(self.number(series) for series, _ in self.open),
         )
         self.box.sources["doing"] = lambda: DOING
-        counter = KeyValue.FromString(key_values({"training.activity": "step"})[0].SerializeToString())
         self.box.sources["counters"] = lambda: [
-            ("training.time", "s", "", [counter.SerializeToString()], 80.0, START, None),
-            ("training.samples", "1", "", [], 9592, START, None),
-            ("training.steps", "1", "", [], 300, START, None),
+            ("training.time", "s", "", {"training.activity": "step"}, 80.0, START, None),
+            ("training.samples", "1", "", {}, 9592, START, None),
+            ("training.steps", "1", "", {}, 300, START, None),
         ]
 
     def number(self, series: Definition) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.unit.console.known_processes import SECOND, dead_process, rank_of
 
+from monitel.blackbox.activity import Stage
 from monitel_otlp.autopsy.comparison import compare
 from monitel_otlp.autopsy.findings import Findings, State
 from monitel_otlp.autopsy.sentences import compared
-from monitel_otlp.export.activity import Stage
 from monitel_otlp.ledger.screen import Screen
 
 

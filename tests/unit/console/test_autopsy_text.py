@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, window_of
 
+from monitel.blackbox.activity import Stage
 from monitel_otlp.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
 from monitel_otlp.autopsy.report import process_lines
-from monitel_otlp.export.activity import Stage
 from monitel_otlp.ledger.screen import Screen, columns_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
 
 import monitel
+from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
@@ -18,7 +19,6 @@ from monitel_otlp.autopsy.examination import examine
 from monitel_otlp.autopsy.findings import State, Undelivered
 from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.discovery import find_boxes, find_spools
-from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.record import read_record
 from monitel_otlp.summary.box_report import box_report

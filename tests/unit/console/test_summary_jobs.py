@@ -6,12 +6,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from tests.unit.console.made_reports import JOB, LATE, S, late_ranks, report, totals
 
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 from monitel.blackbox.process import Owner
 from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.record import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 from monitel_otlp.summary.jobs import Job, jobs_of
 from monitel_otlp.summary.report import JobName, Report, StageTotal, Total, step_total
 
@@ -115,10 +114,9 @@ def test_steps_are_counted_or_those_from_first_to_last() -> None:
     ]
 
 
-def series(name: str, count: int, seconds: float, **attributes: str) -> tuple[str, list[KeyValue], Total]:
+def series(name: str, count: int, seconds: float, **attributes: str) -> tuple[str, dict[str, str], Total]:
     """Return a series as a report reads it."""
-    pairs = [KeyValue(key=f"training.{key}", value=AnyValue(string_value=value)) for key, value in attributes.items()]
-    return name, pairs, Total(count, seconds)
+    return name, {f"training.{key}": value for key, value in attributes.items()}, Total(count, seconds)
 
 
 def test_series_of_one_name_are_added_up() -> None:

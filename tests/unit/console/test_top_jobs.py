@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.console.made_rows import SECOND, START, history_of, rank_of, report_of, row_of
 
+from monitel.blackbox.activity import Stage
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.export.activity import Stage
 from monitel_otlp.summary.report import JobName
 from monitel_otlp.top.jobs import jobs_of, replaced, with_launchers
 from monitel_otlp.top.rank import RankState, Row

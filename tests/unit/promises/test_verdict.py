@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitel.blackbox.activity import Stage
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.export.activity import Stage
 from monitel_otlp.verdict.facts import RankFacts
 from monitel_otlp.verdict.rules import verdict
 

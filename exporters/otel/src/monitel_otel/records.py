@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import recordable, text_of
+from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
 from monitel_otel._compat import SeverityNumber
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from monitel_otel._compat import Logger
 
 _log = logging.getLogger("monitel.otel")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LATEST_NS = 2**64 - 1  # the limit of the protocol's field
 
 
 class EventFields:
@@ -95,12 +92,3 @@ def count_failure() -> None:
     if not failed.total:
         _log.exception("a provider of the application failed (further exceptions are only counted)")
     failed.add()
-
-
-def timestamp_ns(timestamp: datetime) -> int:
-    """Return nanoseconds since the Unix epoch, limited to the protocol's range; a naive datetime is local time."""
-    try:
-        elapsed = timestamp.astimezone(timezone.utc) - _EPOCH
-    except (OverflowError, ValueError):  # a year that the C library cannot convert
-        return 0 if timestamp.year < _EPOCH.year else _LATEST_NS
-    return min(max(elapsed // timedelta(microseconds=1) * 1000, 0), _LATEST_NS)

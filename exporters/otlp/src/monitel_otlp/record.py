@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.box import ENDED, PAGE, POSITION, TOTALS, VERSION
+from monitel.blackbox.crashes import STACKS
 from monitel.blackbox.forms import Definition, LogRecord
 from monitel.blackbox.names import read_names
 from monitel.blackbox.process import Owner
@@ -23,16 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monitel.blackbox.folder import Folder
+    from monitel.blackbox.forms import PlainCounter
     from monitel.blackbox.recovery import Snapshot
-    from monitel_otlp.metrics.readings import PlainCounter
-
-#: Files of a box: the stacks of a crash, of a process that runs, and the request for these.
-STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
-
-STEP_TIME, STAGE_TIME = "training.step.duration", "training.stage.duration"
-DEVICE_STAGE_TIME = "training.stage.device.duration"
-#: Stats whose totals are in each snapshot: those of the summary of ``monitel run``.
-REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME
 
 _SIGNALS = ("metrics", "logs", "traces")  # the journals whose items count
 _LARGEST_STACKS = 256 << 10  # bytes
@@ -129,7 +122,7 @@ class Record:
 
     @property
     def doing(self) -> dict[str, Any]:
-        """The activity of the process; see :func:`monitel_otlp.export.activity.describe`."""
+        """The activity of the process; see :func:`monitel.blackbox.activity.describe`."""
         return self._value("doing") or {}
 
     @property

@@ -16,10 +16,10 @@ from monitel import Severity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monitel.blackbox.activity import Stage
     from monitel_otlp.autopsy.comparison import Comparison
     from monitel_otlp.autopsy.findings import Findings
     from monitel_otlp.autopsy.kernel_state import KernelState
-    from monitel_otlp.export.activity import Stage
 
 _VERSION = 1
 _SEVERITIES = {int(each): each.name for each in Severity}

@@ -7,9 +7,9 @@ from collections import deque
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
+from monitel.blackbox.activity import Stage, since_snapshot_ns
 from monitel.blackbox.folder import Folder
+from monitel.blackbox.forms import STEP_TIME
 from monitel.os_threads import Event, Thread
 from monitel_otlp.autopsy.findings import (
     CounterValue,
@@ -22,14 +22,13 @@ from monitel_otlp.autopsy.findings import (
     Undelivered,
     Wait,
 )
-from monitel_otlp.autopsy.records import attributes_of, event_of_plain, identity_of, whole
+from monitel_otlp.autopsy.records import event_of_plain, identity_of, whole
 from monitel_otlp.discovery import SILENT_NS, has_called_exec
-from monitel_otlp.export.activity import Stage, since_snapshot_ns
 from monitel_otlp.export.death import Deaths, death_of
-from monitel_otlp.record import STEP_TIME, read_record
+from monitel_otlp.record import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from monitel.context_page import Context
@@ -155,7 +154,7 @@ def _windows(record: Record) -> Iterator[Numbers]:
         numbers = each.window.snapshot
         yield Numbers(
             each.series.name,
-            {key: value for key, value in each.series.attributes.items() if key != _RANK},
+            _without_rank(each.series.attributes),
             each.series.unit,
             *(numbers.count, numbers.sum, numbers.last, numbers.min, numbers.max),
             *(numbers.start_ns, numbers.first_step, numbers.last_step),
@@ -164,14 +163,11 @@ def _windows(record: Record) -> Iterator[Numbers]:
 
 def _counters(record: Record) -> Iterator[CounterValue]:
     for name, _, _, attributes, total, *_ in record.counters:
-        yield CounterValue(str(name), _of_messages(attributes), total if isinstance(total, int) else float(total))
+        yield CounterValue(str(name), _without_rank(attributes), total if isinstance(total, int) else float(total))
 
 
-def _of_messages(attributes: Iterable[bytes]) -> dict[str, Any]:
-    """Return serialized attributes, without the rank, as built-in values."""
-    found = attributes_of(KeyValue.FromString(each) for each in attributes)
-    found.pop(_RANK, None)
-    return found
+def _without_rank(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if key != _RANK}
 
 
 def _events(record: Record, spooled: Iterable[PastEvent]) -> list[PastEvent]:

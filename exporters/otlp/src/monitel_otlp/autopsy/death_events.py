@@ -6,11 +6,11 @@ import math
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.activity import Stage
 from monitel.blackbox.folder import Folder, FolderError
 from monitel_otlp.autopsy.findings import Findings, OpenRange, PastEvent, State, Undelivered, Wait
 from monitel_otlp.autopsy.records import identity_of, whole
 from monitel_otlp.discovery import find_spools
-from monitel_otlp.export.activity import Stage
 from monitel_otlp.export.death import NAME
 from monitel_otlp.record import RecordError, read_record
 

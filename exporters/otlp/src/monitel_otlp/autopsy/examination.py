@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from monitel.blackbox.crashes import STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import Owner, this_process
 from monitel.os_threads import Event
@@ -13,7 +14,7 @@ from monitel_otlp.autopsy.box_findings import findings_of
 from monitel_otlp.autopsy.findings import State
 from monitel_otlp.autopsy.kernel_state import KernelState, explain_silence, kernel_state
 from monitel_otlp.discovery import SILENT_NS, is_running
-from monitel_otlp.record import STACKS_NOW, STACKS_WANTED, RecordError, page_of, read_head, read_record, text_of
+from monitel_otlp.record import RecordError, page_of, read_head, read_record, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

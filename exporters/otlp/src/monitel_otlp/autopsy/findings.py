@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from monitel.blackbox.activity import Stage
     from monitel_otlp.autopsy.kernel_state import KernelState
-    from monitel_otlp.export.activity import Stage
 
 
 class State(str, Enum):

@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
+from monitel.blackbox.forms import STEP_TIME
+from monitel.run_config import flat
 from monitel_otlp.autopsy.death_events import cause_of
 from monitel_otlp.autopsy.records import event_of_plain, whole
 from monitel_otlp.compare.run import Number, can_be_counted
 from monitel_otlp.export.death import NAME as DIED
-from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.record import STEP_TIME
-from monitel_otlp.values.latest import STEPS, attributes_of, flat
+from monitel_otlp.values.latest import STEPS, attributes_of, scalars_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from monitel.blackbox.forms import LogRecord
-    from monitel_otlp.metrics.readings import PlainCounter
+    from monitel.blackbox.forms import LogRecord, PlainCounter
     from monitel_otlp.values.run_values import Key, Scalar
 
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
@@ -111,8 +109,8 @@ def add_metrics(process: Process, resource_metrics: Any) -> None:
 
 def add_counters(process: Process, counters: Iterable[PlainCounter], time_ns: int) -> None:
     """Add the counters of a process at a time, Unix ns."""
-    for name, unit, _, pairs, total, *_ in counters:
-        key = name, attributes_of(KeyValue.FromString(each) for each in pairs)
+    for name, unit, _, attributes, total, *_ in counters:
+        key = name, scalars_of(attributes)
         if name != _TIME:
             process.totals[key] = time_ns, Number(total, unit, True)
         elif can_be_counted(total):
@@ -173,7 +171,7 @@ def add_event(process: Process, plain: LogRecord) -> None:
 
 def _add_logged(process: Process, plain: LogRecord, time_ns: int) -> None:
     """Add the numbers of one ``monitel.log()`` call, whose gauges a process that was killed may not have recorded."""
-    attributes = attributes_of(key_values({key: each for key, each in plain.attributes.items() if key != _STEP}))
+    attributes = scalars_of({key: each for key, each in plain.attributes.items() if key != _STEP})
     for name, value in (plain.body if isinstance(plain.body, dict) else {}).items():
         before_ns, before = process.gauges.get((name, attributes), (0, Number(0)))
         if isinstance(value, int | float) and time_ns >= before_ns:

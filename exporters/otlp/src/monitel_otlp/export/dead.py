@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.folder import FolderError, automatic_roots
@@ -22,6 +21,7 @@ from monitel_otlp.discovery import REJECTED, has_called_exec
 from monitel_otlp.export.death import Deaths, death_of
 from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
+from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
 from monitel_otlp.record import read_record
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
     from pathlib import Path
 
+    from monitel.blackbox.forms import PlainCounter
     from monitel.os_threads import Event
     from monitel_otlp.export.death import Death
-    from monitel_otlp.metrics.readings import PlainCounter
     from monitel_otlp.record import Record
 
 _log = logging.getLogger("monitel.otlp")
@@ -192,6 +192,6 @@ def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCo
         return points[name]
 
     for number, (*described, attributes, total, start_ns, _) in counters:
-        pairs = [KeyValue.FromString(each) for each in attributes]
-        sums.write(number, pairs, [Total(number, total, start_ns)], record.time_ns, partial(points_of, *described))
+        totals, target = [Total(number, total, start_ns)], partial(points_of, *described)
+        sums.write(number, key_values(attributes), totals, record.time_ns, target)
     return message.SerializeToString(), sum(len(each) for each in points.values())

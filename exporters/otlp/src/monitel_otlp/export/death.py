@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.attributes import escape_surrogates
+from monitel.blackbox.activity import Stage, since_snapshot_ns
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import this_process
 from monitel.crash_stacks import read_crash
-from monitel_otlp.export.activity import Stage, since_snapshot_ns
 from monitel_otlp.export.kernel_log import killed_for_memory
 
 if TYPE_CHECKING:

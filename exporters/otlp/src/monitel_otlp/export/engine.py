@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-import monitel
 from monitel import before_flush, registry
 from monitel.blackbox.box import Box
+from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.record import READING
-from monitel.open_windows import open_windows
 from monitel.os_threads import Condition, RLock
-from monitel.readings import wait_keys
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
@@ -29,9 +27,7 @@ from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
 from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
 from monitel_otlp.export.account import Account
-from monitel_otlp.export.activity import describe
 from monitel_otlp.export.application import ApplicationThread, Job
-from monitel_otlp.export.crashes import CrashStacks
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.record_requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.recorder import Recorder
@@ -45,7 +41,6 @@ from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
-from monitel_otlp.record import REPORTED
 from monitel_otlp.threads.worker import Pace, yield_gil
 from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.values.latest import latest
@@ -58,8 +53,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.folder import Folder
+    from monitel.blackbox.recorder import Series
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.metrics.series import Series
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
     from monitel_otlp.values.latest import Latest
 
@@ -170,16 +165,8 @@ class Engine:
         self._leftovers: Leftovers | None = None
         if leftovers:
             self._leftovers = Leftovers(settings, self.box.name, partial(make_transports, settings))
-        self.box.sources.update(
-            doing=lambda: describe(ranges),
-            counters=self._readings.plain,
-            totals=lambda: self._reported,
-            numbers=self.recorder.last_numbers,
-            event=lambda: self.recorder.last_event or None,
-        )
-        self._reported: list[tuple[int, int, float, int, float]] = []
-        self.box.open_windows = self._open_windows
-        self.box.flushes += [self._flush, self.recorder.define_stats]
+        self.box.sources["counters"] = self._readings.plain
+        self.box.flushes.insert(0, self._flush)
         self._crashes = CrashStacks(self.box)
         self.recorder.begun = self._crashes.flush
         self.box.start()
@@ -188,11 +175,6 @@ class Engine:
             sender.start()
         if self._leftovers is not None:
             self._leftovers.collect()
-
-    def _open_windows(self) -> tuple[bytes, tuple[int, ...]]:
-        """Return the open windows, and keep the totals of that moment; with the lock of the journal held."""
-        self._reported = self.recorder.reported(frozenset(REPORTED))
-        return self.recorder.open_windows()
 
     @property
     def spool_dir(self) -> Path:
@@ -260,8 +242,6 @@ class Engine:
             return
         try:
             self.recorder.flush_ranges()
-            if self.recorder.is_idle and self._next_round < math.inf and _counts():  # not at the end
-                self.recorder.begin()
             if time.monotonic() >= self._next_round:
                 self._round(asked=False)
         finally:
@@ -530,8 +510,3 @@ class Engine:
             self._settled.notify_all()
         if self._leftovers is not None and any(self.box.journals[name].account().delivered for name in SIGNALS):
             self._leftovers.deliver()
-
-
-def _counts() -> bool:
-    """Return True if the process has something to show before its first item: a step, counters, waits, open windows."""
-    return monitel.get_step() is not None or bool(monitel.counters() or wait_keys() or open_windows()[1])

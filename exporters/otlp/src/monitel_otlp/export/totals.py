@@ -14,10 +14,10 @@ import monitel
 from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW
+from monitel.blackbox.recorder import part_of_total
 from monitel.window_bytes import numbers
 from monitel_otlp.export.rows import Row, number_row
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.metrics.series import part_of_total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -3,83 +3,21 @@
 from __future__ import annotations
 
 import logging
-import time
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates, recordable, text_of
-from monitel_otel.records import timestamp_ns
 from monitel_otlp._compat import SeverityNumber, log_record_limits
-from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
+from monitel_otlp.messages.attributes import Limits, write_attributes, write_value
 
 if TYPE_CHECKING:
     from monitel.blackbox.forms import LogRecord
-    from monitel_otlp.messages.attributes import Plain
 
 _log = logging.getLogger("monitel.otlp")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
-_MICROSECOND = timedelta(microseconds=1)
-_BLOCK = timedelta(minutes=15)
-_LATEST_NS = 2**64 - 1  # the field of the protocol is unsigned, 64 bits
-
-
-class Timestamps:
-    """Converts datetimes to Unix ns, like :func:`monitel_otel.records.timestamp_ns` but ten times as fast.
-
-    Naive datetimes are local time. Their offset from UTC is cached for a quarter of an hour if the offset is the same
-    at both ends and for both values of ``fold``; otherwise the clocks change in between. :func:`time.tzset` invalidates
-    the cache.
-    """
-
-    def __init__(self) -> None:
-        nothing = datetime.min  # noqa: DTZ901  an empty block
-        self._block: tuple[datetime, datetime, int, object] = nothing, nothing, 0, None
-
-    def ns(self, timestamp: datetime) -> int:
-        """Return nanoseconds since the Unix epoch, limited to the range of the protocol."""
-        try:
-            if timestamp.tzinfo is not None:
-                elapsed_ns = (timestamp - _EPOCH) // _MICROSECOND * 1000
-            else:
-                begin, end, offset_ns, zone = self._block
-                if zone is not time.tzname or not begin <= timestamp < end:  # tzset() makes a new tuple
-                    return self._uncached(timestamp)
-                elapsed_ns = (timestamp - _LOCAL_EPOCH) // _MICROSECOND * 1000 - offset_ns
-        except (TypeError, OverflowError, ValueError):  # a zone without an offset is local time
-            return timestamp_ns(timestamp)
-        if elapsed_ns < 0:
-            return 0
-        return elapsed_ns if elapsed_ns <= _LATEST_NS else _LATEST_NS
-
-    def _uncached(self, timestamp: datetime) -> int:
-        zone = time.tzname
-        begin = timestamp.replace(minute=timestamp.minute // 15 * 15, second=0, microsecond=0, fold=0)
-        offsets = {_offset_ns(each.replace(fold=fold)) for each in (begin, begin + _BLOCK) for fold in (0, 1)}
-        if len(offsets) == 1:
-            self._block = begin, begin + _BLOCK, offsets.pop(), zone
-        return timestamp_ns(timestamp)
-
-
-def _offset_ns(timestamp: datetime) -> int:
-    utc = timestamp.astimezone(timezone.utc).replace(tzinfo=None)
-    return (timestamp - utc) // _MICROSECOND * 1000
-
 
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 
 _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application emits has no lists
-
-
-def plain_record(body: Any) -> Plain:
-    """Return a structured body as exact built-in values.
-
-    Raises:
-        TypeError: The protocol has no such type.
-    """
-    return plain_value(body)
 
 
 class EventMapping:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 import monitel
-from monitel.attributes import escape_surrogates, fits_int64
+from monitel.attributes import escape_surrogates
+from monitel.blackbox.recorder import plain_number
 from monitel.training_time import GOODPUT, NAME, goodput
+from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
 from monitel_otlp.metrics.series import MILLISECOND_NS
@@ -21,11 +23,11 @@ from monitel_otlp.threads.worker import Pace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel_otlp.metrics.series import Series, SeriesTable
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-#: Metric name, unit, description, serialized attributes, total, time at which it was zero, and start, time and total of
-#: the last point. Times in Unix ns.
-PlainCounter = tuple[str, str, str, list[bytes], float, int, "tuple[int, int, float] | None"]
+    from monitel.blackbox.forms import PlainCounter
+    from monitel.blackbox.recorder import Series
+    from monitel_otlp.metrics.series import SeriesTable
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -56,6 +58,7 @@ class Readings:
         self._delta = delta
         self._pace = Pace()
         self._series: dict[monitel.Counter, Series] = {}
+        self._attributes: dict[Series, list[KeyValue]] = {}
         self._sums = RisingSums(delta=delta)
         self.waits = WaitReadings(self._sums, table.attributes())
         self.due = False
@@ -101,10 +104,10 @@ class Readings:
                     escape_surrogates(series.name),
                     escape_surrogates(definition.unit),
                     escape_surrogates(definition.description),
-                    [pair.SerializeToString() for pair in series.attributes],
-                    _plain_number(sum(total.value for total in totals)),
+                    series.plain_attributes,
+                    plain_number(sum(total.value for total in totals)),
                     min(int(total.start_ns) for total in totals),
-                    None if sent is None else (int(sent.start_ns), int(sent.time_ns), _plain_number(sent.total)),
+                    None if sent is None else (int(sent.start_ns), int(sent.time_ns), plain_number(sent.total)),
                 )
             )
         return found
@@ -116,7 +119,7 @@ class Readings:
             self._pace.pause()
             try:
                 changed = self._sums.write(
-                    *(series, series.attributes, totals, self._now_ns, partial(self._points_of, series)),
+                    *(series, self._attributes_of(series), totals, self._now_ns, partial(self._points_of, series)),
                     unseen_ns=self._unseen_ns,
                 )
             except Exception:
@@ -132,6 +135,11 @@ class Readings:
             self._pace.pause()
             yield self.waits.write(self._scope.metrics, key, reading, self._now_ns)
         yield self._write_gauges()
+
+    def _attributes_of(self, series: Series) -> list[KeyValue]:
+        if (found := self._attributes.get(series)) is None:
+            found = self._attributes[series] = key_values(series.plain_attributes)
+        return found
 
     def _points_of(self, series: Series) -> Any:
         """Return the points of a counter's metric in the current request."""
@@ -171,7 +179,3 @@ class Readings:
         if not self._failed:
             self._failed = True
             _log.exception("counter %r cannot be encoded and is left out (further ones are not logged)", name)
-
-
-def _plain_number(value: float) -> float:
-    return int(value) if isinstance(value, int) and fits_int64(value) else float(value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
+from monitel.blackbox.recorder import Series
+from monitel.blackbox.recorder import SeriesTable as PlainTable
 from monitel.os_threads import RLock
 from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otlp.messages.attributes import key_values, plain_attributes
@@ -37,53 +37,13 @@ def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
     return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
 
 
-def part_of_total(window_sum: float, *, monotonic: bool) -> float | None:
-    """Return the sum of a window as it counts in the total of its series; None if it is left out.
-
-    That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look like a
-    restart.
-    """
-    falls = monotonic and window_sum < 0
-    return window_sum if math.isfinite(window_sum) and not falls else None
-
-
 _log = logging.getLogger("monitel.otlp")
 
 SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
 _OVERFLOW = "otel.metric.overflow"
 
 
-@dataclass(slots=True, eq=False)
-class Series:
-    """One name and one set of attributes: the windows of any number of Stats, logged numbers, or a counter.
-
-    Attributes:
-        name: The metric name.
-        definition: Definition of the first Stat with the name, which decides the metric's unit and monotonicity.
-        plain_attributes: Attributes of every point, as exact built-in values.
-        attributes: The same as messages.
-        number: Its number in the names of the box; 0 before, and for Stats, which each have one.
-        count: Number of samples so far.
-        sum: Sum of the samples so far, without windows whose sum is not finite. It is also without windows whose sum is
-            negative, if the series is monotonic.
-        latest: The last window that a Stat has closed; None before, and for numbers and counters.
-        windows: Number of windows in ``largest``.
-        largest: Sum of the largest samples of the windows in ``sum``.
-    """
-
-    name: str
-    definition: monitel.StatDefinition
-    plain_attributes: dict[str, Any]
-    attributes: tuple[KeyValue, ...]
-    number: int = 0
-    count: int = 0
-    sum: float = 0.0
-    latest: monitel.Window | None = None
-    windows: int = 0
-    largest: float = 0.0
-
-
-class SeriesTable:
+class SeriesTable(PlainTable):
     """The series of windows, logged numbers and counters, and the attributes of wait counters and of the step.
 
     No two of them have the same metric name, see :class:`monitel_otel.names.MetricNames`.
@@ -97,12 +57,12 @@ class SeriesTable:
     """
 
     def __init__(self, limit: int = SERIES_LIMIT, attributes: Mapping[str, str | int] | None = None) -> None:
+        super().__init__()
         self._limit = limit
         self._attributes = dict(attributes or {})
         self._identity = typed_items(self._attributes)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, whose last window needs a series
         self._counter_definitions: dict[str, monitel.StatDefinition] = {}
-        self._series: dict[Hashable, Series] = {}
         self._series_of_name: Counter[Hashable] = Counter()
         self._overflowing: set[Hashable] = set()
         self._unreported: list[str] = []  # names of series in it that are not logged yet
@@ -179,7 +139,7 @@ class SeriesTable:
                     self._unreported.append(definition.name)
             # May destruct a Stat with the same key.
             plain: dict[str, Any] = plain_attributes(dict(attributes))
-            created = Series(name, definition, plain, tuple(key_values(plain)))
+            created = Series(name, definition, plain)
             series = self._series.setdefault(key, created)
             if series is created:
                 self._series_of_name[owner] += 1

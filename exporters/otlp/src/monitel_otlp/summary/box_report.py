@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import INT64_MAX
+from monitel.blackbox.forms import REPORTED
 from monitel.training_time import LOST
 from monitel_otlp.config.settings import mark_of
 from monitel_otlp.export.account import Account
-from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.record import REPORTED
 from monitel_otlp.summary.report import (
     RECOMPILATIONS,
     RECOMPILING,
@@ -34,8 +30,8 @@ from monitel_otlp.summary.stored import write_report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from monitel.blackbox.forms import PlainCounter
     from monitel_otlp.export.death import Death
-    from monitel_otlp.metrics.readings import PlainCounter
     from monitel_otlp.record import Record
 
 _log = logging.getLogger("monitel.otlp")
@@ -103,33 +99,24 @@ def box_report(record: Record, death: Death | None, spool: Path) -> Report:
     )
 
 
-def _series(record: Record) -> Iterator[tuple[str, list[KeyValue], Total]]:
+def _series(record: Record) -> Iterator[tuple[str, dict[str, Any], Total]]:
     """Yield the series of a report up to the snapshot, and their windows since then."""
     for series, count, total, windows, largest in record.reported:
-        yield series.name, key_values(series.attributes), Total(count, total, windows, largest)
+        yield series.name, series.attributes, Total(count, total, windows, largest)
     for each in record.windows:
         if each.series.name in REPORTED:
             numbers = each.window.snapshot
             known = (1, numbers.max) if numbers.count and math.isfinite(numbers.max) else (0, 0.0)
-            yield each.series.name, key_values(each.series.attributes), Total(numbers.count, numbers.sum, *known)
+            yield each.series.name, each.series.attributes, Total(numbers.count, numbers.sum, *known)
 
 
 def _activities(counters: Iterable[PlainCounter]) -> dict[str, int]:
     """Return the ledger of the process: steps that it makes again are ``lost`` in its counters, and ``step`` here."""
     found: Counter[str] = Counter()
     for name, _, _, attributes, total, *_ in counters:
-        if name == TIME:
-            for key, activity in map(_text_attribute, attributes):
-                if key == "training.activity":
-                    found["step" if activity == LOST else activity] += round(total * 1e9)
+        if name == TIME and (activity := attributes.get("training.activity")) is not None:
+            found["step" if activity == LOST else str(activity)] += round(total * 1e9)
     return dict(found)
-
-
-# A reader that follows many processes makes their reports each second.
-@lru_cache(maxsize=512)
-def _text_attribute(attribute: bytes) -> tuple[str, str]:
-    pair = KeyValue.FromString(attribute)
-    return pair.key, pair.value.string_value
 
 
 def _accounts(record: Record, *, died: bool) -> dict[str, Account]:

@@ -32,9 +32,9 @@ from monitel_otlp.summary.stored import write_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from monitel.blackbox.recorder import Series
     from monitel_otlp.export.account import Account
     from monitel_otlp.ledger.shares import RunTime
-    from monitel_otlp.metrics.series import Series
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -70,7 +70,7 @@ def report_end(
         return False
     try:
         step_time, stages = step_total(
-            (each.definition.name, each.attributes, Total(each.count, each.sum, each.windows, each.largest))
+            (each.definition.name, each.plain_attributes, Total(each.count, each.sum, each.windows, each.largest))
             for each in series
         )
         counted = {each.counter.name: each.total for each in monitel.counters() if not each.counter.attributes}

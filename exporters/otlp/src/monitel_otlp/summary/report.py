@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel_otlp.record import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.process import Owner
     from monitel_otlp.export.account import Account
@@ -200,7 +198,7 @@ def whole(value: object) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < _TOO_LONG else None
 
 
-def step_total(series: Iterable[tuple[str, Iterable[KeyValue], Total]]) -> tuple[Total, tuple[StageTotal, ...]]:
+def step_total(series: Iterable[tuple[str, Mapping[str, Any], Total]]) -> tuple[Total, tuple[StageTotal, ...]]:
     """Return the step time and the stages among the series of a process.
 
     Args:
@@ -214,8 +212,8 @@ def step_total(series: Iterable[tuple[str, Iterable[KeyValue], Total]]) -> tuple
         if name == STEP_TIME:
             step = step.plus(total)
         elif name in {STAGE_TIME, DEVICE_STAGE_TIME}:
-            texts = {each.key: each.value.string_value[:LONGEST] for each in attributes}
-            key = texts.get("training.stage", ""), texts.get("training.group", ""), name == DEVICE_STAGE_TIME
+            texts = [str(attributes.get(each, ""))[:LONGEST] for each in ("training.stage", "training.group")]
+            key = texts[0], texts[1], name == DEVICE_STAGE_TIME
             stages[key] = stages.get(key, Total()).plus(total)
     named = [StageTotal(*key, total) for key, total in sorted(stages.items()) if key[0]]
     return step, tuple(named[:MOST])

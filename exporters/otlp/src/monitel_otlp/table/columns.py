@@ -14,7 +14,7 @@ from monitel_otlp.table.figures import per_second, percent, short_time, sparklin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monitel_otlp.export.activity import Stage
+    from monitel.blackbox.activity import Stage
     from monitel_otlp.ledger.screen import Screen
     from monitel_otlp.top.rank import Rank
 

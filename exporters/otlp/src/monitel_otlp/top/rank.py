@@ -11,8 +11,8 @@ from monitel_otlp.summary.report import JobName
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from monitel.blackbox.activity import Stage
     from monitel_otlp.autopsy.findings import PastEvent, Wait
-    from monitel_otlp.export.activity import Stage
     from monitel_otlp.top.period import History
     from monitel_otlp.verdict.rules import Verdict
 

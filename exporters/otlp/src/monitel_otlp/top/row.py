@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.activity import Stage, since_snapshot_ns
 from monitel.training_time import DOWN
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.export.activity import Stage, since_snapshot_ns
 from monitel_otlp.top.period import seconds_in_stage, time_between
 from monitel_otlp.top.rank import Rank, RankState
 from monitel_otlp.top.step_rate import RATE_NS

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
+from monitel.blackbox.forms import STEP_TIME
 from monitel.step import first_step
 from monitel_otel.names import NAMES
-from monitel_otlp.record import STEP_TIME
 from monitel_otlp.threads.worker import Pace
 from monitel_otlp.values.run_values import Progress, Value
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel_otlp.metrics.series import Series
+    from monitel.blackbox.recorder import Series
     from monitel_otlp.values.run_values import Scalar
 
 STEPS = ("training.steps", "training.steps.skipped")
@@ -55,7 +54,7 @@ def latest(
         config: The configuration of the process by dotted name.
     """
     logged = [
-        Value(each.name, attributes_of(each.attributes), each.definition.unit, float(value), time_ns)
+        Value(each.name, scalars_of(each.plain_attributes), each.definition.unit, float(value), time_ns)
         for each, (_, time_ns, value) in numbers.items()
     ]
     pace = Pace()
@@ -78,19 +77,15 @@ def latest(
     )
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scalar]]:
-    """Yield each value of a configuration with its dotted name. A list is its text in JSON."""
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else value
-
-
 def attributes_of(pairs: Iterable[KeyValue]) -> tuple[tuple[str, Scalar], ...]:
     """Return the attributes of a series without the rank, in the order of their names."""
     found = {pair.key: getattr(pair.value, kind) for pair in pairs if (kind := pair.value.WhichOneof("value"))}
-    scalars = {name: each for name, each in found.items() if isinstance(each, bool | int | float | str)}
+    return scalars_of(found)
+
+
+def scalars_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, Scalar], ...]:
+    """Return the attributes without the rank, as :func:`attributes_of` does."""
+    scalars = {name: each for name, each in attributes.items() if isinstance(each, bool | int | float | str)}
     return tuple(sorted((name, each) for name, each in scalars.items() if name != _RANK))
 
 
@@ -99,7 +94,7 @@ def _of_stat(series: Series) -> Iterator[Value]:
     window = series.latest
     if window is None:
         return
-    attributes, unit = attributes_of(series.attributes), series.definition.unit
+    attributes, unit = scalars_of(series.plain_attributes), series.definition.unit
     if (_OVERFLOW, True) in attributes:
         return
     for aggregation in window.definition.aggregations:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from monitel.blackbox.activity import Stage
     from monitel_otlp.autopsy.findings import Wait
-    from monitel_otlp.export.activity import Stage
 
 #: The state of a process: ``silent`` has no heartbeat, ``ended`` has ended by itself, ``dead`` has not.
 State: TypeAlias = Literal["alive", "silent", "dead", "ended"]

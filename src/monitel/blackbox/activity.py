@@ -13,9 +13,7 @@ from monitel.step import first_step
 from monitel.training_time import goodput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from monitel_otlp.traces.span_queue import QueuedSpans
+    from collections.abc import Mapping, Sequence
 
 
 MOST_IN_PROGRESS = 100  # waits, and open ranges
@@ -58,8 +56,11 @@ def since_snapshot_ns(at_ns: int, snapshot_ns: int | None, step_age_ns: int | No
     return 0 if step_age_ns is not None and step_age_ns < since_ns else since_ns
 
 
-def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
+def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     """Return what this process is doing, as plain values. The end of a long name is left out.
+
+    Args:
+        ranges: Name and seconds so far of each open range.
 
     Returns:
         ``step``: the training step or None. ``first_step``: the first one that the program has set, or None.
@@ -72,13 +73,12 @@ def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
     now_ns = time.monotonic_ns()
     stage = stage_now()
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
-    open_ranges = [] if ranges is None else ranges.open_ranges()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()
     return {
         "step": monitel.get_step(),
         "first_step": first_step(),
         "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
-        "ranges": [(_short(name), seconds) for name, seconds in open_ranges],
+        "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
         "activity": (_short(activity), activity_seconds),
         "thread": position()[0],
         "stage": None if stage is None else (stage.name, stage.waits, stage.age_ns / 1e9, stage.thread),

@@ -6,12 +6,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.crash_stacks import check, install, stacks_now, uninstall, use_alternate_stack
-from monitel_otlp.record import STACKS, STACKS_NOW, STACKS_WANTED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.blackbox.box import Box
+
+#: Files of a box: the stacks of a crash, of a process that runs, and the request for these.
+STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
 
 
 class CrashStacks:
