@@ -39,12 +39,14 @@ class Intervals:
 
     Args:
         findings: Receives the violations.
+        apart: Points of monitel's series that differ are in different milliseconds, which Prometheus keeps.
         undisturbed: Each point must arrive once, and the points of a series of monitel must ascend from request to
             request. Several threads may collect with the reader of an application.
     """
 
-    def __init__(self, findings: Findings, *, undisturbed: bool = True) -> None:
+    def __init__(self, findings: Findings, *, apart: bool = True, undisturbed: bool = True) -> None:
         self._findings = findings
+        self._apart_ns = 1_000_000 if apart else 1
         self._undisturbed = undisturbed
         self._series: dict[tuple[bytes, str, str, bytes], _Series] = {}
 
@@ -72,16 +74,18 @@ class Intervals:
 
     def check(self) -> None:
         """Check all series."""
-        for series in self._series.values():
+        for (_, scope, *_), series in self._series.items():
+            apart_ns = self._apart_ns if scope == OWN else 1
             once = series.name == _REPEATED or not self._undisturbed
             found = set(series.samples) if once else series.samples
             samples = sorted(found, key=lambda sample: (sample.time_ns, sample.start_ns))
             for before, after in pairwise(samples):
-                self._pair(series, before, after)
+                close = before.value != after.value and before.time_ns // apart_ns == after.time_ns // apart_ns
+                self._pair(series, before, after, close=close or before.time_ns == after.time_ns)
 
-    def _pair(self, series: _Series, before: _Sample, after: _Sample) -> None:
+    def _pair(self, series: _Series, before: _Sample, after: _Sample, *, close: bool) -> None:
         findings, name = self._findings, series.name
-        if before.time_ns == after.time_ns:
+        if close:
             findings.add("series.duplicate", name, f"{before.value} and {after.value} at {after.time_ns}")
         elif series.temporality == DELTA:
             overlap = before.time_ns - after.start_ns

@@ -30,7 +30,7 @@ def violations(requests: Iterable[tuple[str, Any]], *, distro: bool = True, undi
     envelopes, names, intervals = (
         Envelopes(findings, distro=distro),
         Names(findings),
-        Intervals(findings, undisturbed=undisturbed),
+        Intervals(findings, apart=distro, undisturbed=undisturbed),
     )
     traces = Traces(findings)
     arrived: set[tuple[str, bytes]] = set()

@@ -52,7 +52,7 @@ RULES = {
     "histogram.scale": "the scale is not between -10 and 20",
     "histogram.zero": "the zero threshold is negative or not a number",
     # Series
-    "series.duplicate": "a series has two points of one time",
+    "series.duplicate": "a series has two points of one time; of monitel, of one millisecond",
     "series.order": "the points of a series arrive out of order",
     "series.start": "a cumulative series starts anew before its last point",
     "series.continues": "a monotonic series starts anew at its last point, as a delta does, but its value goes on",

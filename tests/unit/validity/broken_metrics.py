@@ -52,7 +52,7 @@ def unordered(sample: Sample) -> None:
     """Put an earlier point behind a later one."""
     points = sample.data("loss.mean").data_points
     points.add().CopyFrom(points[0])
-    points[1].time_unix_nano -= 5
+    points[1].time_unix_nano -= 5_000_000
 
 
 def other_unit(sample: Sample) -> None:

@@ -108,6 +108,7 @@ class Engine:
         self._resource = resource
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
+        self._read_ns = self._size_ns = 0  # times of the last reading, and of the last queue size
         encoded = encode_resource(resource)
         off = [name for signal in settings.off for name in JOURNALS_OF[signal]]
         identity = {
@@ -291,7 +292,8 @@ class Engine:
             return
         self._occasion.sent()
         self._windows_seen = metrics.next
-        now_ns, readings = time.time_ns(), self.box.journals["readings"]
+        readings = self.box.journals["readings"]
+        now_ns = self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
         first = True
         self._readings.begin()
         while first or self._readings.due:
@@ -495,7 +497,8 @@ class Engine:
 
     def _write_queue_size(self, metrics: Any) -> None:
         waiting = sum(account.waiting for account in self.account().values())
-        write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes())
+        self._size_ns = max(time.time_ns(), self._size_ns + MILLISECOND_NS)
+        write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes(), self._size_ns)
 
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:

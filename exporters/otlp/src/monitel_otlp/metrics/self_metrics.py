@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import deque
 from functools import partial
@@ -51,7 +50,7 @@ _BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process o
 NAMES.reserve(QUEUE_SIZE[0], DURATION, SPOOL_SIZE, *_COUNTERS)
 
 
-def write_queue_size(metrics: Any, items: int, start_ns: int, attributes: Sequence[KeyValue]) -> None:
+def write_queue_size(metrics: Any, items: int, start_ns: int, attributes: Sequence[KeyValue], now_ns: int) -> None:
     """Add the queue size to a list of metrics.
 
     Args:
@@ -59,8 +58,8 @@ def write_queue_size(metrics: Any, items: int, start_ns: int, attributes: Sequen
         items: Number of waiting items.
         start_ns: Start of the pipeline in this process, Unix ns; if the clock was set back, the point starts now.
         attributes: Attributes of the point.
+        now_ns: Its time, Unix ns, at least a millisecond after the last one.
     """
-    now_ns = time.time_ns()
     name, unit, description = QUEUE_SIZE
     metric = metrics.add(name=name, unit=unit, description=description)
     metric.sum.aggregation_temporality = _CUMULATIVE
