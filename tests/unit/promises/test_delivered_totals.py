@@ -462,9 +462,7 @@ def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, mo
     pipeline = start(spans=True)
     for _ in range(3):
         monitel.emit("event")
-    for _ in range(2):
-        pipeline.force_flush(0.2)
-    receiver.wait_until(lambda: 3 in receiver.values("monitel.queue.size"))
+    wait_until(lambda: pipeline.force_flush(0.2) or 3 in receiver.values("monitel.queue.size"))
     receiver.forget_rules()
     assert pipeline.shutdown(DEADLINE)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/v1/metrics")

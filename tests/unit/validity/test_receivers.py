@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from tests.support.inbox import Answer, take_accepted
+from tests.support.inbox import DEADLINE, Answer, take_accepted
 from tests.support.validity.requests import assert_valid
 from tests.unit.validity.samples import Sample
 
@@ -29,11 +29,11 @@ def test_every_accepted_request_is_checked(
     post = urllib.request.Request(f"{receiver.url}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
     receiver.answer("metrics", Answer(400))
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(post, timeout=10)
+        urllib.request.urlopen(post, timeout=DEADLINE)
     assert [] == [each for each in receiver.of("metrics") if each.answer.takes]
-    urllib.request.urlopen(post, timeout=10).close()
+    urllib.request.urlopen(post, timeout=DEADLINE).close()
     with grpc.insecure_channel(grpc_receiver.address) as channel:
-        channel.unary_unary(_EXPORT, None, None)(body, timeout=10)
+        channel.unary_unary(_EXPORT, None, None)(body, timeout=DEADLINE)
     accepted = take_accepted()
     assert [("metrics", sample.metrics)] * 2 == accepted
     with pytest.raises(AssertionError, match=r"point\.time: a point has no time"):

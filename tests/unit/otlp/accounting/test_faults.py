@@ -94,7 +94,7 @@ def test_windows_that_cannot_be_encoded_are_counted(
         stat = Stat(name, [COUNT], 60.0)
         stat.add(1)
         stat.flush()
-        assert not pipeline.force_flush(10)
+        assert not pipeline.force_flush(DEADLINE)
     assert [1] == receiver.values("good.count")
     assert {"metrics": 1} == reported_drops(receiver, pipeline, "encoding")
     assert 1 == len(warnings_with(caplog, "cannot be encoded"))

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
+from tests.support.inbox import DEADLINE
 from tests.support.receiver import partial_success
 
 from monitel_otlp.config.settings import resolve
@@ -31,7 +32,7 @@ def answered(url: str, protocol: str = "http/protobuf", request: FrozenRequest =
     """Make one attempt, and return its answer."""
     transport = make_transports(resolve(url, protocol=protocol))["logs"]
     try:
-        return transport.send(request, 5.0)
+        return transport.send(request, DEADLINE)
     finally:
         transport.close()
 
@@ -55,7 +56,7 @@ def compressing(request: pytest.FixtureRequest) -> Any:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"http://127.0.0.1:{port}"
-    server.stop(None).wait(10)
+    server.stop(None).wait(DEADLINE)
     pool.shutdown()
 
 

@@ -6,6 +6,8 @@ import select
 import socket
 import ssl
 import time
+from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.inbox import DEADLINE
 
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.transport import http, wire
 from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.http import HttpTransport
 from monitel_otlp.transport.tls import Certificates
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from tests.support.hostile import Behaviour
     from tests.support.receiver import Receiver
 
-TIMEOUT = 2.0  # seconds, of attempts that end by it
 SMALL = FrozenRequest("logs", b"", 1)
 LARGE = FrozenRequest("logs", bytes(64 << 20), 1)  # more than the buffers of two sockets hold
 
@@ -68,7 +70,7 @@ def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int) ->
     """If the first two of three addresses do not answer, the third one is reached within the timeout."""
     found = addresses(full_port, full_port, receiver.port)
     sender = transport("http://127.0.0.1:4318", lookup=lambda *_arguments: found)
-    assert Verdict.DELIVERED is attempt(sender, timeout=TIMEOUT).verdict
+    assert Verdict.DELIVERED is attempt(sender, timeout=6.0).verdict  # two seconds for each
 
 
 def test_refusing_address_is_skipped(receiver: Receiver) -> None:
@@ -102,8 +104,11 @@ def test_encrypted_attempt_ends(
     *,
     through_a_proxy: bool,
 ) -> None:
-    """TLS may be direct, or in the tunnel of a proxy."""
+    """TLS may be direct, or in the tunnel of a proxy. The clock advances by a second with each read or write."""
     context, certificates = tls
+    seconds = count(time.monotonic())
+    for module in (http, wire):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
 
     def encrypted(peer: Peer, connection: socket.socket) -> None:
         if through_a_proxy:
@@ -118,7 +123,7 @@ def test_encrypted_attempt_ends(
         if through_a_proxy:
             monkeypatch.setenv("HTTPS_PROXY", peer.url)
             url = "https://192.0.2.1:4318"
-        answer = attempt(transport(url, certificates), timeout=TIMEOUT)
+        answer = attempt(transport(url, certificates), timeout=100.0)
     assert (Verdict.DELIVERED if behave is hostile.drips_body else Verdict.RETRY) is answer.verdict, answer
 
 
@@ -143,7 +148,7 @@ def test_connection_is_kept_after_a_complete_answer() -> None:
 def wait_until_stale(sender: HttpTransport) -> None:
     """Wait until the kept connection is closed by the peer."""
     assert sender._wire is not None
-    assert select.select([sender._wire], [], [], 10)[0]
+    assert select.select([sender._wire], [], [], DEADLINE)[0]
 
 
 def test_connection_is_closed_after_other_answers() -> None:
