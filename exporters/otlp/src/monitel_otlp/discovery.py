@@ -174,13 +174,9 @@ def find_spools(root: Path) -> Spools:
         raise FolderError(f"{str(root)!r} is a symbolic link: give the folder that it points to")
     if not root.is_dir():
         raise FolderError(f"there is no folder {str(root)!r}")
-    found = Spools()
-
-    def report(error: OSError) -> None:
-        found.problems.append(f"{error.filename!r} cannot be searched: {error.strerror}")
-
+    found, errors = Spools(), list[OSError]()
     inside = os.path.realpath(root)
-    for name, folders, files in os.walk(root, onerror=report):
+    for name, folders, files in os.walk(root, onerror=errors.append):
         folder = Path(name)
         folders[:] = [each for each in folders if not (each.startswith(".") and NAME.fullmatch(each[1:]))]
         if NAMES in files and any(map(_JOURNAL.fullmatch, files)):
@@ -190,6 +186,8 @@ def find_spools(root: Path) -> Spools:
         for link in filter(Path.is_symlink, (folder / each for each in folders)):
             if not Path(os.path.realpath(link)).is_relative_to(inside):  # else its target is searched anyway
                 found.problems.append(f"{str(link)!r} is a symbolic link, which is not followed")
+    errors = [each for each in errors if not isinstance(each, FileNotFoundError)]  # those were removed meanwhile
+    found.problems += [f"{each.filename!r} cannot be searched: {each.strerror}" for each in errors]
     for each in (found.folders, found.refused, found.problems):
         each.sort()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from monitel.blackbox.record import EVENT, NUMBERS, RANGES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.inbox import Request
     from tests.support.receiver import Receiver
     from tests.unit.otlp.commands.spooled_run import Command
 
@@ -56,6 +58,22 @@ def test_replay_reports_the_age_of_the_data(
     assert first.endswith(f", {words} ago")
     assert [True] * len(advice) == [bool(re.match(*pair)) for pair in zip(advice, more, strict=True)]
     assert f"delivered {2 * len(hours)} items from {2 * len(hours)} spools" == result
+
+
+def test_record_that_another_process_delivers_meanwhile_is_no_error(
+    receiver: Receiver, command: Command, tmp_path: Path
+) -> None:
+    """Its folder is gone when its turn comes."""
+    event = LogRecord(1, 1, 9, "event", None, {})
+    folders = [leave(tmp_path / "runs", [("logs", EVENT, tuple(event))]) for _ in range(3)]
+
+    def deliver_the_others(_request: Request) -> None:
+        for folder in folders[1:]:
+            rmtree(folder, ignore_errors=True)
+
+    receiver.rule(deliver_the_others)
+    lines = command("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
+    assert "delivered 1 item from 1 spool" == lines[-1]
 
 
 @pytest.mark.parametrize("status", [413, 500])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from monitel.blackbox.folder import FolderError
+from monitel.blackbox.folder import FolderError, MissingFolderError
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
 from monitel_otlp.export.dead import collect, roots_of
@@ -78,6 +78,8 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
     for path in records:
         try:
             outcome = _replay(path, places, transports, rejected=rejected, foreign=foreign)
+        except MissingFolderError:
+            continue  # another process has delivered it meanwhile
         except Exception as error:
             is_known = isinstance(error, (FolderError, OSError))  # else its values are senseless
             problem = str(error) if is_known else f"{str(path)!r} cannot be read: {error!r}"
