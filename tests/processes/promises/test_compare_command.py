@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, truth
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held, truth
 from tests.support.checks import wait_until
 from tests.support.scripts import finish, started, write_script
 
 if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
+
+__all__ = ["commands"]
 
 KILL = "os.kill(os.getpid(), 9)\n"
 
@@ -24,12 +26,6 @@ KILL = "os.kill(os.getpid(), 9)\n"
 def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs have run events, as those of users."""
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
-    return Commands(capsys)
 
 
 def spools() -> list[Path]:

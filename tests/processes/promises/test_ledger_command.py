@@ -9,19 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, moments, seconds, truth
+from tests.processes.promises.recorded_runs import (
+    END,
+    HOLD,
+    JOB,
+    Commands,
+    commands,
+    environment,
+    held,
+    moments,
+    seconds,
+    truth,
+)
 from tests.support.scripts import finish, started, write_script
 
 if TYPE_CHECKING:
     from tests.support.scripts import Run
 
+__all__ = ["commands"]
+
 RUN = environment("run-7")
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
-    return Commands(capsys)
 
 
 def rows(text: str) -> dict[str, tuple[float, int]]:

@@ -505,14 +505,3 @@ def limit_files(size: int) -> None:
     """Let each file of this process grow to so many bytes, as a disk that is full does."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def test_end_without_a_kill_leaves_nothing(tmp_path: Path, receiver: Receiver) -> None:
-    """A job that ends by itself is delivered by itself: no death is reported, and nothing waits for a collector."""
-    with running(tmp_path, receiver.url) as job:
-        job.do("configure()\nmonitel.emit('left', number=1)")
-        assert 0 == finish(job.process).status
-    assert ["left"] == receiver.record_names()
-    assert 1 == command("autopsy", job.pid).status
-    assert 1 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
-    assert ["left"] == receiver.record_names()

@@ -229,50 +229,7 @@ def test_mapping_whose_descriptor_the_application_reuses_closes_nothing(box: Fol
         os.close(each)  # raises OSError if somebody has closed it
 
 
-def test_lost_box_becomes_anonymous_memory(box: Folder) -> None:
-    """Items of a box that was lost are still sent; the closed descriptor is noticed, even if its number is reused."""
-    made = new(box)
-    add(made, "a")
-    lost, file = Folder.open(box.path), os.open("/dev/null", os.O_RDONLY)
-    os.dup2(file, lost._descriptor)
-    with pytest.raises(OSError, match="descriptor of the folder was closed"):
-        lost.read("lock")
-    os.close(lost._descriptor)
-    os.close(file)
-    made.room.box = None
-    made.leave_box()
-    add(made, "b")
-    assert (0, ["a", "b"]) == (made.room.used, drain(made))
-
-
 # ---- limits
-
-
-class Totals:
-    """A fold that keeps what was dropped."""
-
-    def __init__(self) -> None:
-        self.dropped: list[int] = []
-
-    def drop(self, _first: int, _end: int, items: Any) -> None:
-        """Keep the numbers."""
-        self.dropped += [item.number for item in items]
-
-    def plain(self) -> tuple[int, Any]:
-        """Return the state."""
-        return 0, self.dropped
-
-
-def test_oldest_are_dropped_counted_and_folded(box: Folder) -> None:
-    """Beyond the limit of the memory the oldest segment is dropped; its items are counted, and in the totals."""
-    made = new(None, memory_bytes=3 * SEGMENT)
-    made.fold = totals = Totals()
-    fill(made, 200)
-    account = made.account()
-    assert account.recorded == 200 == account.waiting + account.dropped["queue_full"]
-    assert list(range(1, account.dropped["queue_full"] + 1)) == totals.dropped
-    assert made.room.memory <= 4 * SEGMENT
-    assert account.waiting == len(drain(made))
 
 
 @pytest.mark.parametrize("reason", ["sent", "needed"])
@@ -322,20 +279,6 @@ def test_journal_for_nobody_keeps_the_end_and_counts_nothing(box: Folder) -> Non
 # ---- disk
 
 
-def test_segments_move_to_the_disk_and_are_sent_from_there(box: Folder, tmp_path: Path) -> None:
-    """Segments on the disk are counted as such, loaded for the sender, and removed when they are settled."""
-    spool, made = Folder.open(tmp_path), new(box)
-    fill(made)
-    disk.seal(made)
-    disk.move(made, lambda: spool)
-    assert made.account() == Account(100, 0, 100, {}, 0)
-    assert ([], 0) == (box.names(), made.room.used)
-    assert list(range(100)) == [value[0] for value in drain(adopted(None, spool))]
-    assert list(range(100)) == [value[0] for value in drain(made)]
-    made.truncate(disk=True)
-    assert [] == spool.names()
-
-
 def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path: Path) -> None:
     """Such items are sent once a file has them; if the disk fails, those before the snapshot are sent after 5 s."""
     made = new(box, box_bytes=0)
@@ -347,25 +290,6 @@ def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path:
     made.give_back()
     disk.move(made, lambda: Folder.open(tmp_path))
     assert ["a", "b"] == drain(made)
-
-
-def test_failed_write_leaves_everything_in_memory(box: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk tears nothing: the next attempt writes the same items."""
-    spool, made = Folder.open(tmp_path), new(box)
-    fill(made)
-    disk.seal(made)
-
-    def torn(descriptor: int, content: bytes, offset: int) -> None:
-        os.pwrite(descriptor, content[:50], offset)
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as context:
-        context.setattr(disk, "write_at", torn)
-        with pytest.raises(OSError, match="no space"):
-            disk.move(made, lambda: spool)
-    assert 100 == made.account().waiting
-    disk.move(made, lambda: spool)
-    assert 100 == len(drain(adopted(None, spool)))
 
 
 def test_files_in_two_places_are_one_journal(box: Folder, tmp_path: Path) -> None:

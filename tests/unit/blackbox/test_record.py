@@ -86,19 +86,6 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
     assert 3 == len(warnings_with(caplog, "black box"))
 
 
-def test_box_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Everything works in anonymous memory, and what is recorded is counted as not safe."""
-    (tmp_path / "boxes").write_text("a file")
-    box = Box(tmp_path / "spool", tmp_path / "boxes", {})
-    box.journals["logs"].append(EVENT, marshal.dumps("first", 2))
-    box._retry_at_s = 0.0
-    box._try_to_open()
-    assert "boxes" in box.problem
-    assert 1 == box.left_out == len(warnings_with(caplog, "does not survive a kill"))
-    assert box.close(10.0)
-    assert 1 == box.journals["logs"].account().on_disk
-
-
 def test_page_on_a_disk_has_the_step(make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is written with each snapshot, without a mapping."""
     monkeypatch.setattr(folder, "_MEMORY", set())

@@ -33,23 +33,6 @@ def path(tmp_path: Path) -> Iterator[Path]:
     context_page.close_page()
 
 
-def test_step_and_beat_have_their_times(path: Path) -> None:
-    """By the monotonic clock, and for the heartbeat by the wall clock too; a refused step changes nothing."""
-    assert (None, None) == (read_page(path.read_bytes()).step, read_page(path.read_bytes()).step_ns)
-    for step in (0, 1200, 7, 2**63 - 1):
-        before = time.monotonic_ns(), time.time_ns()
-        monitel.set_step(step)
-        context_page.beat()
-        after = time.monotonic_ns(), time.time_ns()
-        found = read_page(path.read_bytes())
-        assert step == found.step
-        assert before[0] <= (found.step_ns or 0) <= (found.heartbeat_ns or 0) <= after[0]
-        assert before[1] <= (found.heartbeat_unix_ns or 0) <= after[1]
-    with pytest.raises(ValueError, match="step"):
-        monitel.set_step(-1)
-    assert 2**63 - 1 == read_page(path.read_bytes()).step
-
-
 def test_waits_without_a_slot_are_counted(path: Path) -> None:
     """48 waits have a slot. A further one gets a free slot at the next beat, with its own start."""
 

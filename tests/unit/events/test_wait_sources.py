@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import monitel
-from monitel import WaitCounter, WaitReading, wait_counter, wait_counters
+from monitel import WaitReading, wait_counter, wait_counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +24,6 @@ def theirs() -> Iterator[dict[str, WaitReading]]:
     wait_counter.add_source(source)
     yield readings
     wait_counter.remove_source(source)
-
-
-def test_readings_include_those_of_a_source(theirs: dict[str, WaitReading]) -> None:
-    """A key that is counted in this process takes precedence."""
-    theirs["elsewhere"], theirs["here"] = WaitReading(2, 3.0, 2.0, 1), WaitReading(9, 9.0, 9.0, 9)
-    WaitCounter("here")
-    expected = {"elsewhere": WaitReading(2, 3.0, 2.0, 1), "here": WaitReading(0, 0.0, 0.0, 0)}
-    assert expected == wait_counters()
 
 
 def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.checks import wait_until
-from tests.support.inbox import DEADLINE, Answer, points_of, records_of
+from tests.support.inbox import DEADLINE, Answer
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
 
 from monitel.blackbox.folder import FolderError
@@ -23,11 +23,9 @@ from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
 from monitel_otlp.export.dead import Collected, collect
 from monitel_otlp.export.death import Deaths, End
-from monitel_otlp.export.ended_records import peek, take
+from monitel_otlp.export.ended_records import take
 from monitel_otlp.export.leftovers import Leftovers
-from monitel_otlp.export.record_requests import peeked
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
-from monitel_otlp.messages.request import REQUESTS
 from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.run.attempt import ended, started, write_events
 from monitel_otlp.run.parent import Ended
@@ -77,11 +75,6 @@ def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> Re
     finally:
         for transport in transports.values():
             transport.close()
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder."""
-    return {str(each): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
 
 
 def test_killed_process_arrives_once_with_its_last_second(
@@ -182,19 +175,6 @@ def test_delivery_continues_where_it_was_stopped(
     assert ([2, 3], 1) == (receiver.values("loss.count"), receiver.record_names().count("process.died"))
 
 
-def test_signal_without_an_endpoint_remains(process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path) -> None:
-    """The others are delivered."""
-    process.killed()
-    path = collected(boxes, tmp_path).records[0]
-    transports = make_transports(resolve(receiver.url))
-    metrics = transports.pop("metrics")
-    with closing(take(path, [boxes])) as dead:
-        outcome = deliver(dead, transports)
-    assert ({"metrics"}, 3, True) == (outcome.offline, outcome.delivered, path.exists())
-    for each in (metrics, *transports.values()):
-        each.close()
-
-
 def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
 ) -> None:
@@ -219,42 +199,6 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     assert (1, False) == (receiver.record_names().count("epoch.start"), path.exists())
     for each in transports.values():
         each.close()
-
-
-def test_printed_requests_are_those_that_are_delivered(
-    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
-) -> None:
-    """Printing locks and changes nothing, even in the record of a process that runs."""
-    before = files(process.path)
-    with closing(peek(process.path)) as running:
-        bodies = [(signal, REQUESTS[signal].FromString(body)) for signal, body in peeked(running)]
-    assert ["epoch.start", "run.log"] == [
-        each.name for kind, body in bodies if kind == "logs" for each in records_of(body)
-    ]
-    assert before == files(process.path)
-    process.killed()
-    path = collected(boxes, tmp_path).records[0]
-    before = files(path)
-    with closing(peek(path)) as dead:
-        printed = list(peeked(dead))
-    assert before == files(path)
-    delivered(path, receiver, boxes)
-    assert [(signal, body) for signal, body in printed] == [(each.signal, each.body) for each in receiver.requests]
-    assert 2 < len(
-        [
-            point
-            for signal, body in printed
-            if signal == "metrics"
-            for point in points_of(REQUESTS[signal].FromString(body))
-        ]
-    )
-
-
-def test_running_process_keeps_its_record(process: Recorded, boxes: Path, tmp_path: Path) -> None:
-    """Nobody collects or takes it."""
-    assert 0 == collected(boxes, tmp_path).boxes
-    with pytest.raises(FolderError, match="is in use"):
-        take(process.path, [boxes])
 
 
 def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import stat
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -102,14 +101,6 @@ def files(folder: str | PathLike[str]) -> list[Path]:
     """Return the files of the spools below a folder that hold telemetry: journals, and rejected requests."""
     found = [each for each in sorted(Path(folder).rglob("*")) if each.is_file() and "ledgers" not in each.parts]
     return [each for each in found if each.suffix == ".log"]
-
-
-def modes(folder: Path) -> dict[str, set[int]]:
-    """Return the permissions of all folders, and of all files, below and with a folder."""
-    found: dict[str, set[int]] = {"folders": set(), "files": set()}
-    for each in [folder, *folder.rglob("*")]:
-        found["folders" if each.is_dir() else "files"].add(stat.S_IMODE(each.stat().st_mode))
-    return found
 
 
 def _with_base64_ids(value: Any) -> Any:

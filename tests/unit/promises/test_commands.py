@@ -21,7 +21,7 @@ from tests.support.inbox import DEADLINE, Answer, points_of, records_of, spans_o
 from tests.support.receiver import MESSAGES, partial_success
 from tests.support.spools import folders
 from tests.support.validity.requests import assert_valid
-from tests.unit.promises.program import Program
+from tests.unit.promises.program import Program, program
 
 import monitel
 import monitel_otlp
@@ -37,17 +37,13 @@ if TYPE_CHECKING:
 
     from monitel.testing import ManualClock
 
+__all__ = ["program"]
+
 KINDS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
 SIGNALS = [*KINDS.values()]
 EVENTS = [f"event {number}" for number in range(6)]
 POISON = b"event 3"
 SENT = "http/protobuf", "grpc"
-
-
-@pytest.fixture
-def program(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Program:
-    """Return a function that runs a command of ``monitel`` in this process."""
-    return Program(capsys, caplog)
 
 
 @pytest.fixture

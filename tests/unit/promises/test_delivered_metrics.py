@@ -324,22 +324,6 @@ def test_cumulative_sums_begin_with_zero_at_the_start_of_the_first_window(
     assert 2 == pipeline.account()["metrics"].delivered
 
 
-def test_earlier_window_that_is_closed_later_begins_the_series(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
-    """The zero and the start of all points are at the earliest start of the windows that are sent together."""
-    pipeline = start()
-    earlier = Stat("x", [COUNT], 60.0)
-    clock.advance(5)
-    for stat in (Stat("x", [COUNT], 60.0), earlier):
-        clock.advance(1)
-        stat.add(1)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
-    (zero,) = receiver.start_points("x.count")
-    assert {START_NS} == {zero.time_ns, zero.start_ns, *(p.start_ns for p in receiver.points("x.count"))}
-
-
 def test_with_delta_temporality_only_sums_that_may_fall_begin_with_zero(
     receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

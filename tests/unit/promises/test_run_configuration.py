@@ -159,8 +159,9 @@ def test_configuration_is_a_tree_of_values_that_stay_the_same() -> None:
     assert (20, True) == (text.count("{'in'"), "<left out>" in text)
 
 
-def test_values_that_refer_to_each_other_are_cut() -> None:
+def test_values_that_refer_to_each_other_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many paths lead through them, ``config()`` and ``log()`` end, and what comes before is recorded."""
+    monkeypatch.setattr("monitel.run_config._MOST", 10_000)
     shared: Any = {"first": 1}
     for _ in range(40):
         shared = {"first": 1, "a": shared, "b": shared}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +15,14 @@ from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import busy_encoder
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
-from tests.unit.promises.spool_content import cat, files, modes, monitel, parse
+from tests.unit.promises.spool_content import cat, files, monitel
 
 import monitel as monitel_api
 from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat
 from monitel.profiler import record_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.support.pipelines import Start
 
@@ -48,11 +46,6 @@ def record(start: Start, clock: ManualClock | None = None, count: int = 20, **op
         pipeline.force_flush(DEADLINE if options.get("endpoint") is None else 0.0)
     pipeline.shutdown()
     return Path(pipeline.spool_dir)
-
-
-def segments(folder: Path) -> list[Path]:
-    """Return the files with the items that wait for delivery."""
-    return [each for each in files(folder) if each.name != "rejected.log"]
 
 
 @pytest.mark.parametrize("encoded", [True, False], ids=["encoded", "not encoded in time"])
@@ -98,28 +91,9 @@ def test_what_was_recorded_is_on_disk_exactly(
     assert {"a"} == {each.resource["team"] for each in everything}
 
 
-def test_replay_delivers_exactly_that_once_and_oldest_first(
-    receiver: Receiver, start: Start, clock: ManualClock, capsys: Capture, tmp_path: Path
-) -> None:
-    """Each request arrives byte for byte, in order; then nothing is left, and the folder is gone."""
-    first, second = record(start, clock), record(start, clock)
-    kept = cat(capsys, tmp_path / "spool").requests
-    replayed = monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url)
-    assert (0, "") == (replayed.status, replayed.err)
-    assert "delivered 120 items from 2 spools" == replayed.out.splitlines()[-1]
-    for signal in ("metrics", "logs", "traces"):
-        expected = [message.SerializeToString() for kind, message in kept if kind == signal]
-        assert expected == [each.message.SerializeToString() for each in receiver.of(signal)]
-    assert EVENTS * 2 == receiver.record_names()
-    assert not first.exists()
-    assert not second.exists()
-    sent = len(receiver.requests)
-    again = monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url)
-    assert (1, sent) == (again.status, len(receiver.requests))
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@pytest.mark.parametrize("encoded", [True, False], ids=["encoded", "not encoded in time"])
+@pytest.mark.parametrize(
+    ("encoded", "temporality"), [(True, "cumulative"), (False, "delta")], ids=["encoded", "not encoded in time"]
+)
 def test_replayed_points_are_those_that_are_sent_live(
     *,
     receiver: Receiver,
@@ -213,19 +187,6 @@ def emit_in_an_outage(pipeline: Pipeline, receiver: Receiver, count: int) -> lis
     return names
 
 
-def test_requests_are_sent_in_order(receiver: Receiver, start: Start) -> None:
-    """An outage that memory holds: everything arrives once, in the order of its creation."""
-    receiver.rule(lambda _request: Answer(503))
-    pipeline = start()
-    names = [f"event {number}" for number in range(60)]
-    for name in names:
-        monitel_api.emit(name)
-        pipeline.force_flush(0.0)
-    receiver.forget_rules()
-    assert pipeline.force_flush(DEADLINE)
-    assert names == receiver.record_names()
-
-
 def test_requests_are_sent_in_order_from_memory_and_disk(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,78 +226,6 @@ def test_limit_of_size_drops_the_oldest_and_counts_them(
     assert sum(path.stat().st_size for path in files(tmp_path / "spool")) < 20_000 + 8_000  # and that request
 
 
-def test_rejected_requests_are_kept_with_the_answer_until_they_are_replayed(
-    receiver: Receiver, start: Start, capsys: Capture, tmp_path: Path
-) -> None:
-    """``replay`` leaves them alone; with ``--rejected`` it sends them again."""
-    receiver.rule(lambda request: Answer(400, body=b"out of bounds") if b"poison" in request.body else None)
-    pipeline = start()
-    for name in ("first", "poison", "last"):
-        monitel_api.emit(name)
-        pipeline.force_flush(DEADLINE)
-    assert not pipeline.shutdown()
-    assert {"rejected": 1} == dict(pipeline.account()["logs"].dropped)
-    receiver.forget_rules()
-    assert ["first", "last"] == receiver.record_names()
-    kept = Path(pipeline.spool_dir) / "rejected.log"
-    assert b"out of bounds" in kept.read_bytes()
-    assert modes(kept.parent) == {"folders": {0o700}, "files": {0o600}}
-    assert 0 == monitel(capsys, "replay", tmp_path / "spool", "--rejected", "--endpoint", receiver.url).status
-    assert ["first", "last", "poison"] == receiver.record_names()
-    assert not kept.exists()
-
-
-def printed(capsys: Capture, folder: Path) -> tuple[int, tuple[list[Any], ...]]:
-    """Return the exit status of ``cat``, and the windows, events and spans that it prints."""
-    found = monitel(capsys, "cat", folder)
-    assert "Traceback" not in found.err
-    content = parse(found.out)
-    return found.status, (content.values("loss.count"), content.names, [each.name for each in content.spans])
-
-
-def damages(content: bytes) -> dict[str, bytes]:
-    """Return the content of a file, damaged in many ways."""
-    found = {}
-    for position in range(0, len(content), max(1, len(content) // 6)):
-        flipped = bytearray(content)
-        flipped[position] ^= 0x40
-        found[f"bit at {position}"] = bytes(flipped)
-        found[f"cut at {position}"] = content[:position]
-        found[f"garbage at {position}"] = content[:position] + b"\xff\x00garbage" + content[position + 9 :]
-        found[f"zeros at {position}"] = content[:position] + bytes(len(content) - position)
-    return {name: damaged for name, damaged in found.items() if damaged != content}
-
-
-def test_damage_is_reported_and_nothing_wrong_is_read(start: Start, clock: ManualClock, capsys: Capture) -> None:
-    """Whatever is damaged, ``cat`` prints only items that were written, in order, and its exit status is 1."""
-    folder = record(start, clock, count=3)
-    status, whole = printed(capsys, folder)
-    assert 0 == status
-    for path in segments(folder):
-        content = path.read_bytes()
-        for damage, damaged in damages(content).items():
-            path.write_bytes(damaged)
-            status, found = printed(capsys, folder)
-            assert all(each == every[: len(each)] for each, every in zip(found, whole, strict=True)), damage
-            assert found == whole or status == 1 or damage.startswith("cut"), damage
-        path.write_bytes(content)
-    assert (0, whole) == printed(capsys, folder)
-
-
-def test_replay_delivers_what_is_not_damaged(
-    receiver: Receiver, start: Start, clock: ManualClock, capsys: Capture, tmp_path: Path
-) -> None:
-    """The damaged part, and all behind it in its file, is left out and reported; other files are delivered."""
-    folder = record(start, clock)
-    (path,) = [each for each in segments(folder) if each.name.startswith("logs")]
-    path.write_bytes(path.read_bytes().replace(b"event 7", b"EVENT 7"))
-    replayed = monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url)
-    assert 1 == replayed.status
-    assert "unreadable items: 1" in replayed.out
-    assert EVENTS[:7] == receiver.record_names()
-    assert 20 == len(receiver.spans()) == len(receiver.values("loss.mean"))
-
-
 def test_items_in_files_that_disappear_are_counted(start: Start, capsys: Capture, tmp_path: Path) -> None:
     """A cleaner of temporary files removes the folder: its items are dropped as ``disk``, later ones are on disk."""
     pipeline = start(endpoint=None)
@@ -351,18 +240,6 @@ def test_items_in_files_that_disappear_are_counted(start: Start, capsys: Capture
     account = pipeline.account()["logs"]
     assert (3, 1, {"disk": 2}) == (account.recorded, account.on_disk, dict(account.dropped))
     assert ["third"] == cat(capsys, tmp_path / "spool").names
-
-
-def test_only_the_owner_can_read_what_is_on_disk(start: Start, tmp_path: Path) -> None:
-    """Even with a umask of 0 spools have the mode 0700 and their files 0600; others cannot write to new parents."""
-    before = os.umask(0)
-    try:
-        folder = record(start, spool_dir=tmp_path / "parent" / "spool")
-    finally:
-        os.umask(before)
-    assert {"folders": {0o700}, "files": {0o600}} == modes(folder)
-    assert segments(folder)
-    assert {0o755} == {each.stat().st_mode & 0o777 for each in (folder.parent, folder.parent.parent)}
 
 
 @pytest.fixture
@@ -423,26 +300,6 @@ def test_planted_file_is_not_followed(
     assert all(b"root:x" not in request.body for request in receiver.requests)
 
 
-def test_spool_that_is_a_link_is_refused(receiver: Receiver, start: Start, capsys: Capture, tmp_path: Path) -> None:
-    """The message names it, nothing is sent, and a folder with such links delivers the others."""
-    folder = record(start)
-    elsewhere = folder.rename(tmp_path / "elsewhere")
-    link = tmp_path / "spool" / "20200101-000000-1-1"
-    link.symlink_to(elsewhere)
-    for given in (link, tmp_path / "spool"):
-        refused = monitel(capsys, "replay", given, "--endpoint", receiver.url)
-        assert (1, True) == (refused.status, "is a symbolic link" in refused.err), refused
-    assert [] == receiver.requests
-    assert EVENTS == cat(capsys, elsewhere).names
-
-
-class Bomb:
-    """An object whose unpickling makes a folder."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("exploded",)
-
-
 _watched: list[list[str]] = []
 
 
@@ -452,32 +309,6 @@ def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_audit)  # stays for the life of the process; it does nothing between tests
-
-
-@contextmanager
-def unpickled() -> Iterator[list[str]]:
-    """Return the names of the audit events of unpickling during the block."""
-    _watched.append([])
-    try:
-        yield _watched[-1]
-    finally:
-        _watched.pop()
-
-
-def test_nothing_is_unpickled(receiver: Receiver, start: Start, capsys: Capture, tmp_path: Path) -> None:
-    """A pickle in place of any file is damage, also behind the beginning of a real file."""
-    bomb = pickle.dumps(Bomb())
-    whole = record(start, count=2)
-    use(capsys, shutil.copytree(whole, tmp_path / "warm"), receiver)  # imports everything
-    with unpickled() as events:
-        for number, path in enumerate(segments(whole)):
-            for begin in (0, 8, 40):
-                folder = shutil.copytree(whole, tmp_path / "copies" / f"{number}-{begin}")
-                copy = folder / path.name
-                copy.write_bytes(copy.read_bytes()[:begin] + bomb)
-                use(capsys, folder, receiver)
-    assert "pickle.find_class" not in events
-    assert not Path("exploded").exists()
 
 
 def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(
@@ -517,21 +348,3 @@ def test_running_pipeline_does_not_follow_a_link_in_place_of_rejected(
     assert not pipeline.shutdown()
     assert {"rejected": 2} == dict(pipeline.account()["logs"].dropped)
     assert [] == list(elsewhere.iterdir())
-
-
-def test_spool_in_use_is_printed_but_not_delivered(
-    receiver: Receiver, start: Start, capsys: Capture, tmp_path: Path
-) -> None:
-    """``replay`` names the spool of a running process, and delivers the others."""
-    pipeline = start(endpoint=None, spool_dir=tmp_path / "spool")
-    monitel_api.emit("running")
-    assert pipeline.force_flush(DEADLINE)
-    other = tmp_path / "copies" / "ended"
-    shutil.copytree(pipeline.spool_dir, other)
-    Path(pipeline.spool_dir).rename(tmp_path / "copies" / "running")
-    replayed = monitel(capsys, "replay", tmp_path / "copies", "--endpoint", receiver.url)
-    assert 1 == replayed.status
-    assert "is in use" in replayed.err
-    assert ["running"] == receiver.record_names()
-    assert ["running"] == cat(capsys, tmp_path / "copies" / "running").names
-    pipeline.shutdown()

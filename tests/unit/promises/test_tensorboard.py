@@ -233,9 +233,6 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
     ("variable", "size"),
     [
         ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-        ("PMI_RANK", "PMI_SIZE"),
         ("LOCAL_RANK", "WORLD_SIZE"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held
 from tests.support.checks import wait_until
 from tests.support.scripts import READY, finish, started, write_script
 from tests.support.spools import names
@@ -14,14 +14,10 @@ from tests.support.spools import names
 if TYPE_CHECKING:
     from tests.support.scripts import Run
 
+__all__ = ["commands"]
+
 RUN = environment("run-7")
 LEDGERS = Path("spool/ledgers")
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
-    return Commands(capsys)
 
 
 def test_automatic_count_loses_nothing(train: Run, commands: Commands) -> None:

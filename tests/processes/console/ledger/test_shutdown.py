@@ -13,13 +13,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.promises.recorded_runs import Commands
+from tests.processes.promises.recorded_runs import Commands, commands
 from tests.support.scripts import write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.scripts import Run
+
+__all__ = ["commands"]
 
 #: An event handler that takes 0.5 s at the end of the run.
 SLOW = """\
@@ -45,12 +47,6 @@ ENDS = {
         "atexit.register(time.sleep, 0.5)\n"
     ),
 }
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
-    return Commands(capsys)
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import pytest
-from tests.processes.promises.recorded_runs import Commands
+from tests.processes.promises.recorded_runs import Commands, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = ["commands"]
 
 SECRET = "s3cret-word"
 Series = dict[str, Any]
@@ -102,12 +104,6 @@ def server() -> Iterator[Server]:
     """A server without runs."""
     with serving() as found:
         yield found
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
-    return Commands(capsys)
 
 
 def test_numbers_of_two_attempts(server: Server, commands: Commands) -> None:

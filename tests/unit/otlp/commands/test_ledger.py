@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.promises.program import Program, program
 
 from monitel_otlp.commands.ledger import table
 from monitel_otlp.ledger.history import Attempt, Earlier, History
@@ -18,7 +19,8 @@ from monitel_otlp.ledger.shares import RunTime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.otlp.commands.spooled_run import Command
+
+__all__ = ["program"]
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
@@ -70,41 +72,41 @@ for the storage system\""""
     assert expected.splitlines() == table(run, screen, NOW)
 
 
-def test_latest_run_is_shown(command: Command, tmp_path: Path) -> None:
+def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
     """Without an argument, the run with the latest heartbeat in both default folders is shown."""
     store(tmp_path / "state" / "monitel", "older", {"step": 3.0})
     store(tmp_path / "monitel-runs", "newer", {"step": 1.0, "data": 1.0}, last_ns=END + 1)
     store(tmp_path / "monitel-runs", "oldest", {"step": 2.0}, last_ns=END - 1)
-    printed = command("ledger").stdout
+    printed = program("ledger").stdout
     assert printed.startswith("run         newer (the latest of 3 runs)\n")
     assert printed.endswith("\n50 % of the time went into waiting for data\n")
-    assert command("ledger", "older").stdout.startswith("run         older\n")
+    assert program("ledger", "older").stdout.startswith("run         older\n")
 
 
-def test_folder_is_an_option_or_a_variable(command: Command, tmp_path: Path) -> None:
+def test_folder_is_an_option_or_a_variable(program: Program, tmp_path: Path) -> None:
     """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folders."""
     for name in ("option", "variable", "monitel-runs"):
         store(tmp_path / name, name, {"step": 3.0})
     variable = {"MONITEL_SPOOL_DIR": "variable"}
-    assert "run         variable\n" in command("ledger", env=variable).stdout
-    assert "run         option\n" in command("ledger", "--spool-dir", "option", env=variable).stdout
-    assert "run         monitel-runs\n" in command("ledger").stdout
+    assert "run         variable\n" in program("ledger", env=variable).stdout
+    assert "run         option\n" in program("ledger", "--spool-dir", "option", env=variable).stdout
+    assert "run         monitel-runs\n" in program("ledger").stdout
 
 
-def test_run_without_an_id_is_named_by_its_start(command: Command, tmp_path: Path) -> None:
+def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Path) -> None:
     """The list of runs shows the start of a run without an id, which selects it."""
     store(tmp_path / "monitel-runs", "", {"step": 5.0})
     store(tmp_path / "monitel-runs", "other", {"step": 1.0}, last_ns=END + 1)
     start = "2026-01-02 05:17:00"
-    assert f"  {start}  (ended, 5.0 s from {start})" in command("ledger", "x", returncode=1).stderr.splitlines()
-    assert command("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
+    assert f"  {start}  (ended, 5.0 s from {start})" in program("ledger", "x", status=1).stderr.splitlines()
+    assert program("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
 
 
-def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> None:
+def test_unknown_run_lists_the_latest_runs(program: Program, tmp_path: Path) -> None:
     """The message names the given id, the folders and twenty runs, the latest first."""
     for number in range(25):
         store(tmp_path / "runs", f"run-{number}", {"step": 2.0}, last_ns=END + number, ended=number != 24)
-    printed = command("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", returncode=1)
+    printed = program("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", status=1)
     assert "" == printed.stdout
     first, *listed, last = printed.stderr.splitlines()
     assert "monitel: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
@@ -112,11 +114,3 @@ def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> 
     assert "  run-23  (ended, 2.0 s from 2026-01-02 05:17:03)" == listed[1]
     assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]
     assert "  and 5 older ones" == last
-
-
-def test_no_ledger_is_an_error(command: Command) -> None:
-    """The message names the folders, and the option."""
-    message = command("ledger", returncode=1).stderr
-    assert "there is no ledger of a run below " in message
-    assert "monitel' and 'monitel-runs'" in message
-    assert "--spool-dir" in message

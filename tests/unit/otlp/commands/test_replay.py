@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.inbox import Answer, records_of
 from tests.support.spools import leave
+from tests.unit.promises.program import Program, program
 
 import monitel_otlp.export.replay
 from monitel.blackbox.forms import LogRecord
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.inbox import Request
     from tests.support.receiver import Receiver
-    from tests.unit.otlp.commands.spooled_run import Command
+
+__all__ = ["program"]
 
 HOUR_NS = 3600 * 10**9
 PROMETHEUS = "Prometheus refuses metrics of that age, .*out_of_order_time_window is {} or more"
@@ -47,14 +49,14 @@ def old(signal: str, time_ns: int) -> tuple[int, Any]:
     ids=str,
 )
 def test_replay_reports_the_age_of_the_data(
-    *, receiver: Receiver, command: Command, tmp_path: Path, hours: dict[str, float], words: str, advice: list[str]
+    *, receiver: Receiver, program: Program, tmp_path: Path, hours: dict[str, float], words: str, advice: list[str]
 ) -> None:
     """The age of the oldest item in all records, with advice for backends that refuse old data."""
     for signal, age in hours.items():
         for younger in (0, 1):
             time_ns = time.time_ns() - int(age * HOUR_NS / (1 + younger)) - 10**9
             leave(tmp_path / "runs", [(signal, *old(signal, time_ns))])
-    first, *more, result = command("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
+    first, *more, result = program("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
     assert first.endswith(f", {words} ago")
     assert [True] * len(advice) == [bool(re.match(*pair)) for pair in zip(advice, more, strict=True)]
     assert f"delivered {2 * len(hours)} items from {2 * len(hours)} spools" == result
@@ -78,14 +80,14 @@ def test_record_that_another_process_delivers_meanwhile_is_no_error(
 
 @pytest.mark.parametrize("status", [413, 500])
 def test_request_that_the_backend_cannot_take_does_not_stop_the_replay(
-    receiver: Receiver, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+    receiver: Receiver, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """A request that is too large is halved; one that breaks the backend is set aside after three attempts."""
     events = [LogRecord(number + 1, number + 1, 9, f"event {number}", None, {}) for number in range(100)]
     folder = leave(tmp_path / "runs", [("logs", EVENT, tuple(each)) for each in events])
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
     monkeypatch.setattr(monitel_otlp.export.replay, "PAUSES", (0.01, 0.01, 0.01, 0.01))
-    command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=int(status != 413))
+    program("replay", tmp_path / "runs", "--endpoint", receiver.url, status=int(status != 413))
     if status == 413:
         assert [f"event {number}" for number in range(100)] == receiver.record_names()
     else:

@@ -49,12 +49,12 @@ def test_detector_that_hangs_delays_nothing(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hung: Event
 ) -> None:
     """After the limit its attributes are left out; one warning is logged, and other detectors are not affected."""
-    monkeypatch.setattr(launcher, "_DETECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(launcher, "_DETECT_TIMEOUT", 0.2)
     monkeypatch.setattr(ProcessResourceDetector, "detect", lambda _self: Resource({"late": hung.wait(DEADLINE)}))
     found = resource_of(receiver, start())
     assert not hung.is_set()
     assert "process.pid" not in found
-    assert 1 == len(warnings_with(caplog, "a detector of host and process takes more than 1 s"))
+    assert 1 == len(warnings_with(caplog, "a detector of host and process takes more than 0.2 s"))
 
 
 def test_detector_that_fails_is_left_out(

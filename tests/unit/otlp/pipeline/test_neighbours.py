@@ -82,7 +82,7 @@ def test_faulty_event_handler_stops_nothing_else(
             record_one_of_each(number)
             receiver.wait_until(partial(has_arrived, receiver, number))
         wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
-        assert pipeline.shutdown(6.0)  # a third of it for the handler
+        assert pipeline.shutdown(3.0)  # a third of it for the handler
     release.set()
     assert 1 == len(warnings_with(caplog, "event handler"))
     caplog.clear()  # its traceback keeps the Stat

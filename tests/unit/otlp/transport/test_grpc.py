@@ -8,13 +8,10 @@ import pytest
 from tests.support.checks import warnings_with
 from tests.support.pipelines import deliver, emit_and_flush
 
-import monitel
-
 if TYPE_CHECKING:
     from tests.support.grpc_receiver import GrpcReceiver
     from tests.support.pipelines import Start
 
-    from monitel.testing import ManualClock
 
 TOKEN = "sesame-4711"
 
@@ -23,21 +20,6 @@ TOKEN = "sesame-4711"
 def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the variable that the import of gRPC sets."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-
-def test_signals_may_have_different_protocols(
-    grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Logs are sent over gRPC, and other signals over HTTP."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "grpc")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", grpc_receiver.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    pipeline = start(endpoint=None)
-    monitel.emit("event")
-    assert not pipeline.force_flush(0.1)
-    grpc_receiver.wait_until(grpc_receiver.record_names)
-    assert ["event"] == grpc_receiver.record_names()
-    assert [] == grpc_receiver.of("metrics")
 
 
 def test_headers_are_metadata(grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
