@@ -32,6 +32,7 @@ def _quiet(both_twins: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Skip without the extensions; ignore exceptions of callbacks, and collect garbage only where it is measured."""
     monkeypatch.setattr("sys.unraisablehook", lambda _report: None)
     gc.disable()
+    gc.unfreeze()  # references to all objects count
     yield
     gc.enable()
 
