@@ -552,6 +552,39 @@ def test_sample_counts_in_one_of_two_pipelines(
     assert len(added) > 1
 
 
+def test_items_of_other_threads_are_in_one_of_two_pipelines(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events and samples go on while one pipeline ends and the next one is made."""
+    monkeypatch.setenv(TEMPORALITY, "delta")
+    pipelines, stop = [start()], threading.Event()
+    stat = Stat("loss", [COUNT], 3600.0)
+
+    def record(thread: int) -> int:
+        number = 0
+        while not stop.wait(0.0002):
+            number += 1
+            monitel.emit("event", id=f"{thread} {number}")
+            stat.add(1)
+            stat.flush()
+        return number
+
+    with ThreadPoolExecutor() as pool:
+        threads = [pool.submit(record, thread) for thread in range(3)]
+        try:
+            for _ in range(5):
+                assert pipelines[-1].force_flush(DEADLINE)
+                pipelines.append(start())
+        finally:
+            stop.set()
+    expected = [f"{thread} {item}" for thread, each in enumerate(threads) for item in range(1, each.result() + 1)]
+    assert pipelines[-1].force_flush(DEADLINE)
+    assert sorted(expected) == sorted(each.attributes["id"] for each in receiver.records("event"))
+    assert len(expected) == sum(receiver.values("loss.count"))
+    found = {signal: sum(each.account()[signal].recorded for each in pipelines) for signal in ("metrics", "logs")}
+    assert {"metrics": len(expected), "logs": len(expected)} == found
+
+
 def test_environment_is_not_changed(start: Start) -> None:
     """Other libraries read the same variables."""
     before = dict(os.environ)

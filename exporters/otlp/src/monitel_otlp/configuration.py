@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import metrics, trace
@@ -35,7 +36,7 @@ from monitel_otlp.traces.ids import StepTraces
 from monitel_otlp.traces.span_queue import warn_if_too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from monitel_otlp.traces.span_queue import SpanSettings
 
@@ -164,27 +165,27 @@ def configure(
     _warn_of_other_exporters()
     launch = launch_attributes()
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
-    if (early := replace_automatic()) is None and _current is not None:
-        _current.shutdown()
     resource = _resource(service_name, resource_attributes, resource)
     shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None
     if shared is not None and shared.rank == 0 and not silent:
         warn_if_too_large(shared.ranks, span_budget)
-    _current = Pipeline(
-        settings,
-        resource,
-        point_attributes=rank_on_points(launch, resource, always=rank_attribute),
-        spans=None
-        if "traces" in settings.off or not (spans or step_traces)
-        else _span_settings(span_budget, span_steps, shared, settings.interval),
-        workers=workers,
-        silent=silent,
-        application=SIGNALS if not _automatically else ("metrics",) if system else (),
-        series_limit=series_limit,
-        run_ledger=None
-        if silent or is_launcher(sys.orig_argv)
-        else RunLedger(settings.spool_root, resource.attributes),
-    )
+    with _end_earlier() as (earlier, early):
+        _current = Pipeline(
+            settings,
+            resource,
+            point_attributes=rank_on_points(launch, resource, always=rank_attribute),
+            spans=None
+            if "traces" in settings.off or not (spans or step_traces)
+            else _span_settings(span_budget, span_steps, shared, settings.interval),
+            workers=workers,
+            silent=silent,
+            application=SIGNALS if not _automatically else ("metrics",) if system else (),
+            series_limit=series_limit,
+            after=earlier,
+            run_ledger=None
+            if silent or is_launcher(sys.orig_argv)
+            else RunLedger(settings.spool_root, resource.attributes),
+        )
     if settings.offline and not silent and not settings.problems and not _automatically:
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
         place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
@@ -200,6 +201,21 @@ def configure(
             enter(_current, enabled=run_events, ends_run=True)
         hand_over(early, _current)
     return _current
+
+
+@contextmanager
+def _end_earlier() -> Iterator[tuple[Pipeline | None, list[monitel.Event] | None]]:
+    """End the pipeline that there is. What is recorded meanwhile waits for the one that is made in the block."""
+    earlier = None if _current is None or _current.ended is not None else _current
+    try:
+        if earlier is not None:
+            earlier.is_followed = True
+        if (early := replace_automatic()) is None and earlier is not None:
+            earlier.shutdown()
+        yield earlier, early
+    finally:
+        if earlier is not None:
+            earlier.unregister()
 
 
 def configure_automatically() -> Pipeline:

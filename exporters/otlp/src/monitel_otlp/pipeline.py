@@ -8,11 +8,11 @@ import os
 import sys
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource
@@ -24,6 +24,7 @@ from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
+from monitel.handlers import expect_no_handler, replace_event_handler
 from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
@@ -79,6 +80,7 @@ class Pipeline:
         each_round: Functions that are called in each round of the writer.
         ended: The result of the shutdown; None before it has ended.
         is_taking: False when the shutdown has recorded everything, and later items go nowhere.
+        is_followed: Windows and events that come later wait for the next pipeline of this process.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Pipeline:
         application: Collection[str] = SIGNALS,
         series_limit: int = SERIES_LIMIT,
         run_ledger: RunLedger | None = None,
+        after: Pipeline | None = None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -113,15 +116,20 @@ class Pipeline:
         self.at_end: list[Callable[[], object]] = []
         self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
-        self.is_taking = not silent
+        self.is_taking, self.is_followed = not silent, False
+        self._kept: deque[tuple[Any, ...]] = deque()  # what waits for the next pipeline
+        self._next: Pipeline | None = None
         self._run_ledger = run_ledger
         self.application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
             return
         self._ranges = self._queue_ranges()
         self._engine = self._make_engine(leftovers=True)
-        self._handle = monitel.register_event_handler(self.take)
-        window_sinks.add(self._take_window)
+        expect_no_handler()
+        self._handle: monitel.EventHandlerHandle = replace_event_handler(after._handle if after else None, self.take)
+        window_sinks.replace(after._take_window if after else None, self._take_window)
+        if after is not None:
+            after._pass_on(self)
         if self._ranges is not None:
             self._ranges.listen()
         self._register_end()
@@ -254,9 +262,13 @@ class Pipeline:
         """
         self._quiet = True
         engine = self._engine
+        self.is_taking = not discard  # what is recorded from now on waits
         discarded = discard and engine is not None and engine.discard()
         withdraw(self, again=discarded)
         if not discarded:
+            self.is_taking = True
+            self._pass_on(self)
+            self._next = None
             self.shutdown()
         elif self._ending.acquire(blocking=False):
             self._end_discarded()
@@ -266,6 +278,9 @@ class Pipeline:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
         if event.window is not None:
             return
+        if not self.is_taking:
+            self._keep(Pipeline.take, event)
+            return
         engine = self.engine_for("logs")
         if engine is not None:
             engine.recorder.event(event)
@@ -273,8 +288,27 @@ class Pipeline:
             self._lose_in_worker("metrics", len(event.data))
 
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        if (engine := self.engine_for("metrics")) is not None:
+        if not self.is_taking:
+            self._keep(Pipeline._take_window, definition, window, content)
+        elif (engine := self.engine_for("metrics")) is not None:
             engine.recorder.window(definition, window, content)
+
+    def _keep(self, *item: Any) -> None:
+        """Keep an item for the next pipeline: the method that takes it, and its arguments."""
+        if self.is_followed:
+            self._kept.append(item)
+            if self._next is not None:  # it is there already
+                self._pass_on(self._next)
+
+    def _pass_on(self, following: Pipeline) -> None:
+        """Let another pipeline take what was kept for it, and what still arrives here."""
+        self._next = following
+        while True:
+            try:
+                take, *item = self._kept.popleft()
+            except IndexError:
+                return
+            take(following, *item)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -326,8 +360,15 @@ class Pipeline:
 
     def _stop_taking(self) -> None:
         self.is_taking = False
+        if not self.is_followed:
+            self.unregister()
+
+    def unregister(self) -> None:
+        """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
+        self.is_followed = self._next is not None
+        self._kept.clear()
 
     def _flush_child(self) -> None:
         """Flush the Stats of a forked child, which may record its first item in here."""
@@ -466,6 +507,8 @@ class Pipeline:
             self._run_ledger.abandon()
             self._run_ledger = None
         self._lost, self._final = Counter(), None
+        if not self.is_taking and self._next is None:  # the thread that makes the next one is the parent's
+            self.unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
             call_before_flush(self._start_to_count)
