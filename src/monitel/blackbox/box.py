@@ -123,6 +123,7 @@ class Box:
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
         self.names = Names({**identity, **facts, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
+        self.room.others = lambda: self.names.size + sum(2 * each.size for each in self._slots.copy().values())
         self._wake_writer, self._wake_disk = _Wake(), _Wake()
         self.journals = {name: Journal(name, self.room, self._wake) for name in JOURNALS}
         for name, journal in self.journals.items():

@@ -27,10 +27,12 @@ class Names:
 
     Attributes:
         folder: The box; None without one.
+        size: Bytes of all definitions.
     """
 
     def __init__(self, identity: Any) -> None:
         self.folder: Folder | None = None
+        self.size = 0
         self._lock = RLock()
         self._numbers: dict[Hashable, int] = {}
         self._records: list[bytes] = []
@@ -67,6 +69,7 @@ class Names:
             record = FRAME.pack(len(body), zlib.crc32(body, number)) + body
             if len(self._records) == number:  # else a signal handler has defined something
                 self._records.append(record)
+                self.size += len(record)
                 return number
 
     def copy(self, folder: Folder) -> None:

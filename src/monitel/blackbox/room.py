@@ -15,10 +15,13 @@ if find_spec("mmap") is not None:  # WebAssembly has none, and no folders
     from mmap import mmap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel.blackbox.folder import Folder
 
 _PART = 100  # one part in so many of the free space
 _RETRY_S = 1.0
+_LEAST = 1 << 16  # bytes for segments, whatever the other files take
 
 
 class Room:
@@ -34,6 +37,8 @@ class Room:
         used: Bytes of segments in the box.
         memory: Bytes of segments in anonymous memory.
         problem: Why the last segment was not made in the box; empty if it was.
+        others: Returns the bytes of the other files in the box, which are never refused: segments get the rest, or
+            64 KiB.
     """
 
     def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
@@ -41,6 +46,7 @@ class Room:
         self.mapped = True
         self.used = self.memory = 0
         self.problem = ""
+        self.others: Callable[[], int] = lambda: 0
         self._limit = self._box_bytes = box_bytes
         self._memory_bytes = memory_bytes
         self._not_before_s = 0.0
@@ -60,7 +66,9 @@ class Room:
                 self.refuse(error)
                 return False
             free = space.f_bavail * space.f_frsize
-            self._limit = min(self._box_bytes, (free + self.used) // _PART)
+            others = self.others()
+            limit = min(self._box_bytes, (free + self.used + others) // _PART)
+            self._limit = max(limit - others, min(limit, _LEAST))
             self.problem = "it is full" if self.used + size > self._limit else ""
             if self.problem:
                 return False

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SLOT = struct.Struct("<4sQII")  # magic, number of the version, length, CRC-32
 _MAGIC = b"mtsl"
+_SIZE = 4096
 
 
 class SlotFile:
@@ -25,11 +26,13 @@ class SlotFile:
         folder: The folder.
         name: Name of the file.
         mapped: The folder is in memory: the file is written through a mapping, without a system call.
-        size: Bytes of a slot at first. A larger value makes a new file.
+
+    Attributes:
+        size: Bytes of a slot. A larger value makes a new file.
     """
 
-    def __init__(self, folder: Folder, name: str, *, mapped: bool = False, size: int = 4096) -> None:
-        self._folder, self._name, self._mapped, self._size = folder, name, mapped, size
+    def __init__(self, folder: Folder, name: str, *, mapped: bool = False) -> None:
+        self._folder, self._name, self._mapped, self.size = folder, name, mapped, _SIZE
         self._map: Any = None
         self._number = -1
         self._content: bytes | None = None
@@ -49,8 +52,8 @@ class SlotFile:
             self._number = read_slots(self._folder, self._name)[0]
         number = self._number + 1
         slot = _SLOT.pack(_MAGIC, number, len(content), zlib.crc32(content, number & MASK)) + content
-        if self._map is not None and len(slot) <= self._size:
-            at = number % 2 * self._size
+        if self._map is not None and len(slot) <= self.size:
+            at = number % 2 * self.size
             self._map[at : at + len(slot)] = slot
         else:
             self._replace(slot, number)
@@ -58,7 +61,7 @@ class SlotFile:
 
     def _replace(self, slot: bytes, number: int) -> None:
         """Make a file with reserved space for two slots, and give it the name."""
-        size = max(self._size, len(slot) + len(slot) // 4)
+        size = max(self.size, len(slot) + len(slot) // 4)
         new = f"{self._name}.new"
         self._folder.unlink(new)
         descriptor = self._folder.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -72,7 +75,7 @@ class SlotFile:
             raise
         finally:
             os.close(descriptor)
-        self._size, self._map = size, mapping
+        self.size, self._map = size, mapping
 
 
 def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
