@@ -362,6 +362,8 @@ class Box:
     def note_position(self) -> None:
         """Write which items are settled or being sent. To be called around each request, in its sender's thread."""
         slots = self._slots
+        if not slots and self.disk is not None:  # a collector finds it there, at most a request behind
+            self._wake_disk.set()
         if not self._is_over and slots:
             with suppress(OSError):
                 with self._slots_lock:

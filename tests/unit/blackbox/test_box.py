@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import closing
+from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,11 @@ from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer
 
 import monitel
+from monitel.blackbox.folder import Folder
+from monitel.blackbox.slots import read_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
@@ -135,3 +138,20 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     assert [*range(sent)] == sorted(record.attributes["number"] for record in receiver.records("event"))
     assert sent / 10 == receiver.values("loss.count")[-1]
     assert 1 == len(warnings_with(caplog, "the box of", "it is full"))
+
+
+def test_without_a_box_the_disk_has_the_position_after_each_request(
+    start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what has arrived would be sent again after a kill. The disk thread does not wait for its next round."""
+    monkeypatch.setattr("monitel_otlp.export.engine.SNAPSHOT_S", 3600.0)
+    away = [True]
+    receiver.rule(lambda _: Answer(503) if away else None)
+    pipeline = start(black_box=False)
+    for _ in range(30):
+        monitel.emit("event", text="x" * 5000)
+    wait_until(lambda: pipeline.account()["logs"].on_disk, "items in the spool")
+    away.clear()
+    assert pipeline.force_flush(DEADLINE)
+    with closing(Folder.open(Path(pipeline.spool_dir))) as spool:
+        wait_until(lambda: read_slots(spool, "position")[1]["logs"] == 30, "the position")
