@@ -135,9 +135,13 @@ class Event:
         """The closed window that a Stat logged with this Event; None for every other Event."""
         return self._window
 
-    def unix_ns(self, convert: Callable[[dt.datetime], int]) -> int:
-        """Return the time in nanoseconds since the Unix epoch; ``convert`` converts a timestamp that was given."""
-        return self._time_ns if self._timestamp is None else convert(self._timestamp)
+    def fields(self, convert: Callable[[dt.datetime], int]) -> tuple[int, int, str, int | None, dict[str, Any]]:
+        """Return the time in nanoseconds since the Unix epoch, severity, name, step and data.
+
+        ``convert`` converts a timestamp that was given.
+        """
+        time_ns = self._time_ns if self._timestamp is None else convert(self._timestamp)
+        return time_ns, int(self._severity), self._name, self._step, self.data
 
     @classmethod
     def of_now(cls, time_ns: int, name: str, data: Mapping[str, Any], severity: Severity | str) -> Event:

@@ -12,11 +12,11 @@ import logging
 import os
 import sys
 import time
-import zlib
 from collections import Counter
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
 
 from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, Part, load, scan
 from monitel.blackbox.room import map_file
@@ -39,6 +39,7 @@ _SMALL, _LARGE = 1 << 16, 1 << 18  # bytes of the first segment, and of the othe
 _KEPT = 1 << 18  # bytes of a journal that nobody reads
 _PATIENCE_S = 5.0  # with the disk
 _HEAD_AT = slice(0, HEAD.size)
+_FRAME, _pack_frame = FRAME.size, FRAME.pack
 _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
 
 
@@ -172,18 +173,16 @@ class Journal:
             The number of its last item.
         """
         body = (_SINGLE[kind] if items == 1 else BODY.pack(kind, items)) + payload
-        length = FRAME.size + len(body)
+        length = len(body)
         with self.lock:
             while True:
                 if self._begun is not None:
                     self._finish()
                 segment, number = self._active, self.next
-                if segment is None or segment.end + length > segment.size:
-                    self._roll(length)
+                if segment is None or segment.end + _FRAME + length > segment.size:
+                    self._roll(_FRAME + length)
                     continue
-                record = FRAME.pack(len(body), zlib.crc32(body, number & MASK)) + body
-                last = number + items - 1
-                begun = segment, segment.end, record, last + 1
+                begun = segment, segment.end, _pack_frame(length, crc32(body, number & MASK)) + body, number + items
                 if self.next == number and self._active is segment and self._begun is None:
                     # From the check to here nothing is called and no object is made, so nothing can interrupt.
                     self._begun = begun
@@ -191,12 +190,11 @@ class Journal:
                     break
         if self._is_excessive:
             self._drop_excess()
-        return last
+        return number + items - 1
 
     def _finish(self) -> None:
         """Write the record that was begun. A thread that was interrupted in here writes the same bytes once more."""
-        begun = self._begun
-        if begun is None:
+        if (begun := self._begun) is None:
             return
         segment, offset, record, following = begun
         end = offset + len(record)

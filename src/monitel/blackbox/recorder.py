@@ -180,8 +180,8 @@ class Recorder:
 
     def begin_to_count(self) -> None:
         """Make the box if there is something to show before the first item: a step, counters, waits, open windows."""
-        counts = monitel.get_step() is not None or bool(monitel.counters() or wait_keys() or open_windows()[1])
-        if self.is_idle and counts:
+        has_step = monitel.get_step() is not None
+        if self.is_idle and (has_step or monitel.counters() or wait_keys() or open_windows()[1]):
             self.begin()
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
@@ -266,16 +266,15 @@ class Recorder:
         """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
         if self.is_idle:
             self.begin()
-        attributes: dict[str, Any] = event.data
+        time_ns, severity, name, step, attributes = event.fields(self._ns)
         body: Any = None
         if is_numbers := isinstance(event, monitel.LoggedNumbers):
-            self._append_numbers(event)
-            attributes, body = dict(event.attributes), event.data
+            attributes, body = dict(event.attributes), attributes
+            self._append_numbers(body, attributes, event.time_ns)
         elif isinstance(event, monitel.RunConfig):
             self.config = {**self.config, **dict(flat(event.config))}
             attributes, body = {}, event.config
-        times = event.unix_ns(self._ns), time.time_ns()
-        record = *times, int(event.severity), event.name, event.step, attributes, body, *self._ids()
+        record = time_ns, time.time_ns(), severity, name, step, attributes, body, *self._ids()
         try:
             payload = marshal.dumps(record, 2)
         except ValueError:  # the data was changed after its check
@@ -300,11 +299,10 @@ class Recorder:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in the journal
 
-    def _append_numbers(self, logged: monitel.LoggedNumbers) -> None:
-        attributes, time_ns = logged.attributes, logged.time_ns
+    def _append_numbers(self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int) -> None:
         identity = self._table.identity(attributes)
         found: list[tuple[int, int, Any]] = []
-        for name, value in logged.data.items():
+        for name, value in numbers.items():
             series = self._table.of_number(name, attributes, identity)
             last = self.numbers[series] = series.number or self._new_number(series), time_ns, value
             found.append(last)

@@ -85,15 +85,13 @@ class SeriesTable(PlainTable):
             attributes: The attributes of the call.
             identity: Result of :meth:`identity` for these attributes.
         """
-        metric = NAMES.of("logged number", name)
-        key = "number", metric, identity
-        return self._series.get(key) or self._new_of_number(key, name, metric, attributes)
+        key = "number", name, identity
+        return self._series.get(key) or self._new_of_number(key, name, attributes)
 
     def of_counter(self, counter: monitel.Counter) -> Series:
         """Return the series of a counter."""
-        metric = NAMES.of("counter", counter.name)
-        key = "counter", metric, self.identity(counter.attributes)
-        return self._series.get(key) or self._new_of_counter(key, metric, counter)
+        key = "counter", counter.name, self.identity(counter.attributes)
+        return self._series.get(key) or self._new_of_counter(key, counter)
 
     def all(self) -> list[Series]:
         """Return all series so far. Takes no lock."""
@@ -107,14 +105,16 @@ class SeriesTable(PlainTable):
         """Return a key that identifies the attributes of the points of a ``monitel.log()`` call or a counter."""
         return typed_items({**self._attributes, **attributes}) if attributes else self._identity
 
-    def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
+    def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:
+        metric = NAMES.of("logged number", name)
         description = describe("logged number", name, metric)
         definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
         series = self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
         self.warn()
         return series
 
-    def _new_of_counter(self, key: Hashable, metric: str, counter: monitel.Counter) -> Series:
+    def _new_of_counter(self, key: Hashable, counter: monitel.Counter) -> Series:
+        metric = NAMES.of("counter", counter.name)
         description = describe("counter", counter.name, metric, counter.description)
         definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
         definition = self._counter_definitions.setdefault(metric, definition)
