@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import wraps
 from inspect import signature
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.failures import enable_loggers
@@ -22,6 +23,7 @@ __all__ = [
     "Variable",
     "at_least",
     "check_arguments",
+    "folder",
     "name_of_variable",
     "one_of",
     "positive",
@@ -134,6 +136,24 @@ def positive(
         return value
 
     return Variable(lambda text: check("it", int(text) if text.isdecimal() else float(text)), allowed, check=check)
+
+
+def _check_folder(name: str, value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
+    path = Path(value)
+    if "\0" in str(path):
+        raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
+    for part in (path, *path.parents):
+        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
+            raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
+    return path
+
+
+def folder(name: str) -> Variable:
+    """Return the variable of an argument that is the path of a folder."""
+    expected = "the path of a folder, which may be new"
+    return Variable(lambda text: _check_folder(name, text), expected, check=_check_folder)
 
 
 def check_arguments(choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object]) -> None:

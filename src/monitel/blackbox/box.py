@@ -602,6 +602,11 @@ def pack_position(journals: dict[str, Journal]) -> bytes:
     return marshal.dumps({**position, SENDING: journals["metrics"].sending}, 2)
 
 
+def has_box() -> bool:
+    """Return True if this process keeps a record."""
+    return bool(_live)
+
+
 def is_mine(name: str) -> bool:
     """Return True if this process has a box of this name."""
     return name in _live

@@ -92,6 +92,10 @@ class SeriesTable:
             return found
         return self._add(key, monitel.StatDefinition(name, (), "", "", {}, monotonic=False), attributes)
 
+    def all(self) -> list[Series]:
+        """Return all series so far. Takes no lock."""
+        return list(self._series.values())
+
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
         """Return a key that identifies the attributes of a series."""
         return typed_items(attributes)

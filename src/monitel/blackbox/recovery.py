@@ -14,7 +14,7 @@ from __future__ import annotations
 import marshal
 import os
 import re
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,10 +45,11 @@ from monitel.window_bytes import key, split
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Dead", "Snapshot", "claim", "is_alive", "processes", "read_snapshot", "spool_of", "sweep"]
+__all__ = ["Dead", "Snapshot", "claim", "forget_unread", "is_alive", "processes", "read_snapshot", "spool_of", "sweep"]
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
+_KEPT = 16  # records
 
 
 class Snapshot(NamedTuple):
@@ -178,6 +179,22 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
     return None
 
 
+def forget_unread(root: Path, kept: int = _KEPT) -> None:
+    """Remove the records of killed processes that nobody reads, but for the newest records in a folder. Never raises.
+
+    Args:
+        root: Folder of the boxes.
+        kept: The number of records that stay, whoever reads them.
+    """
+    for name in processes(root, None)[:-kept]:
+        with suppress(Exception):
+            dead = claim(root, None, name)
+            if dead is not None:
+                with closing(dead):
+                    if dead.is_unread:
+                        dead.remove()
+
+
 def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
     """Return the folder of the spools of a process, from its names, if its parent exists here; else the given one."""
     recorded = names[0].get("spool") if names else None
@@ -256,6 +273,11 @@ class Dead:
         on_disk.adopt(journal, settled, holes, following)
         if name in self.names[0].get("off", ()):
             journal.reader, journal.settled = "nobody", journal.next - 1
+
+    @property
+    def is_unread(self) -> bool:
+        """True if the process had no reader for any of its journals: they are for an autopsy."""
+        return {*JOURNALS} <= {*self.names[0].get("off", ())}
 
     @property
     def has_ended(self) -> bool:

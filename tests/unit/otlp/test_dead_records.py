@@ -14,9 +14,9 @@ from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definit
 
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import spool_of
+from monitel.blackbox.settings import BoxSettings
 from monitel.os_threads import Event
 from monitel_otel.scope import SCOPE
-from monitel_otlp.choices import BoxSettings
 from monitel_otlp.config.run_folder import make_run_folder, remove_run_folder
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.configuration import describe_process

@@ -1,52 +1,15 @@
-"""The arguments of ``configure()`` and of the exporters: their environment variables, their checks, the black box."""
+"""The arguments of ``configure()`` and of the exporters: their environment variables and their checks."""
 
 from __future__ import annotations
 
 import logging
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from monitel.blackbox.folder import automatic_roots
+from monitel.blackbox.settings import BOX_CHOICES
 from monitel.os_threads import in_main_thread
-from monitel.variables import BOOLEAN, Variable, at_least, one_of
+from monitel.variables import BOOLEAN, Variable, at_least, folder, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
-#: Bytes that the box of a process may use, without a ``black_box_size``.
-BOX_SIZE = 16 << 20
-#: The least ``black_box_size``, in bytes.
-LEAST_BOX_SIZE = 64 << 10
-
-
-@dataclass(frozen=True)
-class BoxSettings:
-    """The effective settings of the black box.
-
-    Attributes:
-        enabled: False if no box is made.
-        folder: The folder that holds the box of each process; None to choose one in memory.
-        size: Bytes that the box of one process may use.
-    """
-
-    enabled: bool = True
-    folder: Path | None = None
-    size: int = BOX_SIZE
-
-    @property
-    def root(self) -> Path | None:
-        """The folder in which the box is made; None for no box."""
-        if not self.enabled or self.folder is not None:
-            return self.folder if self.enabled else None
-        return next((root for root in automatic_roots() if root.parent.is_dir()), None)
-
-
-def box_settings(
-    black_box: bool = True, black_box_dir: str | os.PathLike[str] | None = None, black_box_size: int = BOX_SIZE
-) -> BoxSettings:
-    """Return the settings for the arguments of ``configure()`` that concern the black box."""
-    folder = None if black_box_dir is None else Path(black_box_dir).absolute()
-    return BoxSettings(black_box, folder, black_box_size)
 
 
 def _check_level(name: str, level: Any) -> Any:
@@ -74,23 +37,6 @@ def _sigterm(text: str) -> object:
     return sigterm
 
 
-def _check_folder(name: str, value: object) -> Path:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
-    path = Path(value)
-    if "\0" in str(path):
-        raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
-    for part in (path, *path.parents):
-        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
-            raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
-    return path
-
-
-def _folder(name: str) -> Variable:
-    expected = "the path of a folder, which may be new"
-    return Variable(lambda text: _check_folder(name, text), expected, check=_check_folder)
-
-
 #: The variable of each argument of ``configure()``. A str is the name of the standard variable that has the value, or
 #: the reason why there is none.
 CHOICES: dict[str, Variable | str] = {
@@ -101,7 +47,7 @@ CHOICES: dict[str, Variable | str] = {
     "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
     "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
     "resource": "an object",
-    "spool_dir": _folder("spool_dir"),
+    "spool_dir": folder("spool_dir"),
     "distributions": one_of(DISTRIBUTIONS),
     "ranks": one_of(("all", "zero")),
     "rank_attribute": BOOLEAN,
@@ -115,7 +61,5 @@ CHOICES: dict[str, Variable | str] = {
     "series_limit": at_least(1),
     "run_events": BOOLEAN,
     "system": BOOLEAN,
-    "black_box": BOOLEAN,
-    "black_box_dir": _folder("black_box_dir"),
-    "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
+    **BOX_CHOICES,
 }

@@ -14,6 +14,7 @@ from opentelemetry.sdk.resources import Resource
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
+from monitel.blackbox.settings import BOX_SIZE, box_settings
 from monitel.launcher import is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
@@ -22,7 +23,7 @@ from monitel.variables import reads_variables
 from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
-from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.launcher import host_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher

@@ -22,6 +22,7 @@ from monitel import window_sinks
 from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
+from monitel.blackbox.silent import hold, release
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -30,21 +31,24 @@ from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp.application import ApplicationTelemetry
+from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.launcher import RankCheck
 from monitel_otlp.export.account import Account, print_exit_summary
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.ledger.last_line import print_last_line
+from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.summary.process_report import report_end
 from monitel_otlp.threads.worker import low_latency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
+    from monitel.blackbox.recorder import Series
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.ledger.run_ledger import RunLedger
@@ -122,6 +126,9 @@ class Pipeline:
         self._run_ledger = run_ledger
         self.application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
+            if not sdk_is_disabled():
+                hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
+                self._shut_down_at_exit()
             return
         self._ranges = self._queue_ranges()
         self._engine = self._make_engine(leftovers=True)
@@ -234,6 +241,8 @@ class Pipeline:
             True if all items were acknowledged, or are on disk because no endpoint is set, and if the pipeline has lost
             no item.
         """
+        if (series := release(self)) is not None:
+            self._report(series, {})
         if self.ended is not None:
             return self.ended
         with activity("shutdown"):
@@ -398,20 +407,31 @@ class Pipeline:
         accounts = self.account()
         spool_dir, run_time = engine.spool_dir, self._run_time
         offline, stored = not self._settings.endpoints, engine.stored
-        reported = report_end(
-            self._resource.attributes,
-            engine.series,
-            accounts,
-            run_time,
-            member=self._rank_check.member,
-            spool_dir=spool_dir,
-            offline=offline,
-            stored=stored,
-        )
+        reported = self._report(engine.series, accounts, member=self._rank_check.member, stored=stored)
         if not reported or self.dropped:  # else the summary of monitel run suffices
             print_exit_summary(accounts, spool_dir, offline=offline, stored=stored)
         if not reported:
             print_last_line(run_time)
+
+    def _report(
+        self,
+        series: Iterable[Series],
+        accounts: Mapping[str, Account],
+        *,
+        member: tuple[int, int] | None = None,
+        stored: bool = False,
+    ) -> bool:
+        """Write the report of this process for ``monitel run``; return False without one."""
+        return report_end(
+            self._resource.attributes,
+            series,
+            accounts,
+            self._run_time,
+            member=member,
+            spool_dir=self.spool_dir,
+            offline=not self._settings.endpoints,
+            stored=stored,
+        )
 
     def _run_time(self) -> RunTime | None:
         return None if self._run_ledger is None else self._run_ledger.run_time()
@@ -484,11 +504,14 @@ class Pipeline:
         return self._spans.queue(first=self._first_range, sampler=sampler)
 
     def _register_end(self) -> None:
-        atexit.register(self.shutdown)
-        finalize(self.shutdown, _BEFORE_QUEUES)
+        self._shut_down_at_exit()
         register_fork_hooks(
             self, before=Pipeline._before_fork, in_parent=Pipeline._after_fork, in_child=Pipeline._in_child
         )
+
+    def _shut_down_at_exit(self) -> None:
+        atexit.register(self.shutdown)
+        finalize(self.shutdown, _BEFORE_QUEUES)
 
     def _before_fork(self) -> None:
         if self._run_ledger is not None:

@@ -190,9 +190,14 @@ class Record:
         return found
 
     @property
+    def off(self) -> frozenset[str]:
+        """The journals that nobody reads."""
+        return frozenset(self.identity.get("off", ()))
+
+    @property
     def waiting(self) -> dict[str, int]:
         """The number of items of each signal that no backend has acknowledged, without open windows."""
-        signals = [each for each in _SIGNALS if each not in self.identity.get("off", ())]
+        signals = [each for each in _SIGNALS if each not in self.off]
         return {signal: sum(item.items for item in self.unsettled(signal)) for signal in signals}
 
     @property

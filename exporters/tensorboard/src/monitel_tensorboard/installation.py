@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel.before_flush import register, unregister
+from monitel.blackbox.silent import hold, release
 from monitel.os_threads import Event as Signal
 from monitel.os_threads import Thread, start_thread
 from monitel.run_events import end_if_due, enter, leave
@@ -40,6 +41,7 @@ class Installation:
         process.call_at_exit(self._write_last)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
+        hold(self)
         enter(self)
 
     def uninstall(self, timeout: float = 10.0) -> bool:
@@ -60,7 +62,9 @@ class Installation:
             end_if_due()
             monitel.unregister_event_handler(self._handle)
             self._stop.set()
-        return self.writer.close(timeout)
+        closed = self.writer.close(timeout)
+        release(self)
+        return closed
 
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self

@@ -132,7 +132,7 @@ def identity_of_record(record: Record) -> Identity:
 
 
 def _undelivered(record: Record) -> Undelivered:
-    waiting, opened = record.waiting, record.open_windows
+    waiting, opened = record.waiting, [] if "metrics" in record.off else record.open_windows
     return Undelivered(
         items=waiting.get("metrics", 0) + waiting.get("traces", 0),
         events=waiting.get("logs", 0),

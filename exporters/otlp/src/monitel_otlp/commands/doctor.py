@@ -23,8 +23,9 @@ from monitel.blackbox.folder import (
     open_root,
     remove_folders,
 )
+from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
 from monitel.variables import name_of_variable, read_variables
-from monitel_otlp.choices import CHOICES, LEAST_BOX_SIZE, box_settings
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.commands.output import show
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from monitel_otlp.choices import BoxSettings
+    from monitel.blackbox.settings import BoxSettings
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport

@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from monitel.blackbox.settings import BoxSettings
 from monitel.variables import positive
-from monitel_otlp.choices import BoxSettings
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
 from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header
 from monitel_otlp.config.secret import Secret

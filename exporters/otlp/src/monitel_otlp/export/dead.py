@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.folder import FolderError, automatic_roots
 from monitel.blackbox.record import EVENT, READING, WINDOW
-from monitel.blackbox.recovery import Dead, claim, processes, sweep
+from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, sweep
 from monitel_otlp.config.run_folder import is_running
 from monitel_otlp.discovery import REJECTED, has_called_exec
 from monitel_otlp.export.death import Deaths, death_of
@@ -73,6 +73,7 @@ def collect(
     run: str = "",
     *,
     observed_only: bool = False,
+    keep_unread: bool = False,
 ) -> Collected:
     """End the records of killed processes of this user on this machine, and move them to their spool folders.
 
@@ -86,12 +87,14 @@ def collect(
         stopped: When it is set, the collection ends after the current box.
         run: The folder of the run, if the caller is ``monitel run``.
         observed_only: Leave boxes of processes whose end the caller has not observed yet.
+        keep_unread: Leave the newest boxes that hold nothing to deliver to ``monitel autopsy``.
 
     Returns:
         The outcome. Never raises.
     """
     outcome = Collected()
-    leave = partial(_is_left, deaths=deaths or Deaths(), run=run, observed_only=observed_only)
+    deaths = deaths or Deaths()
+    leave = partial(_is_left, deaths=deaths, run=run, observed_only=observed_only)
     for root in roots:
         sweep(root, spool)
         for name in processes(root, None):
@@ -101,7 +104,7 @@ def collect(
             try:
                 dead = claim(root, spool, name)
                 if dead is not None:
-                    _collect(dead, deaths or Deaths(), outcome, leave)
+                    _collect(dead, deaths, outcome, leave, keep_unread=keep_unread)
             except Exception as error:
                 _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
                 text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
@@ -109,6 +112,7 @@ def collect(
             finally:
                 if dead is not None:
                     dead.close()
+        forget_unread(root)
     return outcome
 
 
@@ -121,18 +125,24 @@ def _is_left(record: Record, *, deaths: Deaths, run: str, observed_only: bool) -
     return record.run != run and is_running(record.run)
 
 
-def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any) -> None:
+def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any, *, keep_unread: bool) -> None:
     box = dead.box
     if box is None:
         return
     path = box.path
+    is_kept = keep_unread and dead.is_unread
+    if is_kept and not dead.names[0].get("run"):
+        return
     if not dead.has_ended:
         record = read_record(box, dead.disk)
         if leave(record):
             return
         death = None if has_called_exec(record.owner) else death_of(record, deaths)
-        records = last_records(dead, record, death)
-        report_death(record, death, (dead.spool or path.parent) / dead.name)  # first: nobody does it after the commit
+        records = {} if dead.is_unread else last_records(dead, record, death)
+        left = path if is_kept else (dead.spool or path.parent) / dead.name
+        report_death(record, death, left)  # first: nobody does it after the commit
+        if is_kept:
+            return
         dead.end(records)
         outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
@@ -158,8 +168,7 @@ def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, l
         "readings": [(READING, value) for value in _readings(dead, record)],
         "logs": [] if death is None else [(EVENT, tuple(death.event()))],
     }
-    off = record.identity.get("off", ())
-    return {name: values for name, values in found.items() if name not in off}
+    return {name: values for name, values in found.items() if name not in record.off}
 
 
 def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:

@@ -19,6 +19,7 @@ from monitel import before_flush, registry
 from monitel.blackbox.box import Box
 from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.record import READING
+from monitel.blackbox.silent import give_way
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
@@ -119,6 +120,7 @@ class Engine:
             "run": os.environ.get(RUN_FOLDER, ""),
             "off": sorted(off),
         }
+        give_way()
         self.box = Box(
             settings.spool_root,
             settings.box.root,

@@ -79,7 +79,7 @@ class Leftovers:
 
     def _run(self) -> None:
         suppress_instrumentation()
-        collected = collect(self._roots, self._spool, stopped=self._stopped)
+        collected = collect(self._roots, self._spool, stopped=self._stopped, keep_unread=True)
         for problem in collected.problems:
             _log.warning("%s", problem)
         for death in collected.deaths:

@@ -93,10 +93,6 @@ class SeriesTable(PlainTable):
         key = "counter", counter.name, self.identity(counter.attributes)
         return self._series.get(key) or self._new_of_counter(key, counter)
 
-    def all(self) -> list[Series]:
-        """Return all series so far. Takes no lock."""
-        return list(self._series.values())
-
     def attributes(self) -> tuple[KeyValue, ...]:
         """Return the attributes that every point has."""
         return tuple(key_values(self._attributes))

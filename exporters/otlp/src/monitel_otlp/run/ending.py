@@ -80,6 +80,7 @@ class Ending:
             self._stopped,
             str(self._folder),
             observed_only=observed_only,
+            keep_unread=True,
         )
         self.problems += collected.problems
         self._deliver(collected.records)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import INT64_MAX
 from monitel.blackbox.forms import REPORTED
+from monitel.blackbox.record import JOURNALS
 from monitel.training_time import LOST
 from monitel_otlp.config.settings import mark_of
 from monitel_otlp.export.account import Account
@@ -90,7 +91,7 @@ def box_report(record: Record, death: Death | None, spool: Path) -> Report:
         accounts=_accounts(record, died=death is not None),
         spool_dir=str(spool),
         offline=not mark_of(str(record.identity["name"])),
-        stored=True,
+        stored=not record.off.issuperset(JOURNALS),
         death="" if death is None else death.how,
         step_ns=None if step_ns is None else max(step_ns, 0),
         observed=death is not None and death.end is not None and death.end.time_ns > 0,
@@ -123,4 +124,5 @@ def _accounts(record: Record, *, died: bool) -> dict[str, Account]:
     items = Counter(record.waiting)
     items["metrics"] += len(record.open_windows)
     items["logs"] += died
-    return {signal: Account(recorded=number, on_disk=number) for signal, number in items.items() if number}
+    known = {signal: number for signal, number in items.items() if number and signal not in record.off}
+    return {signal: Account(recorded=number, on_disk=number) for signal, number in known.items()}

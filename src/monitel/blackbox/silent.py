@@ -1,0 +1,135 @@
+"""The record of a process that no exporter reads: what `monitel autopsy`, `top` and the summary of `monitel run` show.
+
+Each of its journals keeps its last 256 KiB, and nothing goes to the disk. The first item makes the box. A forked child
+has no such record, unless an exporter begins there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel import window_sinks
+from monitel.blackbox.box import Box, has_box
+from monitel.blackbox.crashes import CrashStacks
+from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.recorder import Recorder, SeriesTable
+from monitel.blackbox.recovery import forget_unread, sweep
+from monitel.blackbox.settings import BOX_CHOICES, box_settings
+from monitel.exit import finalize_with_children
+from monitel.fork import register_at_fork
+from monitel.launcher import launch_attributes
+from monitel.os_threads import RLock
+from monitel.variables import read_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel.blackbox.recorder import Series
+    from monitel.blackbox.settings import BoxSettings
+
+__all__ = ["give_way", "hold", "release"]
+
+_log = logging.getLogger("monitel")
+_TIMEOUT_S = 1.0
+_RUN_FOLDER = "MONITEL_RUN_FOLDER"  # of `monitel run`
+
+_lock = RLock()
+_owners: list[object] = []
+_record: _Record | None = None
+
+
+class _Record:
+    def __init__(self, settings: BoxSettings, attributes: Mapping[str, Any]) -> None:
+        identity = {"attributes": dict(attributes), "run": os.environ.get(_RUN_FOLDER, ""), "off": [*JOURNALS]}
+        self._box = Box(None, settings.root, identity, box_bytes=settings.size, is_idle=True)
+        self.table = SeriesTable()
+        self._recorder = Recorder(self._box, self.table)
+        self._crashes = CrashStacks(self._box)
+        self._recorder.begun = self._crashes.flush
+        self._handle = monitel.register_event_handler(self._take)
+        window_sinks.add(self._recorder.window)
+        self._box.start()
+
+    def _take(self, event: monitel.Event) -> None:
+        if event.window is None:
+            self._recorder.event(event)
+
+    def leave(self) -> None:
+        """Record nothing more."""
+        monitel.unregister_event_handler(self._handle)
+        window_sinks.remove(self._recorder.window)
+
+    def close(self) -> None:
+        """Remove the box."""
+        self.leave()
+        self._crashes.close()
+        self._box.close(_TIMEOUT_S)
+
+
+def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapping[str, Any] | None = None) -> None:
+    """Keep a record of this process until :func:`release`, unless it has one. Never raises.
+
+    Args:
+        owner: The exporter that needs none itself.
+        settings: The settings of the box; by default those of the environment variables.
+        attributes: The names of the process; by default those of its launcher.
+    """
+    global _record
+    with _lock:
+        try:
+            if _record is None:
+                if settings is None:
+                    settings = box_settings(**read_variables(BOX_CHOICES, dict.fromkeys(BOX_CHOICES)))
+                if settings.root is None or has_box():
+                    return
+                sweep(settings.root, None)
+                forget_unread(settings.root)
+                _record = _Record(settings, launch_attributes() if attributes is None else attributes)
+            _owners.append(owner)
+        except Exception:
+            _log.warning("this process has no black box", exc_info=True)
+
+
+def release(owner: object) -> list[Series] | None:
+    """Remove the record when its last owner has released it. Idempotent.
+
+    Returns:
+        All series of the record; None if the owner does not hold it.
+    """
+    with _lock:
+        if _record is None or owner not in _owners:
+            return None
+        series = _record.table.all()
+        _owners.remove(owner)
+        if not _owners:
+            give_way()
+        return series
+
+
+def give_way() -> None:
+    """Remove the record, because the process ends or an exporter begins one that it reads. Idempotent."""
+    global _record
+    with _lock:
+        record, _record = _record, None
+        _owners.clear()
+        if record is not None:
+            record.close()
+
+
+def _leave_to_parent() -> None:
+    """Forget the record of the parent. In a forked child."""
+    global _record, _lock
+    _lock = RLock()
+    record, _record = _record, None
+    _owners.clear()
+    if record is not None:
+        record.leave()
+
+
+atexit.register(give_way)
+finalize_with_children(give_way, priority=0)
+register_at_fork(after_in_child=_leave_to_parent)
