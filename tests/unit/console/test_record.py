@@ -9,7 +9,6 @@ import pytest
 from tests.unit.console.recorded import KILLED, Recorded, definition, recorded, window
 
 import monitel
-from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim

@@ -63,7 +63,7 @@ def test_replay_reports_the_age_of_the_data(
 
 
 def test_record_that_another_process_delivers_meanwhile_is_no_error(
-    receiver: Receiver, command: Command, tmp_path: Path
+    receiver: Receiver, program: Program, tmp_path: Path
 ) -> None:
     """Its folder is gone when its turn comes."""
     event = LogRecord(1, 1, 9, "event", None, {})
@@ -74,7 +74,7 @@ def test_record_that_another_process_delivers_meanwhile_is_no_error(
             rmtree(folder, ignore_errors=True)
 
     receiver.rule(deliver_the_others)
-    lines = command("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
+    lines = program("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
     assert "delivered 1 item from 1 spool" == lines[-1]
 
 

@@ -1,4 +1,4 @@
-"""What the record has for a backend only: records of Python's logging, ranges, and the ids of traces."""
+"""The parts of the record that only a backend needs: records of Python's logging, ranges, and the ids of traces."""
 
 from __future__ import annotations
 
