@@ -68,13 +68,12 @@ def test_exception_that_ends_the_process_is_exported(receiver: Receiver, train: 
 def test_unfinished_ranges_are_exported_at_sigterm(receiver: Receiver, terminate: Terminate) -> None:
     """Ranges that still run at the signal end there, and have the attribute ``monitel.unfinished``."""
     script = """\
-import signal
 with record_function("step"):
     with record_function("forward"):
         pass
     with record_function("all_reduce"):
         print("ready", flush=True)
-        signal.pause()
+        sys.stdin.read()
 """
     terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url)
     assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()

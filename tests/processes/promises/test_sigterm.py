@@ -33,9 +33,9 @@ def wait_for(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
 BEGIN = BLOCKED + CONFIGURE + RECORD
-PAUSE = READY + "signal.pause()\n"
-#: Until the signal has come: the input ends after it.
+#: Until the signal has come: the input ends after it. A signal just before pause() would have no effect.
 LIVE_ON = READY + "sys.stdin.read()\n"
+PAUSE = LIVE_ON + "signal.pause()\n"
 LATER = """\
 before = signal.getsignal(signal.SIGTERM)
 def later(*arguments):
@@ -321,7 +321,7 @@ LOCKED = """\
 class Amount(int):
     def __radd__(self, other):
         os.write(1, b"ready\\n")
-        signal.pause()
+        sys.stdin.read()
 
 pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))  # added under a lock
 """
@@ -360,7 +360,7 @@ def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Termi
 def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Terminate) -> None:
     """The application's runs in the child, and in the parent after the delivery."""
     theirs = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
-    child = CHILD.format(fork="os.fork()", status=7).replace("ctypes.CDLL(None).pause()", "signal.pause()")
+    child = CHILD.format(fork="os.fork()", status=7).replace("ctypes.CDLL(None).pause()", "while True: time.sleep(1)")
     terminate(theirs + WITH_TRUE + child + PAUSE, receiver.url, status=7)
     assert ALL == arrived(receiver)
 
