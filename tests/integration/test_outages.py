@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.training import check, check_accounts, check_events, train, training
-
-from monitel_otlp.discovery import find_spools
+from tests.integration.training import check, check_accounts, check_events, training
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.integration.conftest import Loki, Stack
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -51,37 +46,6 @@ def test_everything_is_stored_after_an_outage(
     check_accounts(run)
     check(stack.prometheus, run)
     check_events(loki, run)
-
-
-def test_both_stores_die_at_once(stack: Stack, loki: Loki, tmp_path: Path) -> None:
-    """Prometheus and Loki are killed, and come back one after the other: everything is stored, once."""
-    environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-    with training(tmp_path, environment) as under_way:
-        under_way.until(lambda: arrived(stack, loki), "nothing has arrived")
-        for service in ("prometheus", "loki"):
-            stack.programs[service].kill()
-        under_way.go_on(4)
-        stack.programs["loki"].start()
-        under_way.go_on(2)
-        stack.programs["prometheus"].start()
-        run = under_way.end()
-    check_accounts(run)
-    check(stack.prometheus, run)
-    check_events(loki, run)
-
-
-def test_a_run_that_ends_without_loki_is_replayed(stack: Stack, loki: Loki, python: Python, tmp_path: Path) -> None:
-    """Its events are in the spool, and nothing else is; afterwards they are in Loki, with the times of the run."""
-    stack.programs["loki"].kill()
-    run = train(tmp_path, environment={**stack.environment, "PATIENCE": "0"})
-    assert {} == run.dropped
-    assert f"; {len(run.events)} items in " in run.stderr
-    check(stack.prometheus, run)
-    stack.programs["loki"].start()
-    printed = python("-m", "monitel_otlp", "replay", "spool", "--endpoint", stack.endpoint).stdout
-    assert f"delivered {len(run.events)} items" in printed
-    check_events(loki, run)
-    assert [] == find_spools(tmp_path / "spool").folders  # only the ledger of the run is left
 
 
 def arrived(stack: Stack, loki: Loki) -> bool:

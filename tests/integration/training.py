@@ -61,7 +61,7 @@ while not over.is_set() and how_long != str(steps // 50):
         print(steps // 50, flush=True)
 pause.wait(0.12)  # the last windows end well after those before them
 monitel.flush()
-pipeline.force_flush(float(os.environ.get("PATIENCE", "40")))
+pipeline.force_flush(40)
 pipeline.shutdown()
 keys = ["start_ns", "end_ns", "count", "sum", "min", "max", "last"]
 told = [{"name": each.name, **{key: getattr(each, key) for key in keys}} for each in windows]

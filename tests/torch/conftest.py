@@ -24,20 +24,29 @@ if TYPE_CHECKING:
 
     from monitel.testing import ManualClock
 
-_MISSING = [name for name in ("torch", "numpy", "monitel_otlp") if find_spec(name) is None]
+_NEEDED = ("torch", "numpy", "monitel_otlp")
+_TRAINERS = ("lightning", "transformers", "accelerate")
 
 
 class _Skipped(pytest.Module):
-    """A file that cannot be imported, because it imports torch."""
+    """A file that cannot be imported, because it imports torch or a trainer."""
+
+    missing: list[str]
 
     def collect(self) -> list[Any]:
         """Skip the file."""
-        pytest.skip(f"not installed: {', '.join(_MISSING)}", allow_module_level=True)
+        pytest.skip(f"not installed: {', '.join(self.missing)}", allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
-    """Skip each file, with the reason, where torch is missing."""
-    return _Skipped.from_parent(parent, path=module_path) if _MISSING else None
+    """Skip each file, with the reason, where torch or a trainer is missing."""
+    needed = (*_NEEDED, *(_TRAINERS if module_path.parent.name == "trainers" else ()))
+    missing = [name for name in needed if find_spec(name) is None]
+    if not missing:
+        return None
+    skipped: _Skipped = _Skipped.from_parent(parent, path=module_path)
+    skipped.missing = missing
+    return skipped
 
 
 @pytest.fixture(scope="session", autouse=True)

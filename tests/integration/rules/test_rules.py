@@ -46,14 +46,10 @@ def test_alerts_fire_and_stay_silent(promtool: str, file: Path) -> None:
 
 
 def test_every_alert_has_a_firing_and_a_silent_case() -> None:
-    """An alert without tests is found here."""
-    names = {
-        rule["alert"]
-        for file in RULES
-        for group in yaml.safe_load(file.read_text())["groups"]
-        for rule in group["rules"]
-        if "alert" in rule
-    }
+    """An alert without tests is found here, and one that does not say what to do."""
+    groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    names = {alert["alert"] for alert in alerts}
     cases: list[dict[str, Any]] = [
         case
         for file in FILES
@@ -62,6 +58,9 @@ def test_every_alert_has_a_firing_and_a_silent_case() -> None:
     ]
     assert names == {case["alertname"] for case in cases if case.get("exp_alerts")}
     assert names == {case["alertname"] for case in cases if not case.get("exp_alerts")}
+    for alert in alerts:
+        assert alert["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "description", "dashboard"} == set(alert["annotations"])
 
 
 def test_rules_and_configuration_are_valid(promtool: str, tmp_path: Path) -> None:

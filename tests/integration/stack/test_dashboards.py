@@ -105,18 +105,6 @@ def test_services_of_one_name_are_never_added_up(name: str, prometheus: Store) -
                 assert "service_namespace" in node["grouping"], expression
 
 
-def test_processes_are_counted_by_service(prometheus: Store) -> None:
-    """With all namespaces, a service without one has a separate count."""
-    opened = board("overview", prometheus)
-
-    def counts() -> dict[str | None, str]:
-        """Return the processes by namespace."""
-        (result,) = [each for each in opened.results() if each.panel["title"] == "Processes"]
-        return {each["metric"].get("service_namespace"): each["value"][1] for each in result.found}
-
-    eventually(lambda: {"vision": "4", None: "1"} == counts(), "the processes of one service are not counted apart")
-
-
 def test_stopped_processes_are_listed(prometheus: Store) -> None:
     """The killed rank and the rank of the first attempt have stopped; the longest silence of the others is short."""
     opened = board("ranks", prometheus, "vision")

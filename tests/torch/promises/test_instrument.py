@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, activity, sgd, train
+from tests.torch.known_work import STEP, sgd, train
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,8 +23,7 @@ import monitel.torch
 from monitel.testing import ManualClock, capture_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.support.scripts import Run
     from tests.torch.known_work import Work
@@ -55,55 +54,6 @@ def test_steps_stages_and_work_are_measured(work: Work) -> None:
     assert (2, 4) == (step.first_step, step.last_step)
     rates = [each.data for each in events if isinstance(each, monitel.LoggedNumbers)]
     assert [{"training.samples.rate": 3 * 8 / 141}] == rates
-
-
-class Observed:
-    """An object whose pickling, and an item whose loading, notes the activity of the process."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def __reduce__(self) -> Any:
-        self.found.append(activity())
-        return (int, ())
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, _index: int) -> int:
-        self.found.append(activity())
-        return 0
-
-
-@pytest.mark.usefixtures("fresh_compiler", "instrumented")
-def test_time_is_divided_into_activities(tmp_path: Path) -> None:
-    """Startup, setting up process groups, compiling, waiting for data, saving, and steps."""
-    seen = Observed()
-
-    def rendezvous(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
-        seen.found.append(activity())
-        yield torch.distributed.HashStore(), 0, 1
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        seen.found.append(activity())
-        return graph.forward
-
-    seen.found.append(activity())
-    torch.distributed.register_rendezvous_handler("observed", rendezvous)
-    torch.distributed.init_process_group("gloo", init_method="observed://")
-    torch.distributed.destroy_process_group()
-    del torch.distributed.rendezvous.__globals__["_rendezvous_handlers"]["observed"]
-    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
-    list(DataLoader(seen))
-    seen.found.append(activity())
-    sgd().step()
-    seen.found.append(activity())
-    torch.save(seen, tmp_path / "x.pt")
-    with monitel.activity("evaluation"):
-        list(DataLoader(seen))
-    seen.found.append(activity())
-    before, after = ["startup", "init", "compile", "data", "startup"], ["step", "checkpoint.save", "evaluation", "step"]
-    assert [*before, *after] == seen.found
 
 
 def test_waits_of_torch_are_counted() -> None:

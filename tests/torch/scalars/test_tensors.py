@@ -187,25 +187,3 @@ def test_device_that_is_silent_for_minutes_loses_its_numbers(
     stat.add(on_later(1.0))
     flush_until(lambda: len(events) == 2)
     assert ([(1, 3.0)], [(1, 1.0)]) == (windows(events, "loss"), windows(events, "training.tensors.lost"))
-
-
-def test_event_handler_that_raises_is_logged_once(
-    events: list[monitel.Event], caplog: pytest.LogCaptureFixture, unraisable: list[Any]
-) -> None:
-    """In the thread that fetches tensors. The other handlers receive every event."""
-
-    def fail(event: monitel.Event) -> None:
-        if event.name == "evaluated":
-            raise OSError("no route")
-
-    with monitel.register_event_handler(fail):
-        for _ in range(3):
-            monitel.emit("evaluated", loss=on_later(1.0))
-        later.answers = True
-        flush_until(lambda: caplog.messages and len(events) == 3)
-        monitel.Stat("loss", ALL, math.inf).add(on_later(1.0))
-        arrived(events)  # the thread goes on
-    assert [1.0] * 3 == [event.data["loss"] for event in events if event.name == "evaluated"]
-    assert ["an event handler raised in the thread that fetches tensors"] == caplog.messages
-    caplog.clear()  # the records have exceptions
-    unraisable.clear()

@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
-
-import pytest
-import torch
-
-import monitel.torch
-import monitel_otlp
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
-
-MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
-_DEADLINE = 60.0
-
-
-@pytest.mark.usefixtures("only_flushes_poll")
-def test_force_flush_of_a_pipeline(receiver: Receiver, tmp_path: Path) -> None:
-    """The events are delivered before it returns."""
-    options: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path, "export_interval": 3600.0}
-    with monitel_otlp.configure(**options) as pipeline, monitel.torch.instrument(waits=False, compilation=False):
-        torch.monitor.log_event(torch.monitor.Event("checkpoint", MOMENT, {"bytes": 5}))
-        torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], timedelta(hours=1), 1).add(0.5)
-        assert pipeline.force_flush(_DEADLINE)
-        assert ["checkpoint"] == receiver.record_names()
-        assert [0.5] == receiver.values("torch.loss.mean")
-
 
 EXIT = """\
 import sys

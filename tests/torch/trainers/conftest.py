@@ -1,30 +1,10 @@
-"""Skips the tests here where a trainer is missing; each training runs on the CPU, offline, and with run events."""
+"""Fixtures of trainings: each runs on the CPU, offline, and with run events."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-_MISSING = [name for name in ("lightning", "transformers", "accelerate") if find_spec(name) is None]
-
-
-class _Skipped(pytest.Module):
-    """A file that cannot be imported, because it imports a trainer."""
-
-    def collect(self) -> list[Any]:
-        """Skip the file."""
-        pytest.skip(f"not installed: {', '.join(_MISSING)}", allow_module_level=True)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
-    """Skip each file, with the reason, where a trainer is missing."""
-    return _Skipped.from_parent(parent, path=module_path) if _MISSING else None
 
 
 @pytest.fixture(scope="session", autouse=True)

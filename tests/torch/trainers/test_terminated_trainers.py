@@ -6,7 +6,6 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.torch.processes.terminated_job import compare
 
 if TYPE_CHECKING:
@@ -71,36 +70,3 @@ def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
     compare(tmp_path, receiver, LIGHTNING, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
     assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
     assert 1 == len(receiver.records("end"))
-
-
-TRANSFORMERS = """\
-import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
-
-class Report(TrainerCallback):
-    def on_step_end(self, *_, **__):
-        train()
-
-    def on_train_end(self, *_, **__):
-        end()
-
-begin()
-config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
-item = {"input_ids": torch.zeros(2, dtype=torch.long), "labels": torch.tensor(0)}
-arguments = TrainingArguments(
-    "out", max_steps=10**5, per_device_train_batch_size=1, report_to=[], save_strategy="no", disable_tqdm=True,
-    use_cpu=True, enable_jit_checkpoint=JIT, logging_strategy="no", save_only_model=True,
-)
-trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=[item] * 100, callbacks=[Report()])
-trainer.train()
-print("after", flush=True)
-"""
-
-
-@pytest.mark.parametrize("jit", [False, True])
-def test_transformers(tmp_path: Path, receiver: Receiver, jit: bool) -> None:
-    """SIGTERM ends the process; with ``enable_jit_checkpoint`` the trainer first saves a checkpoint."""
-    found = compare(tmp_path, receiver, TRANSFORMERS.replace("JIT", str(jit)))
-    assert (0 if jit else -signal.SIGTERM) == found.status
-    assert jit is ("after" in found.stdout)
-    assert int(jit) == len(receiver.records("end"))

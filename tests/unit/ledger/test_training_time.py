@@ -50,24 +50,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return Ledger(monkeypatch)
 
 
-def test_time_that_is_lost_is_shown_in_the_steps_to_come(ledger: Ledger) -> None:
-    """Totals that were exported before do not fall, and each second counts once."""
-    monitel.set_step(1)
-    ledger.wait(5)
-    assert {"startup": 0, "step": 5}.items() >= seconds().items()
-    training_time.repeat(3 * SECOND)
-    ledger.wait(2)
-    found = [seconds()]
-    for duration in (2, 7):
-        ledger.wait(duration)
-        found.append(seconds())
-    assert [{"step": 5, "lost": 2}, {"step": 6, "lost": 3}, {"step": 13, "lost": 3}] == found
-    training_time.repeat(4 * SECOND)  # a later resume; the sum is given
-    found = [seconds()]
-    ledger.wait(5)
-    assert [{"step": 13, "lost": 3}, {"step": 17, "lost": 4}] == [*found, seconds()]
-
-
 def test_the_time_between_attempts_is_down(ledger: Ledger) -> None:
     """The goodput covers all attempts, and falls as soon as time is lost."""
     time = training_time

@@ -512,19 +512,6 @@ def test_tensorboard_handler_writes_each_value_of_a_window() -> None:
     assert [(each, {"walltime": MOMENT.timestamp()}) for each in expected] == writer.calls
 
 
-def test_tensorboard_handler_shows_a_stat() -> None:
-    """Ten samples with a limit of five give one sum and one count, as in torch's test."""
-    writer = _Writer()
-    with (
-        installed.testing.ManualClock(epoch_ns=1_000_000_000),
-        register_event_handler(installed.TensorboardEventHandler(writer)),
-    ):
-        stat = installed.Stat("loss", [Aggregation.COUNT, Aggregation.SUM], dt.timedelta(hours=100), 5)
-        for sample in range(10):
-            stat.add(sample)
-    assert [(("loss.count", 5.0), {"walltime": 1.0}), (("loss.sum", 10.0), {"walltime": 1.0})] == writer.calls
-
-
 def test_wait_counter_is_torchs() -> None:
     """The class has torch's name too; a key is text; guard() returns a new context manager without a constructor."""
     assert installed._WaitCounter is installed.WaitCounter

@@ -51,27 +51,6 @@ def windows(events: list[Any]) -> list[Any]:
     return [event.window for event in events if event.window is not None]
 
 
-def test_a_window_waits_for_its_values(make_stat: MakeStat, clock: Any, events: list[Any], device: Device) -> None:
-    """A window closes on time, and is logged with the time of its end when the last value has arrived."""
-    stat = make_stat()
-    for value in (3.0, 1.0, 2.0):
-        device.add(stat, value)
-    assert 3 == stat.count
-    clock.advance(61)
-    stat.add(7.0)
-    assert 1 == stat.count
-    device.give(2)
-    assert [] == events
-    clock.advance(1)
-    device.give()
-    (window,) = windows(events)
-    start, end = clock.time_ns() - 62_000_000_000, clock.time_ns() - 2_000_000_000
-    assert (start, end, 3, 6.0, 1.0, 3.0, 2.0) == tuple(
-        getattr(window, name) for name in ("start_ns", "end_ns", "count", "sum", "min", "max", "last")
-    )
-    assert stat.quantile(1.0) == 3.0 == stat.get()[next(a for a in stat.get() if a.name == "MAX")]
-
-
 def test_flush_waits_for_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
     """A flush waits for missing values; a window whose values arrive later is logged then."""
     stat = make_stat()
