@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -78,6 +79,24 @@ def test_refusing_address_is_skipped(receiver: Receiver) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         refusing = listener.getsockname()[1]
     connect(addresses(refusing, receiver.port), time.monotonic() + DEADLINE).close()
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_descriptor_that_the_application_has_closed_is_left_alone(receiver: Receiver, *, is_used: bool) -> None:
+    """Its number may be that of a connection of the application, which gets no request and is not closed."""
+    sender = transport(f"http://127.0.0.1:{receiver.port}")
+    assert Verdict.DELIVERED is sender.send(SMALL).verdict
+    assert sender._wire is not None
+    number = sender._wire.fileno()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        os.dup2(ours.fileno(), number)
+        if is_used:
+            assert Verdict.DELIVERED is sender.send(SMALL).verdict
+        sender.close()
+        os.write(number, b"mine")
+        assert b"mine" == theirs.recv(1000)
+        os.close(number)
 
 
 @pytest.fixture

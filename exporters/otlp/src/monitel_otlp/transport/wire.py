@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import selectors
 import socket
 import ssl
@@ -32,6 +33,7 @@ class Wire:
 
     def __init__(self, sock: Any, deadline: float) -> None:
         self._sock = sock
+        self._status = os.fstat(sock.fileno())
         self._tunnelled: Wire | None = None
         self.begin(deadline)
 
@@ -87,7 +89,9 @@ class Wire:
         self._reader = _Reader(_Raw(self), 8192)
 
     def is_stale(self) -> bool:
-        """Return True if the peer has closed an idle connection, or has sent unexpected data."""
+        """Return True if the peer has closed an idle connection, or has sent unexpected data; or if it is not ours."""
+        if not self._is_ours():
+            return True
         with _Selector() as selector:
             selector.register(self.fileno(), selectors.EVENT_READ)
             return bool(selector.select(0))
@@ -105,12 +109,19 @@ class Wire:
         return max(0.0, self._deadline - time.monotonic())
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. A descriptor that the application has closed may be a file of the application."""
+        if not self._is_ours():
+            (self._tunnelled or self)._sock.detach()
         with suppress(OSError):
             self._sock.close()
 
     def __del__(self) -> None:
         self.close()  # the transport was not closed
+
+    def _is_ours(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self.fileno()), self._status)
+        return False
 
     def _arm(self) -> None:
         left = self._deadline - time.monotonic()
