@@ -189,6 +189,7 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     transports = make_transports(resolve(receiver.url))
     with closing(take(path, [boxes])) as dead:
         assert dead.disk is not None
+        rejected.trim(dead.disk)
         rejected.append(dead.disk, signal="logs", body=b"", items=1, reason="another")
         assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected.read(dead.disk)]
         first = deliver_rejected(dead, transports)

@@ -410,6 +410,21 @@ def test_wrong_event_is_found_and_set_aside_with_the_answer(
     assert 1 == len(warnings_with(caplog, str(Path(pipeline.spool_dir) / "rejected.log")))
 
 
+def test_rejected_requests_have_a_limit(
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the spool has. Beyond it they are only counted, which is logged once."""
+    monkeypatch.setattr("monitel_otlp.export.rejected.MOST_BYTES", 2000)
+    answers(backend, lambda _names: refusal(backend, "invalid"))
+    pipeline = start(**to(backend), export_interval=3600.0)
+    emit(pipeline, *(f"event {number}" for number in range(10)))
+    kept = kept_in_rejected(pipeline, backend)
+    assert kept == [f"event {number}" for number in range(len(kept))]
+    assert 1 <= len(kept) < 10
+    assert 10 == logs(pipeline).dropped["rejected"]
+    assert 1 == len(warnings_with(caplog, "rejected.log is full"))
+
+
 def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:
     """A request is searched until an item and all the others are rejected; later ones are rejected whole."""
     answers(backend, lambda _names: refusal(backend, "invalid"))

@@ -152,7 +152,7 @@ class Engine:
         self._points = WindowPoints(self.mapping)
         self._settled = Condition()
         self._collecting = RLock()
-        self._is_over = False
+        self._is_over = self._rejected_is_full = False
         self._patience_s = _COLLECT
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
@@ -504,9 +504,13 @@ class Engine:
 
     def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:
-            rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
+            is_kept = rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
+            if not is_kept and not self._rejected_is_full:
+                self._rejected_is_full = True
+                _log.warning("%s is full: further rejected requests are only counted", folder.path / REJECTED)
 
-        _log.warning("a request was rejected, and goes to %s: %s", self.spool_dir / REJECTED, reason)
+        place = "" if self._rejected_is_full else f", and goes to {self.spool_dir / REJECTED}"
+        _log.warning("a request was rejected%s: %s", place, reason)
         self.box.on_disk(write)
 
     def _note_settled(self) -> None:

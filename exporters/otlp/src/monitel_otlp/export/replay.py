@@ -116,8 +116,13 @@ def deliver(
     def set_aside(signal: str, body: bytes, items: int, reason: str) -> None:
         with suppress(OSError, FolderError):  # what is rejected should outlive a restart of the machine
             dead.move()
-        rejected.append(_folders(dead)[0], signal=signal, body=body, items=items, reason=reason)
-        outcome.count_set_aside(items, reason)
+        if rejected.append(_folders(dead)[0], signal=signal, body=body, items=items, reason=reason):
+            outcome.count_set_aside(items, reason)
+        else:
+            outcome.lost["spool_full"] += items
+
+    for folder in _folders(dead):
+        rejected.trim(folder)
 
     for signal in SIGNALS:
         journals = [each.journal for each in outboxes[signal]]
@@ -193,25 +198,28 @@ def deliver_rejected(dead: Dead, transports: Mapping[str, Transport]) -> ReplayO
     """
     outcome, stopped = ReplayOutcome(), Event()
     for folder in _folders(dead):
-        requests = rejected.read(folder)
-        kept, refusing = list(requests), set[str]()
-        for each in requests:
-            if each.signal not in transports:
-                outcome.offline.add(each.signal)
-            elif each.signal not in refusing:
-                answer = _send_rejected(each, transports[each.signal], stopped)
-                if answer.verdict is Verdict.DELIVERED:
-                    left_out = min(answer.rejected, each.items)
-                    outcome.delivered += each.items - left_out
-                    outcome.lost += Counter(partial_success=left_out)
-                    kept.remove(each)
-                    rejected.replace(folder, kept)  # after each one: an interruption sends nothing twice
-                elif answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
-                    refusing.add(each.signal)
-                    rest = f"the rest is still in {folder.path}, run this command again"
-                    outcome.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
-                else:
-                    outcome.count_set_aside(each.items, answer.reason)
+        delivered, refusing = 0, set[str]()
+        try:
+            for each in rejected.read(folder):
+                if each.signal not in transports:
+                    outcome.offline.add(each.signal)
+                elif each.signal not in refusing:
+                    answer = _send_rejected(each, transports[each.signal], stopped)
+                    if answer.verdict is Verdict.DELIVERED:
+                        left_out = min(answer.rejected, each.items)
+                        outcome.delivered += each.items - left_out
+                        outcome.lost += Counter(partial_success=left_out)
+                        rejected.mark(folder, each)  # at once: after a kill it is not sent again
+                        delivered += 1
+                    elif answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+                        refusing.add(each.signal)
+                        rest = f"the rest is still in {folder.path}, run this command again"
+                        outcome.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
+                    else:
+                        outcome.count_set_aside(each.items, answer.reason)
+        finally:
+            if delivered:
+                rejected.compact(folder)
     return outcome
 
 
