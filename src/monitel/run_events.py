@@ -1,32 +1,52 @@
-"""Run events: ``run.started`` with the first exporter of a process, and ``run.ended`` before the last one ends."""
+"""Run events: ``run.started`` with the first exporter of a process, and ``run.ended`` before the last one ends.
+
+It also keeps the last exception that was not caught, for the record of the process.
+"""
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
+import re
 import sys
 import threading
 import time
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from monitel import activities
 from monitel._window import get_step
 from monitel.activities import begin_shutdown, position
+from monitel.attributes import escape_surrogates
 from monitel.exit import finalize
 from monitel.exit_code import ExitCode
+from monitel.failures import error_type
 from monitel.fork import register_at_fork
 from monitel.handlers import emit
 from monitel.os_threads import RLock
 from monitel.run_description import describe_run
 from monitel.variables import BOOLEAN, read_variables
 
-__all__ = ["end_if_due", "enter", "failed", "leave", "preempt", "status", "withdraw"]
+__all__ = [
+    "end_if_due",
+    "enter",
+    "failed",
+    "last_exception",
+    "leave",
+    "preempt",
+    "status",
+    "watch_threads",
+    "withdraw",
+]
 
 _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
 _CHOICES = {"run_events": BOOLEAN}
+_LONGEST = 1000  # characters of a message
+_INSTALLED = re.compile(rf"[/\\](site|dist)-packages[/\\]|^<frozen |^{re.escape(os.__file__.removesuffix('os.py'))}")
 _PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
 
 _lock = RLock()
@@ -35,7 +55,8 @@ _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _last: str | None = None  # status of the last run
 _exit_code = ExitCode()
-_watching = _preempted = False
+_watching = _preempted = _watching_threads = False
+_exception: tuple[str, str, str] | None = None
 
 
 def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = False) -> None:
@@ -76,7 +97,8 @@ def leave(exporter: object, error: BaseException | None) -> None:
         exporter: The exporter, which still has its handler.
         error: The exception that ends it.
     """
-    global _due
+    global _due, _exception
+    _exception = _described(error) or _exception
     with _lock:
         left = [each for each in _exporters if each[0] is not exporter]
         if len(left) < len(_exporters) and not left and _due is None:
@@ -138,6 +160,42 @@ def end_if_due() -> None:
     _emit("run.ended", details)
 
 
+def watch_threads() -> None:
+    """Keep the exceptions that end threads, too. Idempotent."""
+    global _watching_threads
+    if _watching_threads:
+        return
+    _watching_threads, previous = True, threading.excepthook
+
+    def excepthook(arguments: threading.ExceptHookArgs, /) -> None:
+        global _exception
+        _exception = _described(arguments.exc_value) or _exception
+        previous(arguments)
+
+    threading.excepthook = excepthook
+
+
+def last_exception() -> tuple[str, str, str] | None:
+    """Return type, message and place of the last exception that has ended the program, a thread or an exporter's block.
+
+    The place is file and line, separated by a colon: the innermost one that is not in an installed package.
+    """
+    return (None if _is_interactive() else _described(getattr(sys, "last_value", None))) or _exception
+
+
+def _described(error: BaseException | None) -> tuple[str, str, str] | None:
+    """Return an exception for :func:`last_exception`; None if it is not a failure."""
+    if (kind := error_type(type(error))) is None or error is None:
+        return None
+    try:
+        message = escape_surrogates(str(error)[:_LONGEST])
+    except Exception:
+        message = ""
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [each for each in places if not _INSTALLED.search(each[0])] or places
+    return kind, message, escape_surrogates(":".join(map(str, own[-1]))) if own else ""
+
+
 def _watch_main_thread() -> None:
     """Begin ``shutdown`` when the main thread ends, before the exit functions of the application."""
     global _watching
@@ -167,13 +225,17 @@ def _end_at_exit() -> None:
 
 
 def _status_at_exit() -> str:
-    if hasattr(sys, "ps1") or sys.flags.interactive:  # an exception in an interactive session does not end it
+    if _is_interactive():  # an exception there does not end it
         return _COMPLETED
     if (error := getattr(sys, "last_value", None)) is not None:
         return _status_of(error)
     if not _exit_code.failed:
         return _COMPLETED
     return _INTERRUPTED if _exit_code.interrupted else _FAILED
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def _emit(name: str, details: dict[str, Any]) -> None:
@@ -200,9 +262,9 @@ def _is_data_loader_worker() -> bool:
 
 def _forget() -> None:
     """Leave the run to the parent, in a forked child."""
-    global _lock, _began, _due, _last
+    global _lock, _began, _due, _last, _exception
     _lock = RLock()
-    _began = _due = _last = None
+    _began = _due = _last = _exception = None
     _exporters.clear()
     _exit_code.forget()
 

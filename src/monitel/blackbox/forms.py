@@ -27,6 +27,7 @@ numbers   number of the definition, time in Unix ns and value of the last number
 accounts  the account of each signal: recorded, delivered, on disk, folded, waiting, and dropped items by reason
 event     the last event other than logged numbers, a :class:`LogRecord` in marshal format
 stack     the stack of the main thread
+exception  type, message and place (file and line, with a colon between) of the last exception that was not caught
 ========  ======================================================================================================
 """
 

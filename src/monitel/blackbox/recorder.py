@@ -25,6 +25,7 @@ from monitel.open_windows import forget, live_stats, open_windows
 from monitel.os_threads import RLock
 from monitel.readings import wait_keys
 from monitel.run_config import flat
+from monitel.run_events import last_exception, watch_threads
 from monitel.window_bytes import decode, key, split
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Recorder:
             totals=lambda: self._reported,
             numbers=self.last_numbers,
             event=lambda: self.last_event or None,
+            exception=last_exception,
         )
         box.open_windows = self.open_windows
         box.flushes += [self.begin_to_count, self.define_stats]
@@ -180,6 +182,7 @@ class Recorder:
             if self.is_idle:
                 self._box.open()
                 self.is_idle = False
+                watch_threads()
                 self.begun()
 
     def begin_to_count(self) -> None:

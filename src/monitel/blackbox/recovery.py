@@ -188,11 +188,15 @@ def forget_unread(root: Path, kept: int = _KEPT) -> None:
     """
     for name in processes(root, None)[:-kept]:
         with suppress(Exception):
-            dead = claim(root, None, name)
-            if dead is not None:
+            with closing(Folder.open(root / name, probe=False)) as folder:
+                unread = _is_unread(read_names(folder)[0])
+            if unread and (dead := claim(root, None, name)) is not None:
                 with closing(dead):
-                    if dead.is_unread:
-                        dead.remove()
+                    dead.remove()
+
+
+def _is_unread(names: list[Any]) -> bool:
+    return {*JOURNALS} <= {*names[0].get("off", ())}
 
 
 def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
@@ -277,7 +281,7 @@ class Dead:
     @property
     def is_unread(self) -> bool:
         """True if the process had no reader for any of its journals: they are for an autopsy."""
-        return {*JOURNALS} <= {*self.names[0].get("off", ())}
+        return _is_unread(self.names)
 
     @property
     def has_ended(self) -> bool:

@@ -161,6 +161,7 @@ def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: R
             "monitel.emit('left', number=1)\nmonitel.set_step(6)\nmonitel.set_step(7)\n"
             "range_of = monitel.profiler.record_function\n"
             "waiting = monitel.WaitCounter('rendezvous').guard()\nwaiting.__enter__()\n"
+            "import threading\nfails = threading.Thread(target=int, args=('x',))\nfails.start()\nfails.join()\n"
             "around = [range_of('outer'), range_of('inner'), monitel.activity('evaluation')]\n"
             "for each in around: each.__enter__()\nloss.add(5)"
         )
@@ -184,6 +185,10 @@ def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: R
         facts["process.pid"],
         facts["training.step"],
     )
+    exception = "ValueError", "invalid literal for int() with base 10: 'x'"
+    assert exception == (found["exception"]["type"], found["exception"]["message"])
+    assert exception == (facts["exception.type"], facts["exception.message"])
+    assert found["exception"]["place"] == f"{facts['code.file.path']}:{facts['code.line.number']}"
     assert begin < died.time_ns < died.observed_ns < time.time_ns()
     assert ("unknown", "heartbeat") == (facts["process.exit.reason"], facts["process.exit.time.source"])
     assert f"process {job.pid} on " in facts["message"]

@@ -153,6 +153,11 @@ class Record:
         lines = [f'  File "{found[1]}", line {found[2]} in {found[3]}' for found in frames if found]
         return "\n".join(["Main thread in the last second (most recent call first):", *lines, ""]) if lines else ""
 
+    @property
+    def exception(self) -> tuple[str, str, str] | None:
+        """Type, message and place of the last exception that was not caught; None without one."""
+        return self._value("exception")  # type: ignore[no-any-return]
+
     def _value(self, name: str) -> Any:
         return None if self.snapshot is None else self.snapshot.values.get(name)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _SEVERITIES = {int(each): each.name for each in Severity}
+_EXCEPTION = "type", "message", "place"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -52,6 +53,7 @@ def _process(found: Findings) -> dict[str, Any]:
         "started": rfc3339(found.started_ns),
         "last_seen": rfc3339(found.seen_ns),
         "death": found.death or None,
+        "exception": None if found.exception is None else dict(zip(_EXCEPTION, found.exception, strict=True)),
         "replaced_by_exec": found.replaced,
         "silence": list(found.silence),
         "step": found.step,

@@ -61,6 +61,7 @@ def findings_of(record: Record, *, alive: bool, earlier: Context | None = None) 
         events=_events(record, spooled),
         undelivered=_undelivered(record),
         spool=spool,
+        exception=record.exception,
         problems=record.problems,
     )
     now_ns = time.time_ns()

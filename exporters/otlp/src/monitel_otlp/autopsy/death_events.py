@@ -82,7 +82,15 @@ def _findings(record: Record, event: LogRecord) -> Findings:
         events=[PastEvent(event.time_ns, event.severity, NAME, shown)],
         stacks=str(death.get("code.stacktrace", "")),
         collected_in=record.path,
+        exception=_exception(death),
     )
+
+
+def _exception(death: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    if (kind := death.get("exception.type")) is None:
+        return None
+    file, line = death.get("code.file.path", ""), death.get("code.line.number", "")
+    return str(kind), str(death.get("exception.message", "")), f"{file}:{line}" if file else ""
 
 
 def _stage(death: Mapping[str, Any]) -> Stage | None:

@@ -192,6 +192,7 @@ class Findings:
         kernel: State of a live process in the kernel; None if unknown.
         spool: The spool of the process, with telemetry that is on disk; None if there is none.
         collected_in: The spool that holds its telemetry now; None for a box.
+        exception: Type, message and place of the last exception that was not caught; None without one.
         problems: Parts of the box that could not be read, in words.
     """
 
@@ -220,4 +221,5 @@ class Findings:
     kernel: KernelState | None = None
     spool: Path | None = None
     collected_in: Path | None = None
+    exception: tuple[str, str, str] | None = None
     problems: list[str] = field(default_factory=list)

@@ -82,6 +82,9 @@ def _rows(found: Findings, screen: Screen, now_ns: int, limit: int) -> Iterator[
         yield "", screen.printable(sentence)
     if found.started_ns:
         yield "since", f"{moment(found.started_ns)}, {duration(max(found.seen_ns - found.started_ns, 0))} of telemetry"
+    if found.exception is not None:
+        kind, message, place = map(screen.printable, found.exception)
+        yield "exception", f"{kind}{f': {message}' if message else ''}{f' ({place})' if place else ''}"
     yield "step", _step(found)
     if found.activity:
         since = "" if found.activity_age_ns is None else f" for {duration(found.activity_age_ns)}"

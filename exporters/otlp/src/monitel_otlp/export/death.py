@@ -105,7 +105,7 @@ class Death:
         waits: Waits in flight: key and seconds.
         ranges: Open ranges, outermost first: name and seconds.
         stacks: Stacks of the threads at a crash, else that of the main thread in the last second; empty without any.
-        exception: Type, message and stack of the last exception; None without one.
+        exception: Type, message and place of the last exception that was not caught; None without one.
         waits_left_out: Number of waits that the record does not name.
     """
 
@@ -164,8 +164,9 @@ class Death:
                 known[f"{noun}s"] = [escape_surrogates(name) for name in names]
                 known[f"{noun.partition('.')[0]}.durations"] = list(seconds)
         known["code.stacktrace"] = _shortened(self.stacks) or None
-        for name, text in zip(("type", "message", "stacktrace"), self.exception or (), strict=False):
-            known[f"exception.{name}"] = _shortened(text)
+        known["exception.type"], known["exception.message"], place = self.exception or (None, None, "")
+        file, _, line = place.rpartition(":")
+        known["code.file.path"], known["code.line.number"] = file or None, int(line) if line.isdecimal() else None
         known["monitel.box.missing.waits"] = self.waits_left_out or None
         attributes = {
             key: escape_surrogates(value) if isinstance(value, str) else value
@@ -223,7 +224,6 @@ def _described(record: Record, deaths: Deaths) -> Death:
     if page.heartbeat_ns is not None:  # the page is newer than the snapshot
         waits = [(wait.key, age(wait.start_ns) or 0.0) for wait in page.waits]
     activity, seconds = doing.get("activity") or ("", None)
-    values = {} if record.snapshot is None else record.snapshot.values
     return Death(
         record.owner,
         end,
@@ -236,7 +236,7 @@ def _described(record: Record, deaths: Deaths) -> Death:
         tuple(sorted(waits, key=lambda wait: -wait[1])),
         tuple((name, seconds + since) for name, seconds in doing.get("ranges", ())),
         record.stack if survived or not record.stacks else record.stacks,
-        values.get("exception"),
+        record.exception,
         page.waits_left_out,
     )
 

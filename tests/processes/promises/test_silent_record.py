@@ -1,0 +1,216 @@
+"""The record of a process that no exporter reads: with TensorBoard alone, and in a rank that does not export."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.console.commands import RUN, outcome
+from tests.processes.promises.jobs import autopsy, running, top
+from tests.support.checks import wait_until
+from tests.support.commands import command
+from tests.support.scripts import READY, finish, started
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tests.support.scripts import Process
+
+TENSORBOARD = """\
+import os, sys, time
+import monitel, monitel_tensorboard
+monitel_tensorboard.install("runs")
+assert not [name for name in sys.modules if name.startswith(("monitel_ot", "opentelemetry"))]
+"""
+#: What a process does, and its wait for the test.
+WORK = f"""
+loss = monitel.Stat("train.loss", [monitel.MEAN], 1e9)
+monitel.emit("epoch.end", epoch=7)
+monitel.set_step(41)
+loss.add(0.5)
+monitel.counter("samples").add(3)
+waiting = monitel.WaitCounter("rendezvous").guard()
+waiting.__enter__()
+{READY}
+def stuck():
+    sys.stdin.readline()
+stuck()
+"""
+RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+SILENT = """\
+import os, sys
+import monitel, monitel_otlp
+pipeline = monitel_otlp.configure(service_name="llm", ranks="zero")
+"""
+
+
+def working(script: str, env: dict[str, str] | None = None) -> AbstractContextManager[Process]:
+    """Run a script in a new interpreter."""
+    Path("train.py").write_text(script)
+    return started(Path.cwd(), "train.py", env=env, fresh=True)
+
+
+def wait_for_work(process: Process) -> dict[str, Any]:
+    """Wait until a reader sees everything that WORK does, and return its row in ``monitel top``."""
+    assert process.stdout is not None
+    assert "ready\n" == process.stdout.readline(), finish(process).stderr
+    rows: list[dict[str, Any]] = []
+
+    def is_seen() -> bool:
+        rows[:] = [row for row in top("--show", "train.loss") if row["pid"] == process.pid and row["value"] == 0.5]
+        return bool(rows and rows[0]["waits"] and rows[0]["event"])
+
+    wait_until(is_seen, "the last sample in the record")
+    return rows[0]
+
+
+def check(found: dict[str, Any]) -> None:
+    """Compare a report of ``monitel autopsy`` with WORK."""
+    assert (41, "step", []) == (found["step"], found["activity"], found["problems"])
+    assert ["rendezvous"] == [each["key"] for each in found["waits"]]
+    assert [("train.loss", 1, 0.5)] == [(each["name"], each["count"], each["last"]) for each in found["windows"]]
+    assert 3 == next(each["value"] for each in found["counters"] if each["name"] == "samples")
+    assert ("epoch.end", {"epoch": 7}) in [(each["name"], each["attributes"]) for each in found["events"]]
+    assert {"items": 0, "events": 0, "windows": 0, "samples": 0} == found["not_delivered"]
+    assert "in stuck" in found["stacks"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "env", "rank"), [(TENSORBOARD, {}, None), (SILENT, RANK, 1)], ids=["TensorBoard", "a silent rank"]
+)
+def test_process_is_seen_while_it_runs_and_after_a_kill(
+    own_boxes: Path, begin: str, env: dict[str, str], rank: int | None
+) -> None:
+    """Its activity, numbers, events and stacks. The end removes the box; after a kill ``replay`` does."""
+    with working(begin + WORK, env) as process:
+        row = wait_for_work(process)
+        assert ("alive", 41, "step", rank) == tuple(row[name] for name in ("state", "step", "activity", "rank"))
+        (found,) = autopsy(process.pid)["processes"]
+        check(found)
+        process.kill()
+        finish(process)
+        (found,) = autopsy(process.pid)["processes"]
+        assert ("dead", rank) == (found["state"], found["rank"])
+        check(found)
+    with working(begin + WORK, env) as process:
+        wait_for_work(process)
+        assert 0 == finish(process, "\n").status
+    assert [found["source"]] == [str(each) for each in own_boxes.iterdir()]
+    command("replay", "--endpoint", "http://127.0.0.1:9")
+    assert [] == [*own_boxes.iterdir()]
+
+
+def test_run_names_a_silent_rank(own_boxes: Path) -> None:
+    """Its steps if it ends well; the signal, and the command that shows more, if it is killed."""
+    for end, status, words in (
+        ("", 0, "1 of 2 ranks (those with reports on this machine), 3 steps"),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "died rank 1 killed by SIGKILL at step 2"),
+    ):
+        Path("job.py").write_text(f"{SILENT}[monitel.set_step(step) for step in range(3)]\nmonitel.emit('a')\n{end}\n")
+        ended = outcome([*RUN, sys.executable, "job.py"], env={**os.environ, **RANK})
+        assert status == ended.status, ended
+        assert words in " ".join(ended.summary.split())
+        assert "exported" not in ended.summary
+        assert "deliver with" not in ended.summary
+        assert bool(end) == bool([*own_boxes.iterdir()])
+    (found,) = autopsy()["processes"]
+    assert f"monitel autopsy {found['pid']}" in " ".join(ended.summary.split())
+
+
+INSTALL = "import monitel_tensorboard\nboard = monitel_tensorboard.install('runs')\nmonitel.emit('a')"
+CONFIGURE = "configure()\nmonitel.emit('b')"
+
+
+@pytest.mark.parametrize("order", [(INSTALL, CONFIGURE), (CONFIGURE, INSTALL)], ids=["later", "earlier"])
+def test_exporter_takes_over(own_boxes: Path, tmp_path: Path, order: tuple[str, str]) -> None:
+    """A process has one record at a time: that of the exporter that reads it."""
+    with running(tmp_path, "http://127.0.0.1:9") as job:
+        for statements in order:
+            job.do(statements)
+        (box,) = own_boxes.iterdir()
+        assert "b" in [each["name"] for each in autopsy(box)["processes"][0]["events"]]
+
+
+def test_forked_child_leaves_the_record_to_its_parent(own_boxes: Path) -> None:
+    """It has none, and its end does not touch that of the parent."""
+    child = """
+if (pid := os.fork()) == 0:
+    monitel.emit("of the child")
+    monitel.set_step(7)
+    sys.exit()
+assert 0 == os.waitpid(pid, 0)[1]
+"""
+    begin = f"{TENSORBOARD}monitel.emit('before')\n{child}"
+    with working(begin + WORK) as process:
+        wait_for_work(process)
+        (found,) = autopsy()["processes"]
+        assert process.pid == found["pid"]
+        check(found)
+        assert "of the child" not in [each["name"] for each in found["events"]]
+        assert 0 == finish(process, "\n").status
+    assert [] == [*own_boxes.iterdir()]
+
+
+def test_records_of_many_kills_stay_few(own_boxes: Path) -> None:
+    """The newest 16 stay, and no collector is needed."""
+    script = f"""\
+{TENSORBOARD}
+for number in range(20):
+    if (pid := os.fork()) == 0:
+        monitel_tensorboard.install(f"runs-{{number}}")
+        monitel.emit("last", number=number)
+        os._exit(1)
+    os.waitpid(pid, 0)
+"""
+    with working(script) as process:
+        assert 0 == finish(process).status
+    assert 16 <= len([*own_boxes.iterdir()]) <= 17
+
+
+@pytest.mark.parametrize("where", ["main", "a thread", "a with"])
+def test_last_exception(where: str) -> None:
+    """Type, message and the application's line are in the record of a process that then hangs, and hooks are called."""
+    script = f"""\
+{TENSORBOARD}
+import json, threading
+monitel.emit("a")
+previous = threading.excepthook
+threading.excepthook = lambda arguments: (os.write(1, b"called\\n"), previous(arguments))
+def fail():
+    json.loads("{{")  # fails
+def hang():
+    {READY.strip()}
+    sys.stdin.readline()
+def in_main():
+    threading.Thread(target=hang).start()
+    fail()
+def in_thread():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    hang()
+def in_with():
+    try:
+        with monitel_tensorboard.install("other"):
+            fail()
+    except ValueError:
+        hang()
+{ {"main": "in_main", "a thread": "in_thread", "a with": "in_with"}[where] }()
+"""
+    line = script.split("\n").index('    json.loads("{")  # fails') + 1
+    with working(script) as process:
+        assert process.stdout is not None
+        words = [process.stdout.readline() for _ in range(1 + (where == "a thread"))]
+        assert "ready\n" == words[-1], finish(process).stderr
+        wait_until(lambda: autopsy(process.pid)["processes"][0]["exception"] is not None, "the exception in the record")
+        process.kill()
+        ended = finish(process)
+    assert ("JSONDecodeError" in ended.stderr) == (where != "a with")
+    exception = autopsy(process.pid)["processes"][0]["exception"]
+    assert "json.decoder.JSONDecodeError" == exception["type"]
+    assert exception["message"].startswith("Expecting property name")
+    assert str(Path.cwd() / f"train.py:{line}") == exception["place"]
