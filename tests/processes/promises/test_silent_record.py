@@ -136,7 +136,7 @@ def test_exporter_takes_over(own_boxes: Path, tmp_path: Path, order: tuple[str, 
 
 
 def test_forked_child_leaves_the_record_to_its_parent(own_boxes: Path) -> None:
-    """It has none, and its end does not touch that of the parent."""
+    """The child has none, and its end does not touch that of the parent."""
     child = """
 if (pid := os.fork()) == 0:
     monitel.emit("of the child")
