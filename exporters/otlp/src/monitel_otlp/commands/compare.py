@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,11 +12,8 @@ from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.compare.as_json import comparison_as_json
-from monitel_otlp.compare.prometheus_api import HEADERS
-from monitel_otlp.compare.prometheus_runs import find_in_prometheus
 from monitel_otlp.compare.table import comparison_lines, full_width
 from monitel_otlp.compare.targets import Places, find_run
-from monitel_otlp.config.environment import parse_headers
 from monitel_otlp.config.settings import default_roots
 from monitel_otlp.discovery import check_platform
 from monitel_otlp.ledger.screen import Screen
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 16  # runs
-_LONGEST_DAYS = 3650
 
 
 def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,24 +39,13 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         nargs="+",
         metavar="RUN",
         help="a training.run.id, or the start of a run without one; a folder with the spool, the spools or the black "
-        "box of one run; or a process id. 2 to 16 runs. With --prometheus always a training.run.id",
+        "box of one run; or a process id. 2 to 16 runs",
     )
     command.add_argument(
         "--spool-dir",
         type=folder,
         metavar="DIR",
         help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
-    )
-    command.add_argument(
-        "--prometheus",
-        metavar="URL",
-        help=f"look the runs up in this Prometheus, and not here; {HEADERS} has headers such as a token",
-    )
-    command.add_argument(
-        "--days",
-        type=float,
-        default=15.0,
-        help=f"how far --prometheus looks back, in days: more than 0, at most {_LONGEST_DAYS:,} (%(default)g)",
     )
     command.add_argument("--all", action="store_true", help="all values")
     command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
@@ -76,31 +60,22 @@ def _run(arguments: argparse.Namespace) -> int:
     if not all(arguments.runs):
         raise ValueError("expected the names of runs, got an empty one")
     problems: list[str] = []
-    if arguments.prometheus is not None:
-        if not 0 < arguments.days <= _LONGEST_DAYS:
-            raise ValueError(f"--days: expected more than 0 and at most {_LONGEST_DAYS:,}, got {arguments.days:g}")
-        headers, malformed = parse_headers(os.environ.get(HEADERS, ""))
-        if malformed:
-            raise ValueError(f"{HEADERS}: expected NAME=VALUE,NAME=VALUE, with %20 for a space and %2C for a comma")
-        runs = find_in_prometheus(arguments.prometheus, arguments.runs, arguments.days, headers)
-    else:
-        check_platform()
-        folders = read_variables(CHOICES, {"spool_dir": None, "black_box_dir": None})
-        given = arguments.spool_dir or folders.get("spool_dir")
-        places = Places([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
-        try:
-            runs = [find_run(each, places, problems) for each in arguments.runs]
-        except FolderError:
-            _print_problems(problems)  # which may be why a run is not found
-            raise
+    check_platform()
+    folders = read_variables(CHOICES, {"spool_dir": None, "black_box_dir": None})
+    given = arguments.spool_dir or folders.get("spool_dir")
+    places = Places([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
+    try:
+        runs = [find_run(each, places, problems) for each in arguments.runs]
+    except FolderError:
+        _print_problems(problems)  # which may be why a run is not found
+        raise
     problems = list(dict.fromkeys(problems))
     if arguments.json:
         show(comparison_as_json(runs, problems, time.time_ns()))
         return 0
     _print_problems(problems)
     screen = full_width(Screen.of(sys.stdout), sys.stdout)
-    in_prometheus = arguments.prometheus is not None
-    show("\n".join(comparison_lines(runs, screen, complete=arguments.all, in_prometheus=in_prometheus)))
+    show("\n".join(comparison_lines(runs, screen, complete=arguments.all)))
     return 0
 
 

@@ -43,16 +43,13 @@ def full_width(screen: Screen, stream: TextIO) -> Screen:
     return replace(screen, width=max(columns - 1, screen.width))
 
 
-def comparison_lines(
-    runs: Sequence[Run], screen: Screen, *, complete: bool = False, in_prometheus: bool = False
-) -> list[str]:
+def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = False) -> list[str]:
     """Return the lines of a comparison.
 
     Args:
         runs: The runs. Differences are those from the first one.
         screen: The stream that the lines are printed to.
         complete: Show all values.
-        in_prometheus: The runs are from Prometheus.
     """
     values = value_rows(runs)
     shown = values if complete else values[:_SHOWN]
@@ -73,7 +70,7 @@ def comparison_lines(
             lines += table.row(row)
         if rows is shown and len(values) > len(shown):
             lines += wrapped(f"and {len(values) - len(shown):,} more values: --all shows them", screen.width)
-    remarks = _remarks(runs, config, screen, in_prometheus=in_prometheus)
+    remarks = _remarks(runs, config, screen)
     return [*lines, "", *(line for each in remarks for line in wrapped(each, screen.width))]
 
 
@@ -132,12 +129,10 @@ def _cells(row: Row) -> list[str]:
     return [f"{text} ({change})" if change else text for text, change in zip(row.texts, row.differences, strict=True)]
 
 
-def _remarks(runs: Sequence[Run], config: Settings, screen: Screen, *, in_prometheus: bool) -> Iterator[str]:
+def _remarks(runs: Sequence[Run], config: Settings, screen: Screen) -> Iterator[str]:
     """Yield sentences about what is not in the table."""
     known = [run for run in runs if run.config]
-    if in_prometheus:
-        yield "Prometheus does not store configurations and outcomes"
-    elif len(known) < len(runs):
+    if len(known) < len(runs):
         without = ", ".join(screen.printable(run.label) for run in runs if not run.config)
         yield f"no configuration found for {without}"
     if len(known) > 1 and not config.differing:

@@ -254,10 +254,7 @@ def _name(process: Process) -> str:
 def _unknown(target: str, stored: Sequence[StoredRun], places: Places) -> str:
     below = " and ".join(repr(str(root)) for root in places.roots)
     if not stored:
-        return (
-            f"there is no run, folder or process {target!r}, and no ledger of a run below {below}: give --spool-dir, "
-            "or --prometheus URL to look it up there"
-        )
+        return f"there is no run, folder or process {target!r}, and no ledger of a run below {below}: give --spool-dir"
     listed = [_printable(label_of(each)) for each in reversed(stored)][:_LISTED]
     more = [f"and {len(stored) - _LISTED:,} older ones"] if len(stored) > _LISTED else []
     return "\n  ".join([f"there is no run, folder or process {target!r}; the runs below {below} are", *listed, *more])
