@@ -120,7 +120,7 @@ class History(NamedTuple):
 def read_history(path: Path) -> History:
     """Return the content of the file of an ended process."""
     words = memoryview(path.read_bytes()).cast("q")
-    facts = dict(zip(_FACTS, words, strict=False))
+    facts = {**dict.fromkeys(_FACTS, 0), **dict(zip(_FACTS, words, strict=False))}  # killed before it had a size: empty
     length = facts.pop("names")
     names: list[str] = json.loads(words[_NAMES_AT:_HEADER].tobytes()[:length]) if length else []
     begun, done = {}, {}
