@@ -48,9 +48,13 @@ class Totals:
                 found[name] = count + numbers(content)[2], total + numbers(content)[3]
         return found
 
-    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
+    def digest(self, items: Iterable[Item]) -> Series:
+        """Return the sums of some items."""
+        return self.after(items, {})
+
+    def drop(self, _first: int, end: int, digest: Series) -> None:
         """Keep what is dropped until its place is reached, so that items before it are sent with smaller totals."""
-        self._dropped.append((end, self.after(items, {})))
+        self._dropped.append((end, digest))
 
     def plain(self) -> tuple[int, Any]:
         """Return the number of the last item, and everything else as a plain value."""

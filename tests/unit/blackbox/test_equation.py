@@ -38,9 +38,13 @@ class Run:
         self.stop = Event()
         self.moments: list[bool] = []
 
-    def drop(self, _first: int, _end: int, items: Iterable[Item]) -> None:
+    def digest(self, items: Iterable[Item]) -> int:
+        """Return the samples of some items."""
+        return sum(sum(item.value) for item in items)
+
+    def drop(self, _first: int, _end: int, digest: int) -> None:
         """Take in dropped items."""
-        self.samples += sum(sum(item.value) for item in items)
+        self.samples += digest
 
     def plain(self) -> tuple[int, Any]:
         """Return the state."""
