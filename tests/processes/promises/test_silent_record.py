@@ -61,7 +61,7 @@ def wait_for_work(process: Process) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
 
     def is_seen() -> bool:
-        rows[:] = [row for row in top("--show", "train.loss") if row["pid"] == process.pid and row["value"] == 0.5]
+        rows[:] = [row for row in top("--show", "train.loss") if row["value"] == 0.5]
         return bool(rows and rows[0]["waits"] and rows[0]["event"])
 
     wait_until(is_seen, "the last sample in the record")
@@ -75,7 +75,6 @@ def check(found: dict[str, Any]) -> None:
     assert [("train.loss", 1, 0.5)] == [(each["name"], each["count"], each["last"]) for each in found["windows"]]
     assert 3 == next(each["value"] for each in found["counters"] if each["name"] == "samples")
     assert ("epoch.end", {"epoch": 7}) in [(each["name"], each["attributes"]) for each in found["events"]]
-    assert {"items": 0, "events": 0, "windows": 0, "samples": 0} == found["not_delivered"]
     assert "in stuck" in found["stacks"]
 
 
@@ -91,6 +90,7 @@ def test_process_is_seen_while_it_runs_and_after_a_kill(
         assert ("alive", 41, "step", rank) == tuple(row[name] for name in ("state", "step", "activity", "rank"))
         (found,) = autopsy(process.pid)["processes"]
         check(found)
+        assert {"items": 0, "events": 0, "windows": 0, "samples": 0} == found["not_delivered"]
         process.kill()
         finish(process)
         (found,) = autopsy(process.pid)["processes"]
@@ -102,6 +102,19 @@ def test_process_is_seen_while_it_runs_and_after_a_kill(
     assert [found["source"]] == [str(each) for each in own_boxes.iterdir()]
     command("replay", "--endpoint", "http://127.0.0.1:9")
     assert [] == [*own_boxes.iterdir()]
+
+
+def test_program_without_an_exporter_is_seen_under_run() -> None:
+    """While it runs, and after a kill by the event of its death."""
+    Path("train.py").write_text(f"import os, sys\nimport monitel\n{WORK}os.kill(os.getpid(), 9)\n")
+    with started(Path.cwd(), *RUN[1:], sys.executable, "train.py", fresh=True) as process:
+        pid = wait_for_work(process)["pid"]
+        (found,) = autopsy(pid)["processes"]
+        check(found)
+        assert -signal.SIGKILL == finish(process, "\n").status
+    (found,) = autopsy(pid)["processes"]
+    assert ("dead", "killed by SIGKILL", 41) == (found["state"], found["death"], found["step"])
+    assert "train.py" in found["stacks"]
 
 
 def test_run_names_a_silent_rank(own_boxes: Path) -> None:
