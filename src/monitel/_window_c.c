@@ -1089,17 +1089,10 @@ integers(const Bytes *bytes)
 }
 
 static PyObject *
-window_open_windows(PyObject *Py_UNUSED(module), PyObject *args)
+window_open_windows(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     Bytes bytes = {NULL, 0, 0, false}, serials = {NULL, 0, 0, false};
-    Py_ssize_t most = PY_SSIZE_T_MAX;
-    if (!PyArg_ParseTuple(args, "|n:open_windows", &most)) {
-        return NULL;
-    }
     PyObject *stats = window_live(NULL, NULL); /* a list, as above */
-    if (stats != NULL && PyList_SetSlice(stats, most < 0 ? 0 : most, PY_SSIZE_T_MAX, NULL) < 0) {
-        Py_CLEAR(stats);
-    }
     Moment *moments = stats == NULL ? NULL : read_moments(stats);
     PyObject *found = NULL;
     if (moments != NULL) {
@@ -1187,10 +1180,9 @@ static PyMethodDef window_functions[] = {
     {"live", window_live, METH_NOARGS, PyDoc_STR("Return all live Stats, oldest first.")},
     {"expired", window_expired, METH_NOARGS,
      PyDoc_STR("Return the live Stats that have samples of an interval that has ended, oldest first.")},
-    {"open_windows", window_open_windows, METH_VARARGS,
-     PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats (at most so many, the\n"
-               "oldest), all of them at one moment: as bytes for monitel.window_bytes, and the serial numbers of their\n"
-               "Stats, in the same order.")},
+    {"open_windows", window_open_windows, METH_NOARGS,
+     PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats, all of them at one\n"
+               "moment: as bytes for monitel.window_bytes, and the serial numbers of their Stats, in the same order.")},
     {"forget", window_forget, METH_VARARGS,
      PyDoc_STR("Remove a window, by the serial number of its Stat and its number, from those that are handed over.")},
     {"own_add", window_own_add, METH_O,

@@ -11,7 +11,6 @@ of the interval are discarded.
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -433,13 +432,9 @@ def expired() -> list[Any]:
     return [self for self in live() if self._is_expired()]
 
 
-def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
-    """Return the windows that are handed over, and the open windows of live Stats, for monitel.window_bytes.
-
-    Args:
-        most: Number of live Stats at most, the oldest ones.
-    """
-    described = [window for self in live()[: max(most, 0)] if (window := self._described()) is not None]
+def open_windows() -> tuple[bytes, tuple[int, ...]]:
+    """Return the windows that are handed over, and the open windows of live Stats, for monitel.window_bytes."""
+    described = [window for self in live() if (window := self._described()) is not None]
     found = _handed_over.copy()
     for window in described:  # in this order: one that is closed meanwhile is there
         if window[:2] not in found:

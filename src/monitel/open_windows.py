@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from monitel import _window
@@ -14,14 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["OpenWindow", "Snapshot", "decode", "forget", "live_stats", "open_windows"]
 
 
-def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
+def open_windows() -> tuple[bytes, tuple[int, ...]]:
     """Return the open windows of live Stats at this moment, without closing them.
 
     Windows that are closed and not forgotten come first, oldest first: see :func:`forget`. Takes some microseconds for
     hundreds of Stats, and runs no Python code meanwhile, except with a test's clock or without the C extension.
-
-    Args:
-        most: The largest number of live Stats to read, the oldest ones first; all by default.
 
     Returns:
         Bytes for :func:`decode`, and the serial number of the Stat of each window.
@@ -35,7 +31,7 @@ def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
         >>> [window.snapshot.sum for window in decode(windows) if window.serial == serials[-1]]
         [0.5]
     """
-    return _window.open_windows(most)
+    return _window.open_windows()
 
 
 def forget(serial: int, number: int) -> None:

@@ -71,8 +71,9 @@ class Box:
     """Keeps the record of this process, which is left if it is killed: journals, snapshot and page.
 
     Without a folder in memory everything works in anonymous memory, which does not survive a kill; the items that were
-    recorded there are counted in ``left_out``. A folder that could not be made, or was removed, is made again each
-    minute. After the constructor nothing raises. A forked child leaves the box to its parent, and may make another one.
+    recorded there are counted in :attr:`Journal.left_out`. A folder that could not be made, or was removed, is made
+    again each minute. After the constructor nothing raises. A forked child leaves the box to its parent, and may make
+    another one.
 
     Args:
         spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
@@ -155,11 +156,6 @@ class Box:
         self._retry_at_s = 0.0
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
         self._try_to_open()
-
-    @property
-    def left_out(self) -> int:
-        """Number of items that were recorded in anonymous memory: not safe from a kill until they were moved."""
-        return sum(journal.left_out for journal in self.journals.values())
 
     @property
     def disk_bytes(self) -> int:

@@ -179,7 +179,7 @@ class Job:
         def snapshot(timeout: float = 1.0) -> None:
             now_ns = time.monotonic_ns()
             plain(timeout)
-            history.set(left_out=min(1, box.left_out), snapshot_ns=now_ns)
+            history.set(left_out=int(any(each.left_out for each in box.journals.values())), snapshot_ns=now_ns)
 
         box.snapshot = snapshot  # type: ignore[method-assign]
 
@@ -199,7 +199,7 @@ class Job:
 
         def do(kind: str, number: int) -> None:
             operations[kind](number)
-            if recorder.box.left_out:
+            if any(each.left_out for each in recorder.box.journals.values()):
                 history.set(left_out=1)
 
         while not stopped.is_set():

@@ -118,11 +118,6 @@ class JobFacts:
         return not self.running
 
     @property
-    def several(self) -> bool:
-        """True if the job has several ranks, whether or not they were found here."""
-        return len(self.processes) > 1 or max((each.world_size or 0 for each in self.processes), default=0) > 1
-
-    @property
     def elsewhere(self) -> str:
         """A remark in parentheses if not all ranks of the job were found; otherwise empty."""
         found = len({each.rank for each in self.processes if each.rank is not None})
