@@ -376,8 +376,9 @@ class Pipeline:
         """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
-        self.is_followed = self._next is not None
-        self._kept.clear()
+        if self._next is None:
+            self.is_followed = False
+            self._kept.clear()
 
     def _flush_child(self) -> None:
         """Flush the Stats of a forked child, which may record its first item in here."""
