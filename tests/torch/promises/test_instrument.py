@@ -323,7 +323,7 @@ def test_event_handler_that_raises_does_not_reach_torch(clock: ManualClock, capl
         raise OSError("no route")
 
     with monitel.torch.instrument():
-        pass
+        sgd().step()
     before = snapshot()
     handle = monitel.register_event_handler(fail)
     running = monitel.torch.instrument()
