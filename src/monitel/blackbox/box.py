@@ -171,7 +171,8 @@ class Box:
         """Start the threads. Idempotent."""
         if self._writer is None:
             self._writer = start_thread(self._write, "monitel")
-            self._mover = start_thread(self._move, "monitel-disk")
+            if self.spool is not None:
+                self._mover = start_thread(self._move, "monitel-disk")
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
