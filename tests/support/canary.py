@@ -31,20 +31,22 @@ def assert_canary_unseen(canary: str, *channels: Any) -> None:
         *channels: Text, bytes, log records, exceptions (with the exceptions they are chained to), files and folders,
             or any other object: its repr, str and attributes are searched.
     """
+    forms = forms_of(canary)
     for channel in channels:
         for text in _texts(channel, _DEPTH):
-            for form in forms_of(canary):
-                assert form.lower() not in text.lower(), f"{canary!r} is in {type(channel).__name__}: {text[:2000]!r}"
+            lowered = text.lower()
+            for form in forms:
+                assert form not in lowered, f"{canary!r} is in {type(channel).__name__}: {text[:2000]!r}"
 
 
 def forms_of(canary: str) -> set[str]:
-    """Return the texts that would reveal a canary: its pieces, and its base64 and hexadecimal forms."""
+    """Return the texts that would reveal a canary, in lower case: its pieces, and its base64 and hexadecimal forms."""
     pieces = {canary[start : start + _PIECE] for start in range(max(1, len(canary) - _PIECE + 1))}
     pieces |= {canary.encode().hex()}
     for before in range(3):
         coded = base64.b64encode(bytes(before) + canary.encode()).decode().rstrip("=")
         pieces.add(coded[4 * bool(before) : -2])
-    return pieces
+    return {piece.lower() for piece in pieces}
 
 
 def echoes_of(text: str) -> list[str]:

@@ -142,7 +142,7 @@ def test_objects_with_secrets_show_none(start: Start, channels: Channels) -> Non
 def test_no_address_shows_its_secret(program: Program, channels: Channels, protocol: str) -> None:
     """Valid or malformed, as an argument or a variable: in errors, warnings, and the output of ``doctor``."""
     secrets = [f"{LEFT}{odd}{RIGHT}" for odd in ODD] + [f"1/{LEFT}", f"1#{LEFT}"]
-    for template, secret in product(ADDRESSES, secrets):
+    for template, secret in product(ADDRESSES, secrets if protocol == "http/protobuf" else secrets[::4]):
         url = template.format(secret)
         if "127.0.0.1:9" not in url or protocol == "http/protobuf":  # an attempt over gRPC takes long
             env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
