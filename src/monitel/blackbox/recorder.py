@@ -151,7 +151,7 @@ class Recorder:
         self._metrics, self._logs = box.journals["metrics"], box.journals["logs"]
         self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
-        self._numbers: dict[tuple[Series, tuple[monitel.Aggregation, ...]], int] = {}  # of definitions of Stats
+        self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
         self._ns = Timestamps().ns
         self._failed = False
@@ -236,7 +236,8 @@ class Recorder:
 
         The snapshot has the totals of that moment.
         """
-        self._reported = self.reported(frozenset(REPORTED))
+        totals = self._totals.copy().items()
+        self._reported = [(number, each.count, each.sum, each.windows, each.largest) for each, number in totals]
         content, serials = open_windows()
         self._define_stats(serials)
         known = self._stats
@@ -296,12 +297,6 @@ class Recorder:
         with self._box.journals[signal].lock:
             self.lost[signal] += items
 
-    def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
-        """Return the number of a definition, and the totals, of each series of some Stats."""
-        numbers = self._numbers.copy().items()
-        found = {series: number for (series, _), number in numbers if series.definition.name in names}
-        return [(number, each.count, each.sum, each.windows, each.largest) for each, number in found.items()]
-
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in the journal
@@ -336,12 +331,13 @@ class Recorder:
 
     def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
         """Add the Stats with some serial numbers."""
-        keys = {serial: (self._table.of_stat(stat), stat.aggregations) for serial, stat in stats.items()}
-        if new := [key for key in keys.values() if key not in self._numbers]:
-            pairs = [(series, tuple(each.suffix for each in aggregations)) for series, aggregations in new]
-            self._numbers.update(zip(new, self._define(STAT, "Stat", pairs), strict=True))
-        found = {serial: (self._numbers[key], key[0]) for serial, key in keys.items()}
+        pairs = [
+            (self._table.of_stat(stat), tuple(each.suffix for each in stat.aggregations)) for stat in stats.values()
+        ]
+        numbers = self._define(STAT, "Stat", pairs)
+        found = {serial: (number, series) for serial, number, (series, _) in zip(stats, numbers, pairs, strict=True)}
         self._stats.update(found)
+        self._totals.update((each, number) for number, each in found.values() if each.definition.name in REPORTED)
         return found
 
     def _new_number(self, series: Series) -> int:

@@ -1,7 +1,8 @@
-"""The end of a process whose backend never answers, or is away: how long it takes, and that everything is on disk."""
+"""The end of a process whose backend never answers, or is away: time, CPU time, and that everything is on disk."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -21,7 +22,7 @@ import monitel, monitel_otlp
 monitel_otlp.configure(endpoint=sys.argv[1], spool_dir=sys.argv[2], export_interval=3600.0)
 """
 _END = """
-print("the job is done", flush=True)
+print("the job is done", time.process_time_ns(), flush=True)
 """
 _BOTH = """
 for n in range(1000):
@@ -55,14 +56,15 @@ _CASES = (
 )
 
 
-def time_to_exit(job: str, endpoint: str, items: int) -> int:
-    """Return the time from the job's last line to the end of its process, ns.
+def time_to_exit(job: str, endpoint: str, items: int) -> tuple[int, float]:
+    """Return the time from the job's last line to the end of its process, and its CPU time, ns.
 
     Args:
         job: The program.
         endpoint: The backend.
         items: Number of items that have to be on disk then, at least.
     """
+    earlier = cpu_of_children()
     with (
         tempfile.TemporaryDirectory() as folder,
         subprocess.Popen(
@@ -72,7 +74,7 @@ def time_to_exit(job: str, endpoint: str, items: int) -> int:
             text=True,
         ) as process,
     ):
-        if process.stdout is None or "done" not in process.stdout.readline():
+        if process.stdout is None or "done" not in (last := process.stdout.readline()):
             raise SystemExit("the job did not come to its end")
         begin = time.perf_counter_ns()
         summary = process.communicate(timeout=60)[1]
@@ -80,20 +82,28 @@ def time_to_exit(job: str, endpoint: str, items: int) -> int:
     stored = re.search(r"(\d+) items in ", summary)
     if stored is None or int(stored[1]) < items or "dropped" in summary:
         raise SystemExit(f"expected {items} items on disk: {summary}")
-    return took
+    return took, cpu_of_children() - earlier - int(last.split()[-1])
+
+
+def cpu_of_children() -> float:
+    """Return the CPU time of the processes that have ended, ns."""
+    times = os.times()
+    return (times.children_user + times.children_system) * 1e9
 
 
 def main() -> None:
     """Measure each case in some processes."""
     for what, job, listens, items in _CASES:
-        row = Row(what, None, most=_BUDGET_NS)
+        row, cpu = Row(what, None, most=_BUDGET_NS), Row(f"the same, CPU time: {what}", None)
         if optional("monitel_otlp") is not None:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
                 if not listens:
                     server.close()
-                row.value = median(time_to_exit(job, endpoint, items) for _ in range(_RUNS))
+                took = [time_to_exit(job, endpoint, items) for _ in range(_RUNS)]
+                row.value, cpu.value = (median(each) for each in zip(*took, strict=True))
         row.put()
+        cpu.put()
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class MetricNames:
 
     def forget(self) -> None:
         """Forget all names but the reserved ones, for tests."""
-        self._known: dict[tuple[str, str, object], str] = {}
+        self._known: dict[tuple[object, ...], str] = {}  # by kind, name and, of a Stat, what else decides
         self._owners = dict(self._reserved)  # by name as it is compared
         self._first: dict[str, monitel.StatDefinition] = {}  # by metric name
         self._different: set[str] = set()  # metric names of Stats that differ
@@ -174,7 +174,7 @@ class MetricNames:
         return name, first
 
     def _name_of_stat(self, stat: monitel.StatDefinition) -> str:
-        key = "Stat", stat.name, (stat.aggregations, stat.unit, stat.monotonic)
+        key = "Stat", stat.name, stat.aggregations, stat.unit, stat.monotonic
         if (found := self._known.get(key)) is not None:
             return found
         metrics: Metrics = {}
@@ -190,7 +190,7 @@ class MetricNames:
 
     def of(self, kind: str, name: str) -> str:
         """Return the metric name of a logged number, a counter, or a wait counter, the last one without suffix."""
-        if (found := self._known.get((kind, name, None))) is not None:
+        if (found := self._known.get((kind, name))) is not None:
             return found
         self._name_counters()
         return self._new(kind, name)
@@ -210,7 +210,7 @@ class MetricNames:
             metrics = {"": (first_of_names()[name].unit if name in first_of_names() else "", True)}
         elif kind == "logged number":
             metrics = {"": (unit_of_number(name), False)}
-        return self._known.setdefault((kind, name, None), self._choose((kind, name), metrics))
+        return self._known.setdefault((kind, name), self._choose((kind, name), metrics))
 
     def _name_counters(self) -> None:
         """Give names to the counters and wait counters that exist already, so that no export decides who is first."""
