@@ -202,6 +202,8 @@ def _exporter(signal: str, endpoint: Endpoint) -> Any:
         files = filter(None, astuple(certificates(signal, Environment())))
         if endpoint.address.scheme == "https" and any(map(may_block, files)):
             raise ValueError("a file with certificates is not a regular file")
+        if protocol == "grpc":
+            import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
         kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
         made = _in_this_process(kind, success)
         more = _grpc(endpoint) if protocol == "grpc" else _http(endpoint)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
+from tests.processes.patience import with_patience
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver
 from tests.support.scripts import TRAIN
 from tests.support.spools import folders, last_line, spooled
@@ -78,10 +79,23 @@ for number in range(6):
 assert [0] * 6 == [os.waitpid(pid, 0)[1] for pid in pids]
 """
     grpc_receiver.rule(lambda _request: GrpcAnswer(delay=0.005))
-    train(script, grpc_receiver.url, env=GRPC)
-    names = dict.fromkeys(grpc_receiver.record_names())  # a fork may cost an answer: then a request is sent again
+    # A fork may cost an answer: then a request is sent again after its deadline.
+    train(with_patience(script), grpc_receiver.url, env=GRPC)
+    names = dict.fromkeys(grpc_receiver.record_names())
     assert [f"parent {number}" for number in range(6)] == [*names]
     assert sorted(f"child {number}" for number in range(6)) == sorted(spooled(tmp_path / "spool")[1])
+
+
+def test_grpc_is_imported_without_its_fork_handlers(receiver: Receiver, train: Run) -> None:
+    """They disturb the calls of the parent. The core of gRPC reads the variable when it is imported, by whomever."""
+    script = """\
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "grpc":
+            print(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
+sys.meta_path.insert(0, Finder())
+"""
+    assert "0" == train(script + TRAIN, receiver.url, env=GRPC).stdout.split()[-1]  # others ask whether it is installed
 
 
 def test_http_does_not_import_grpc(receiver: Receiver, train: Run) -> None:
