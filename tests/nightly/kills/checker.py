@@ -138,12 +138,15 @@ class Verdict:
         lost: Number of operations that were done and have not arrived.
         done: Number of operations that were done.
         lost_s: Age of the oldest lost operation at the time of death, seconds.
+        holes: Operations that are lost although later ones have arrived, by source. A thread that is killed after it
+            has closed a window may lose it, although another thread has closed the next one.
     """
 
     problems: list[str] = field(default_factory=list)
     lost: int = 0
     done: int = 0
     lost_s: float = 0.0
+    holes: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
 def compare(
@@ -165,11 +168,13 @@ def compare(
         if count > begun:
             verdict.problems.append(f"{source}: {count} arrived of {begun}")
         verdict.done += len(done_ns)
-        if count < len(done_ns):
-            verdict.lost += len(done_ns) - count
-        if count < len(done_ns) and not dropped:
-            bound = 0.0 if source.startswith("event") or died_ns is None else _bound_s(history, done_ns[count], died_ns)
-            _judge(f"{source}: {count} of {len(done_ns)} arrived", done_ns[count:], died_ns, verdict, bound=bound)
+        for begin, end in [*verdict.holes.pop(source, ()), (count, len(done_ns))]:
+            lost_ns = done_ns[begin:end]
+            verdict.lost += len(lost_ns)
+            if lost_ns and not dropped:
+                bound = 0.0 if source.startswith("event") or died_ns is None else _bound_s(history, lost_ns[0], died_ns)
+                found = f"{source}: {count} of {len(done_ns)} arrived, without those from {begin} to {end}"
+                _judge(found, lost_ns, died_ns, verdict, bound=bound)
     for signal, times in arrived.repeated.items():
         if times > repeats:
             verdict.problems.append(f"{times} requests of {signal} arrived twice, expected at most {repeats}")
@@ -224,7 +229,9 @@ def _of_tiles(series: str, windows: Mapping[int, Window], verdict: Verdict) -> i
             verdict.problems += [f"{series}.{problem}" for problem in _of_window(window)]
     end = 0
     for low, high in sorted(_samples(window) for window in whole):
-        if low != end + 1:
+        if low > end + 1:
+            verdict.holes[series].append((end, low - 1))
+        elif low <= end:
             verdict.problems.append(f"{series}: the window from {low} to {high} follows the sample {end}")
         end = max(end, high)
     for name in ("count", "sum", "histogram"):
