@@ -46,10 +46,7 @@ _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
 class Fold(Protocol):
     """The state that an exporter keeps of all earlier items, such as the running totals of cumulative series."""
 
-    def digest(self, items: Iterable[Item]) -> Any:
-        """Return what :meth:`drop` needs of some items, which takes time. The lock is not held."""
-
-    def drop(self, first: int, end: int, digest: Any) -> None:
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
         """Take in the items from ``first`` to before ``end``, which are dropped unsent. The lock is held."""
 
     def plain(self) -> tuple[int, Any]:
@@ -492,17 +489,15 @@ class Journal:
         while True:
             with self.lock:
                 found = next((each for each in self.segments if each.where in where and self._is_free(each)), None)
-                first = self.settled + 1 if found is None else max(found.first, self.settled + 1)
+                if found is not None and (found.buffer is not None or self.fold is None):
+                    self._drop(found, reason)
+                    break
             if found is None:
                 return False
-            digest = self._digest(found, first)  # meanwhile other threads append
-            with self.lock:
-                if found not in self.segments:
-                    return True  # another thread has dropped or moved it
-                is_settled = self.settled >= first and found.next > first
-                if self._is_free(found) and not is_settled:
-                    self._drop(found, first, reason, digest)
-                    break
+            try:
+                self.load(found)
+            except OSError:  # the limit holds nevertheless, without the totals of these items
+                found.buffer, found.end = b"", 0
         if self.fold is not None:
             with suppress(OSError):  # the file is removed because there is no room
                 self.before_remove()
@@ -515,18 +510,11 @@ class Journal:
         is_sent = segment.first <= self._pinned  # it, or one before it in the same request
         return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
 
-    def _digest(self, found: Segment, first: int) -> Any:
-        if self.fold is None or found.next <= first or self._reader == "nobody":
-            return None
-        try:
-            return self.fold.digest(self.items(found, first))
-        except OSError:  # the limit holds nevertheless, without the totals of these items
-            return self.fold.digest(())
-
-    def _drop(self, found: Segment, first: int, reason: str, digest: Any) -> None:
+    def _drop(self, found: Segment, reason: str) -> None:
+        first = max(found.first, self.settled + 1)
         if found.next > first and self._reader != "nobody":
             if self.fold is not None:
-                self.fold.drop(first, found.next, digest)
+                self.fold.drop(first, found.next, self.items(found, first))
             self._dropped[reason] += found.next - first
             if self._holes and self._holes[-1][1] == first:
                 self._holes[-1] = self._holes[-1][0], found.next

@@ -48,13 +48,9 @@ class Totals:
                 found[name] = count + numbers(content)[2], total + numbers(content)[3]
         return found
 
-    def digest(self, items: Iterable[Item]) -> Series:
-        """Return the sums of some items."""
-        return self.after(items, {})
-
-    def drop(self, _first: int, end: int, digest: Series) -> None:
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
         """Keep what is dropped until its place is reached, so that items before it are sent with smaller totals."""
-        self._dropped.append((end, digest))
+        self._dropped.append((end, self.after(items, {})))
 
     def plain(self) -> tuple[int, Any]:
         """Return the number of the last item, and everything else as a plain value."""

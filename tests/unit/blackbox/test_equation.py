@@ -38,13 +38,9 @@ class Run:
         self.stop = Event()
         self.moments: list[bool] = []
 
-    def digest(self, items: Iterable[Item]) -> int:
-        """Return the samples of some items."""
-        return sum(sum(item.value) for item in items)
-
-    def drop(self, _first: int, _end: int, digest: int) -> None:
+    def drop(self, _first: int, _end: int, items: Iterable[Item]) -> None:
         """Take in dropped items."""
-        self.samples += digest
+        self.samples += sum(sum(item.value) for item in items)
 
     def plain(self) -> tuple[int, Any]:
         """Return the state."""

@@ -11,11 +11,9 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.inbox import DEADLINE
 
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
@@ -26,7 +24,7 @@ from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile, read_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
 
@@ -251,31 +249,6 @@ def test_segment_that_is_needed_is_not_dropped(box: Folder, reason: str) -> None
     made.settle(made.segments[0].next - 1)
     made.truncate(disk=False)
     assert (reason == "needed") == (made.segments[0].first == 1)
-
-
-def test_dropped_segment_is_read_while_others_append(box: Folder) -> None:
-    """A caller of emit() or add() does not wait until its windows are in the totals; each item is there once."""
-    made, dropped, lasts = new(box), list[int](), list[int]()
-
-    class Sums:
-        def digest(self, items: Iterable[Item]) -> list[int]:
-            thread = Thread(target=lambda: lasts.append(made.append(EVENT, marshal.dumps("new", 2))))
-            thread.start()
-            thread.join(DEADLINE)
-            return [item.number for item in items]
-
-        def drop(self, first: int, end: int, digest: list[int]) -> None:
-            dropped.extend(digest)
-            assert [*range(first, end)] == digest
-
-        def plain(self) -> tuple[int, Any]:
-            return 0, None
-
-    fill(made)
-    made.fold = Sums()
-    assert made.drop_oldest("queue_full")
-    assert [made.next - 1] == lasts
-    assert made.account().dropped == {"queue_full": len(dropped)}
 
 
 def test_hole_at_the_very_end_is_passed(box: Folder) -> None:

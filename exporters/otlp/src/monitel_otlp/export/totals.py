@@ -178,7 +178,7 @@ class Draft:
 class Totals:
     """The totals of the series of one process; the fold of the journal of its metrics.
 
-    All methods but :meth:`draft` and :meth:`digest` are called with the lock of the journal held.
+    All methods but :meth:`draft` are called with the lock of the journal held.
 
     Args:
         definitions: The definitions of the process.
@@ -223,20 +223,13 @@ class Totals:
         draft.pass_over(items, histograms=self._histograms)
         self.commit(number, draft)
 
-    def digest(self, items: Iterable[Item]) -> list[Series]:
-        """Return the sums of some items. The lock is not held."""
-        found = Draft(self._definitions, lambda _: None, 0)
-        found.pass_over(items, histograms=self._histograms)
-        return [*found.series.values()]
-
-    def drop(self, first: int, end: int, digest: list[Series]) -> None:
-        """Keep the sums of what the journal drops until its place is reached."""
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
+        """Keep what the journal drops until its place is reached."""
         begin = next((each for each, until in self._dropped if until == first), first)
-        found = {each.described.key: each for each in self._dropped.pop((begin, first), ())}
-        for lost in digest:
-            if (series := found.setdefault(lost.described.key, lost)) is not lost:
-                _add(series, lost)
-        self._dropped[begin, end] = [*found.values()]
+        earlier = {each.described.key: each for each in self._dropped.pop((begin, first), ())}
+        found = Draft(self._definitions, earlier.get, 0)
+        found.pass_over(items, histograms=self._histograms)
+        self._dropped[begin, end] = [*{**earlier, **found.series}.values()]
 
     def pass_dropped(self, number: int) -> None:
         """Take in what was dropped before an item."""
@@ -245,18 +238,16 @@ class Totals:
                 break
             draft = self.draft()
             for lost in self._dropped.pop((first, end)):
-                _add(draft._of(lost.described), lost)
+                series = draft._of(lost.described)
+                series.count += lost.count
+                series.sum += lost.sum
+                series.begin_ns = min(filter(None, (series.begin_ns, lost.begin_ns)), default=0)
+                if lost.histogram is not None:
+                    merged = lost.histogram if series.histogram is None else series.histogram.merge(lost.histogram)
+                    series.histogram = merged
             self._series.update(draft.series)
 
     def plain(self) -> tuple[int, Any]:
         """Return the number and the totals as plain values."""
         dropped = [(*place, [each.plain() for each in lost]) for place, lost in self._dropped.items()]
         return self.number, ([each.plain() for each in self._series.values()], dropped)
-
-
-def _add(series: Series, lost: Series) -> None:
-    series.count += lost.count
-    series.sum += lost.sum
-    series.begin_ns = min(filter(None, (series.begin_ns, lost.begin_ns)), default=0)
-    if lost.histogram is not None:
-        series.histogram = lost.histogram if series.histogram is None else series.histogram.merge(lost.histogram)
