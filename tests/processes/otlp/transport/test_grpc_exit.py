@@ -87,7 +87,7 @@ assert [0] * 6 == [os.waitpid(pid, 0)[1] for pid in pids]
 
 
 def test_grpc_is_imported_without_its_fork_handlers(receiver: Receiver, train: Run) -> None:
-    """They disturb the calls of the parent. The core of gRPC reads the variable when it is imported, by whomever."""
+    """The handlers disturb the calls of the parent. The core of gRPC reads the variable when it is imported."""
     script = """\
 class Finder:
     def find_spec(self, name, *_):
