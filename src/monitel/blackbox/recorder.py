@@ -89,9 +89,7 @@ class SeriesTable:
             identity: Result of :meth:`identity` for these attributes.
         """
         key = "number", name, identity
-        if (found := self._series.get(key)) is not None:
-            return found
-        return self._add(key, monitel.StatDefinition(name, (), "", "", {}, monotonic=False), attributes)
+        return self._series.get(key) or self._new_of_number(key, name, attributes)
 
     def all(self) -> list[Series]:
         """Return all series so far. Takes no lock."""
@@ -103,6 +101,9 @@ class SeriesTable:
 
     def warn(self) -> None:
         """Log what is wrong with new series."""
+
+    def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:
+        return self._add(key, monitel.StatDefinition(name, (), "", "", {}, monotonic=False), attributes)
 
     def _add(self, key: Hashable, definition: monitel.StatDefinition, attributes: Mapping[str, Any]) -> Series:
         name = escape_surrogates(definition.name)

@@ -16,7 +16,6 @@ from monitel.training_time import GOODPUT, NAME, goodput
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
-from monitel_otlp.metrics.series import MILLISECOND_NS
 from monitel_otlp.metrics.wait_readings import WaitReadings
 from monitel_otlp.threads.worker import Pace
 
@@ -67,7 +66,6 @@ class Readings:
         self._points: dict[str, Any] = {}  # of the counters in the current request, by metric name
         self._now_ns = 0  # time of the current round
         self._unseen_ns = 0  # time of the previous round
-        self._gauges_ns = 0  # time of the last points of the gauges
         self._last_step: int | None = None
         self._failed = False
 
@@ -79,6 +77,10 @@ class Readings:
 
     def write(self, resource_metrics: Any, now_ns: int) -> bool:
         """Add the next readings of the round to a ``ResourceMetrics`` message, as many as fit. Never raises.
+
+        Args:
+            resource_metrics: The message.
+            now_ns: Time of the round, Unix ns, at least a millisecond after that of the last round.
 
         Returns:
             True if a reading differs from that of the last round.
@@ -167,12 +169,11 @@ class Readings:
 
     def _write_gauges(self) -> bool:
         """Write step and goodput, each if it is known; return True if the step differs from that of the last round."""
-        self._gauges_ns = max(self._now_ns, self._gauges_ns + MILLISECOND_NS)
         last, self._last_step = self._last_step, monitel.get_step()
         for (name, unit, description), value in ((STEP, self._last_step), (GOODPUT, goodput())):
             if value is not None:
                 metric = self._scope.metrics.add(name=name, unit=unit, description=description)
-                metric.gauge.data_points.append(number_point(self._table.attributes(), 0, self._gauges_ns, value))
+                metric.gauge.data_points.append(number_point(self._table.attributes(), 0, self._now_ns, value))
         return self._last_step not in {None, last}
 
     def _warn(self, name: str) -> None:

@@ -77,17 +77,6 @@ class SeriesTable(PlainTable):
         key = name, typed_items(attributes)
         return self._series.get(key) or self._new(key, name, name, first, attributes)
 
-    def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
-        """Return the series of a logged number.
-
-        Args:
-            name: The number's name.
-            attributes: The attributes of the call.
-            identity: Result of :meth:`identity` for these attributes.
-        """
-        key = "number", name, identity
-        return self._series.get(key) or self._new_of_number(key, name, attributes)
-
     def of_counter(self, counter: monitel.Counter) -> Series:
         """Return the series of a counter."""
         key = "counter", counter.name, self.identity(counter.attributes)
