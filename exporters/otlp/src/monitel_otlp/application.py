@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
-from monitel.os_threads import SimpleQueue, get_ident
+from monitel.os_threads import Event, SimpleQueue, get_ident
 from monitel.variables import one_of
 from monitel_otlp._compat import (
     BatchLogRecordProcessor,
@@ -151,13 +151,14 @@ class ApplicationTelemetry:
 class _Worker:
     """The thread that flushes and ends a provider, which may take long. It is started early: none starts at exit.
 
-    It is a thread of ``threading``, as those of the SDK: under gevent all of them are greenlets.
+    It is a thread of ``threading``, as those of the SDK: under gevent all of them are greenlets. If gevent comes later,
+    it remains a thread, and a lock of gevent could miss that it is released there.
     """
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
-        self._event = threading.Event
         are_greenlets = threading.get_ident() != get_ident()
+        self._event = threading.Event if are_greenlets else Event
         self._calls: Any = Queue() if are_greenlets else SimpleQueue()
         threading.Thread(target=self._run, name="otel-application", daemon=True).start()
 
