@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e . -e exporters/otel -e 'exporters/otlp[grpc,top]' -e exporters/tensorboard
+PACKAGES := -e '.[top]' -e exporters/otel -e 'exporters/otlp[grpc]' -e exporters/tensorboard
 DOCS := .venv-docs
 RELEASE := .venv-release
 TORCH := .venv-torch

@@ -200,7 +200,7 @@ def print_places(run_dir: Path, *, complete: bool) -> None:
     if endpoint and complete:
         print(f"sent to          {endpoint}")
     else:
-        replay = f"{command(Path(sys.executable).name)} -m monitel_otlp replay {folder}/spool"
+        replay = f"{command(Path(sys.executable).name)} -m monitel replay {folder}/spool"
         print(f"send it by       {replay} --endpoint {endpoint or 'http://localhost:4318'}")
     print(f"see the curves   {command('tensorboard')} --logdir {folder}")
     for trace in run_dir.glob("tensorboard/*.pt.trace.json"):

@@ -1,8 +1,9 @@
-"""The place of this process in a job: the rank and the run, by the variables of its launcher and torch.distributed."""
+"""Launchers of training jobs, and the place of this process in a job: by their variables, and torch.distributed."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -121,3 +122,33 @@ def _number(variable: str) -> int | None:
     """Return the value of a variable that holds a number; None if it is not set or malformed."""
     value = os.environ.get(variable, "").strip()
     return int(value) if value.isdecimal() and len(value) < _TOO_LONG else None
+
+
+#: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.
+LAUNCHERS = {
+    *("monitel", "torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"),
+}
+
+_MODULE_OPTION = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
+
+
+def is_launcher(arguments: list[str]) -> bool:
+    """Return True if a command line starts a launcher of training processes, such as torchrun's agent.
+
+    Args:
+        arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
+    """
+    remaining = iter(arguments[1:])
+    for argument in remaining:
+        if argument in {"-X", "-W"}:
+            next(remaining, None)
+        elif module := _MODULE_OPTION.fullmatch(argument):
+            return (module[1] or next(remaining, "")) in LAUNCHERS
+        elif not argument.startswith("-") or argument == "-":
+            return os.path.basename(argument) in LAUNCHERS
+        elif argument.startswith("-c"):
+            return False
+    return False

@@ -103,7 +103,7 @@ def train() -> None:
 
 def compare() -> None:
     """Print both results, in seconds."""
-    from monitel_otlp.ledger.reading import read_runs
+    from monitel.console.ledger.reading import read_runs
 
     calculator = _theirs.GoodputCalculator(
         RUN, RUN, cloud_logger=LocalLogger(), cache_dir=str(Path("cache").absolute())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.integration.training import check, check_events, train
 
-from monitel_otlp.discovery import find_spools
+from monitel.blackbox.discovery import find_spools
 
 if TYPE_CHECKING:
     import subprocess
@@ -97,7 +97,7 @@ def test_an_offline_run_is_replayed(
     """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
     run = train(tmp_path, environment=os.environ)
     with collector.run():
-        assert "delivered" in python("-m", "monitel_otlp", "replay", "spool", "--endpoint", collector.url).stdout
+        assert "delivered" in python("-m", "monitel", "replay", "spool", "--endpoint", collector.url).stdout
     check(prometheus, run)
     check_events(loki, run)
     assert [] == find_spools(tmp_path / "spool").folders  # only the ledger of the run is left
@@ -110,7 +110,7 @@ def test_the_collector_reads_what_cat_prints(
     run = train(tmp_path, environment=os.environ)
     paths = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
     with collector.run():
-        for line in python("-m", "monitel_otlp", "cat", "spool").stdout.splitlines():
+        for line in python("-m", "monitel", "cat", "spool").stdout.splitlines():
             (kind,) = json.loads(line)
             request = urllib.request.Request(
                 f"{collector.url}/v1/{paths[kind]}", line.encode(), {"Content-Type": "application/json"}

@@ -66,7 +66,7 @@ def test_everything_arrives_over_tls(
 
 def test_doctor_says_what_is_missing(encrypted: Mapping[str, str]) -> None:
     """Without the authority nothing is sent, and the advice names the variable."""
-    command = [sys.executable, "-m", "monitel_otlp", "doctor"]
+    command = [sys.executable, "-m", "monitel", "doctor"]
     environment = {**os.environ, **encrypted}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert 0 == ended.returncode, ended.stdout

@@ -12,12 +12,12 @@ from tests.support.inbox import DEADLINE, points_of, records_of
 from tests.support.validity.requests import assert_valid
 
 from monitel.blackbox.box import Box
+from monitel.blackbox.discovery import REJECTED, find_spools
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, Definition
 from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
 from monitel_otlp.configuration import describe_process
-from monitel_otlp.discovery import REJECTED, find_spools
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended_records import oldest_first, peek
 from monitel_otlp.export.record_requests import peeked

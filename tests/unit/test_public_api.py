@@ -64,6 +64,8 @@ NAMES = {
 
 #: The top folders of the core, and what each may import besides the modules that are in none of them.
 FOLDERS: dict[str, set[str]] = {
+    "blackbox": set(),
+    "console": {"blackbox", "torch"},
     "profiler": set(),
     "torch": {"profiler"},
     "integrations": {"profiler", "torch"},
@@ -71,6 +73,7 @@ FOLDERS: dict[str, set[str]] = {
 #: What other packages each package may import: names of modules, or the beginnings of their names.
 FOREIGN: dict[str, set[str]] = {
     "monitel": set(),
+    "monitel.console": {"textual", "rich", "monitel_otel", "monitel_otlp", "opentelemetry"},
     "monitel.profiler": set(),
     "monitel.torch": {"torch"},
     "monitel.integrations": {"torch", "transformers", "accelerate", "lightning"},
@@ -78,7 +81,7 @@ FOREIGN: dict[str, set[str]] = {
     "monitel_tensorboard": {"monitel", "tensorboard"},
     "monitel_otlp": {
         *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3", "idna"),
-        *("grpc", "tqdm", "textual", "rich"),
+        *("grpc", "tqdm"),
     },
 }
 #: The distribution of a module, by the longest prefix. Every import is declared, not inherited.
@@ -156,7 +159,7 @@ def wrong_imports(package: Path) -> list[str]:
             if root == package.name:
                 to = rest[0] if rest else ""
                 allowed = package != CORE or to not in FOLDERS or to == folder or to in FOLDERS.get(folder, ())
-                allowed = allowed or (parts[1:] == ("__init__",) and to == "profiler")  # on demand
+                allowed = allowed or (parts[1:], to) in {(("__init__",), "profiler"), (("__main__",), "console")}
             else:
                 allowed = root in sys.stdlib_module_names or any(
                     f"{each.path}.".startswith(f"{name}.") for name in FOREIGN[own]
@@ -257,6 +260,7 @@ def test_lowest_versions_are_declared() -> None:
     """The constraints of the nightly run with the lowest versions are the exporters' lower bounds."""
     text = (ROOT / "tests/nightly/lowest.txt").read_text(encoding="utf-8")
     declared = [each for name in ("otel", "otlp") for each in dependencies(name)]
+    declared += project(ROOT)["optional-dependencies"]["top"]
     bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+).*", each).groups() for each in declared)  # type: ignore[union-attr,misc]
     assert {name: bound for name, bound in bounds.items() if not name.startswith("monitel")} == dict(
         re.findall(r"^([\w-]+)==(.+)$", text, re.MULTILINE)

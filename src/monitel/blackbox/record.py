@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 #: The last two hold what monitel makes itself: readings of counters, waits and metrics of the pipeline; spans of steps
 #: and folded spans. They are in no account.
-JOURNALS = ("metrics", "logs", "traces", "readings", "steps")
+#: The signals, in the order in which they are delivered: the journals whose items count.
+SIGNALS = ("metrics", "logs", "traces")
+JOURNALS = (*SIGNALS, "readings", "steps")
 
 EVENT, WINDOW, NUMBERS, RANGES, READING, SPANS = range(1, 7)
 

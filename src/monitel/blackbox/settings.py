@@ -1,16 +1,14 @@
-"""The settings of the black box: where it is made, and its size."""
+"""Where the records of processes are: the settings of the black box, and the folders of spools."""
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import automatic_roots
 from monitel.variables import BOOLEAN, Variable, at_least, folder
-
-if TYPE_CHECKING:
-    import os
 
 #: Bytes that the box of a process may use, without a ``black_box_size``.
 BOX_SIZE = 16 << 20
@@ -22,6 +20,10 @@ BOX_CHOICES: dict[str, Variable | str] = {
     "black_box_dir": folder("black_box_dir"),
     "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
 }
+#: The variables of the folders of records.
+FOLDERS: dict[str, Variable | str] = {"spool_dir": folder("spool_dir"), "black_box_dir": BOX_CHOICES["black_box_dir"]}
+
+_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a record
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,37 @@ def box_settings(
     """Return the settings for the arguments of ``configure()`` that concern the black box."""
     folder = None if black_box_dir is None else Path(black_box_dir).absolute()
     return BoxSettings(black_box, folder, black_box_size)
+
+
+def default_roots() -> list[Path]:
+    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last.
+
+    If the working directory was removed, nothing can be made in it: all spools are in the first one then.
+    """
+    state, offline = _state_folder(), Path("monitel-runs")
+    if state is None:
+        return [offline]
+    return [state, offline] if _has_working_directory() else [state]
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _state_folder() -> Path | None:
+    if given := os.environ.get("XDG_STATE_HOME"):
+        return Path(given) / "monitel"
+    try:
+        return Path.home() / ".local" / "state" / "monitel"
+    except RuntimeError:  # in a container: the user has no name, and HOME is not set
+        return None
+
+
+def mark_of(name: str) -> str:
+    """Return the mark in the name of a record, with the hyphen before it; empty for a record without endpoints."""
+    found = _MARK.search(name)
+    return found[0] if found else ""

@@ -1,6 +1,6 @@
 """Costs of one to 64 ranks: requests, bytes, CPU and series. The documentation extrapolates from here.
 
-Each run is one of ``python -m monitel_otlp simulate`` against a receiver that looks at all it gets. Windows last a
+Each run is one of ``python -m monitel simulate`` against a receiver that looks at all it gets. Windows last a
 second instead of a minute, so that there are many of them soon; only the number of requests per minute takes minutes.
 """
 

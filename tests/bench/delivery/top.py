@@ -61,8 +61,8 @@ def train(folder: str, rank: int) -> None:
 
 def looks(boxes: Path) -> list[float]:
     """Return the CPU time of each look, ns."""
-    from monitel_otlp.top.rank import RankState
-    from monitel_otlp.top.ranks import Ranks
+    from monitel.console.top.rank import RankState
+    from monitel.console.top.ranks import Ranks
 
     ranks = Ranks([str(boxes)])
     ranks.look()
@@ -81,7 +81,7 @@ def looks(boxes: Path) -> list[float]:
 def command(folder: str, boxes: Path) -> float:
     """Return the CPU time of the whole command in a second, ns: user and system, from /proc."""
     server = ["tmux", "-S", f"{folder}/tmux", "-f", os.devnull]
-    shown = [sys.executable, "-m", "monitel_otlp", "top", str(boxes)]
+    shown = [sys.executable, "-m", "monitel", "top", str(boxes)]
     environment = {**os.environ, "TERM": "screen-256color", "LANG": "C.UTF-8"}
     size = ["-x", f"{_WIDTH}", "-y", f"{_HEIGHT}"]
     subprocess.run([*server, "new-session", "-d", *size, *shown], env=environment, check=True)

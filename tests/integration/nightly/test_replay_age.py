@@ -43,7 +43,7 @@ def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable
     def replayed(hours: float, name: str, status: int = 0) -> list[str]:
         python("train.py", hours, name)
         url = f"{prometheus.url}/api/v1/otlp"
-        done = python("-m", "monitel_otlp", "replay", "spool", "--endpoint", url, returncode=status)
+        done = python("-m", "monitel", "replay", "spool", "--endpoint", url, returncode=status)
         return done.stdout.splitlines()
 
     return replayed

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.processes.console.tmux import Terminal
 
-pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
 pytestmark = needs_tmux
 
 PICTURES = ROOT / "build" / "pictures"
@@ -73,7 +73,7 @@ def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
             wait_until_ready(process)
         (tmp_path / "go").touch()  # the ranks make their steps together
         wait_until(lambda: 4 == len([*own_boxes.glob("*-*")]), "four boxes")
-        top = [sys.executable, "-m", "monitel_otlp", "top", str(own_boxes)]
+        top = [sys.executable, "-m", "monitel", "top", str(own_boxes)]
         screen = stack.enter_context(terminal(tmp_path, *top, width=WIDTH, height=HEIGHT))
         seen = screen.until_shown("late rank: rank 2 takes", " ms longer than the others in data", " checkpoint.s")
         late = re.search(r"takes ([\d.]+) ms longer", seen)

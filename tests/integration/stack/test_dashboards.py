@@ -249,7 +249,7 @@ def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
     with store(backends, tmp_path) as prometheus:
         size = ("--ranks=4", "--stats=5", "--windows=1000", "--window=0.25")
         options = ("--distributions=histogram", "--late=backward:2:10ms")
-        command = [sys.executable, "-m", "monitel_otlp", "simulate", *size, *options]
+        command = [sys.executable, "-m", "monitel", "simulate", *size, *options]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS)

@@ -80,7 +80,7 @@ def test_exit_with_full_queues_loses_nothing(
         assert not last_line(ended.stderr).dropped
         arrived = received or replayed
         if found := folders(tmp_path / "spool"):
-            run("-m", "monitel_otlp", "replay", *found, "--endpoint", arrived.url, timeout=120)
+            run("-m", "monitel", "replay", *found, "--endpoint", arrived.url, timeout=120)
         if kind == "windows":
             check_windows(arrived)
         else:

@@ -35,7 +35,7 @@ from tests.nightly.kills.job import THREADS, Job
 
 import monitel
 import monitel_otlp
-import monitel_otlp.__main__
+from monitel.console.main import main as command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -342,7 +342,7 @@ class Batch:
 
     def _replay(self) -> None:
         """Collect by the command."""
-        sys.exit(monitel_otlp.__main__.main(["replay", str(self._spool), "--endpoint", self._backend.url]))
+        sys.exit(command(["replay", str(self._spool), "--endpoint", self._backend.url]))
 
     def _configure(self) -> None:
         """Collect as the next job does, until nothing is left."""
@@ -410,7 +410,7 @@ def import_everything() -> None:
             for number in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
             pipeline = monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir=folder, spans=True)
-            monitel_otlp.__main__.main(["replay", folder, "--endpoint", "http://127.0.0.1:9"])
+            command(["replay", folder, "--endpoint", "http://127.0.0.1:9"])
             pipeline.shutdown()
             os.write(writing, " ".join(sys.modules).encode())
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.scripts import write_script
 
-from monitel_otlp.ledger.reading import read_runs
+from monitel.console.ledger.reading import read_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ DEFAULT_ID = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")  # the
 
 #: Both ranks fail in their first attempt, at step 8, and resume at step 4.
 JOB = """\
-from monitel_otlp.ledger import run_ledger
+from monitel.console.ledger import run_ledger
 run_ledger.HEARTBEAT = 0.03
 monitel_otlp.configure(spool_dir="spool")
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

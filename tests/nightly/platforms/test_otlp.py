@@ -60,5 +60,5 @@ def test_unreachable_backend_on_windows(run_on: RunOn) -> None:
 def test_command_that_needs_what_is_missing_names_it(run_on: RunOn) -> None:
     """In one line, without a traceback."""
     for arguments in (["cat", "."], ["ledger"], ["run", "--", "true"]):
-        finished = run_on("windows", "-m", "monitel_otlp", *arguments, returncode=1)
+        finished = run_on("windows", "-m", "monitel", *arguments, returncode=1)
         assert (1, True) == (len(finished.stderr.splitlines()), "this platform" in finished.stderr), finished.stderr

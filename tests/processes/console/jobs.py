@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.scripts import Process
 
 #: Of the packages until the command is ``monitel`` of the core.
-MONITEL = ("-m", "monitel_otlp")
+MONITEL = ("-m", "monitel")
 
 #: Makes steps of about 50 ms until it is ended. A line of the notes: step, monotonic time, loss, seconds of data.
 _LOOP = """

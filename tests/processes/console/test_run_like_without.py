@@ -98,7 +98,7 @@ def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
 def test_no_place_for_a_folder() -> None:
     """The command runs without telemetry, and ends as it does."""
     code = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
-    code += "from monitel_otlp.__main__ import main\nmain(['run', 'sh', '-c', 'exit 3'])"
+    code += "from monitel.console.main import main\nmain(['run', 'sh', '-c', 'exit 3'])"
     ended = outcome([sys.executable, "-c", code])
     message = "monitel: without telemetry, because there is no place for a folder: [Errno 28] No space left on device\n"
     assert (3, message) == (ended.status, ended.summary)

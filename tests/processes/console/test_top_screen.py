@@ -33,7 +33,7 @@ PathFinder.find_spec = find_spec
 @pytest.mark.parametrize(("end", "status"), [("F10", 0), ("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
     """Keys and signals end it with the screen, the cursor and the modes of the terminal as they were."""
-    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
     (tmp_path / "boxes").mkdir()
     top = f"sh -c 'echo $$ >pid; exec {shlex.join(TOP)}'"
     script = f"stty -g >modes; {top}; echo status $?; stty -g >>modes; touch over; exec tail -f /dev/null"
@@ -70,7 +70,7 @@ def test_screen_names_the_command_that_installs_it(run: Run, tmp_path: Path) -> 
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
     (line,) = run(*MONITEL, "top", returncode=1, env=env).stderr.splitlines()
     assert line.startswith("monitel: ")
-    for words in ("pip install 'monitel-otlp[top]'", "--once", "--json"):
+    for words in ("pip install 'monitel[top]'", "--once", "--json"):
         assert words in line
     assert run(*MONITEL, "top", "--once", env=env).stdout.startswith("no black boxes")
     assert "[]\n" == run(*MONITEL, "top", "--once", "--json", env=env).stdout

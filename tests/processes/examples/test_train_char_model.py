@@ -59,7 +59,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
     """Return the names of the metrics and of the log events in the spool."""
     lines = subprocess.run(
-        [sys.executable, "-m", "monitel_otlp", "cat", run_dir / "spool"],
+        [sys.executable, "-m", "monitel", "cat", run_dir / "spool"],
         stdout=subprocess.PIPE,
         timeout=TIMEOUT,
         check=True,
@@ -98,7 +98,7 @@ def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path: Pat
     code, printed, errors = finish(start(tmp_path, "--seconds", "1", "--distributions", "both"))
     assert (code, "\r" in errors) == (0, False), errors
     assert_everything_is_written(tmp_path, printed)
-    assert f"-m monitel_otlp replay {tmp_path}/spool --endpoint" in printed
+    assert f"-m monitel replay {tmp_path}/spool --endpoint" in printed
     assert f"tensorboard --logdir {tmp_path}" in printed
 
 

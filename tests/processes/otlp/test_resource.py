@@ -123,8 +123,8 @@ def test_without_the_packages_of_grpc_everything_else_works(
     ended = train('pipeline = monitel_otlp.configure(spool_dir="spool")\n' + RECORD, env=grpc)
     assert (1, []) == (ended.stderr.count(INSTALL), receiver.requests)
     assert "; telemetry for it is kept on disk" in ended.stderr
-    run("-m", "monitel_otlp", "replay", "spool", "--endpoint", receiver.url, env=site)
+    run("-m", "monitel", "replay", "spool", "--endpoint", receiver.url, env=site)
     assert [*range(1, 12)] == receiver.values("loss.count")
     refused = train("monitel_otlp.configure(protocol='grpc')\n", env=site, returncode=1)
     assert "ValueError: protocol='grpc': the protocol 'grpc' needs the packages grpcio and" in refused.stderr
-    assert INSTALL in run("-m", "monitel_otlp", "doctor", env=grpc, returncode=1).stdout
+    assert INSTALL in run("-m", "monitel", "doctor", env=grpc, returncode=1).stdout

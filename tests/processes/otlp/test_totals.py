@@ -26,7 +26,7 @@ def test_replay_has_all_time_of_a_process_without_a_backend(receiver: Receiver, 
         'pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)\n'
         f"{WORK}print(monitel.ledger().elapsed_ns / 1e9)\n"
     )
-    run("-m", "monitel_otlp", "replay", "spool", "--endpoint", receiver.url)
+    run("-m", "monitel", "replay", "spool", "--endpoint", receiver.url)
     found = {str(point.attributes["training.activity"]): point.value for point in receiver.points(TIME)}
     assert {"startup", "data", "step", "shutdown"} == set(found)
     assert float(ended.stdout) <= sum(found.values()) + 1e-6

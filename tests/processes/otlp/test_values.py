@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.inbox import DEADLINE
 
-from monitel_otlp.ledger.reading import read_stored
+from monitel.console.ledger.reading import read_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 
 
 HANGING = """\
-from monitel_otlp.ledger import run_ledger
-from monitel_otlp.values import file
+from monitel.console.ledger import run_ledger
+from monitel.console.values import file
 def hang(*_): time.sleep(3600)
 {} = hang
 pipeline = monitel_otlp.configure(spool_dir="spool")

@@ -12,7 +12,7 @@ import pytest
 from tests.support.checks import wait_until
 from tests.support.scripts import finish
 
-from monitel_otlp.__main__ import main
+from monitel.console.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

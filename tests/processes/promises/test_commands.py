@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
 
-COMMAND = ("-m", "monitel_otlp")
+COMMAND = ("-m", "monitel")
 OFFLINE = """\
 with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0) as pipeline:
     for number in range(5):
@@ -94,7 +94,7 @@ def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run
 
 def in_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
     """Run a command of monitel with a redirection of the shell."""
-    line = f"{sys.executable} -m monitel_otlp {command} {redirection}"
+    line = f"{sys.executable} -m monitel {command} {redirection}"
     return subprocess.run(
         ["sh", "-c", line],
         capture_output=True,

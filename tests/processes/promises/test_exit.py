@@ -96,7 +96,7 @@ def test_many_items_at_the_end_are_all_on_disk(train: Run, run: Run) -> None:
     assert seconds_of_exit(ended) < DEADLINE
     line = last_line(ended.stderr)
     assert (25_000, None) == (line.spooled, line.dropped)
-    found = re.findall(r'"key":"number","value":{"intValue":"(\d+)"}', run("-m", "monitel_otlp", "cat", "spool").stdout)
+    found = re.findall(r'"key":"number","value":{"intValue":"(\d+)"}', run("-m", "monitel", "cat", "spool").stdout)
     assert [*range(25_000)] == [*map(int, found)]
 
 

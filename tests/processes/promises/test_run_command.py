@@ -257,7 +257,7 @@ print("trained", flush=True)
 #: Until a reader sees the last sample: everything before it is in the record.
 KILLED = f"""{LOSS}
 import contextlib, io, json
-from monitel_otlp.__main__ import main
+from monitel.console.main import main
 value = None
 while value != 4:
     with contextlib.redirect_stdout(io.StringIO()) as printed:

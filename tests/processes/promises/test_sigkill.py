@@ -25,7 +25,7 @@ from tests.support.receiver import MESSAGES
 from tests.support.scripts import finish, started, write_script
 
 import monitel
-from monitel_otlp.ledger.reading import read_stored
+from monitel.console.ledger.reading import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,7 +254,7 @@ def test_run_collects_the_job_that_it_has_started(
 ) -> None:
     """``monitel run`` ends as the job does, has delivered everything by then, and knows how the job has died."""
     script = f"monitel_otlp.configure(spool_dir='spool')\nmonitel.emit('left', number=1)\n{end}\n"
-    options = ["-m", "monitel_otlp", "run", "--endpoint", receiver.url, "--"]
+    options = ["-m", "monitel", "run", "--endpoint", receiver.url, "--"]
     with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
         assert status == finish(process).status
     assert [1] == numbers(receiver)
@@ -277,7 +277,7 @@ assert subprocess.run([sys.executable, __file__, "rank"]).returncode == -9
 print("died", flush=True)
 sys.stdin.readline()
 """
-    options = ["-m", "monitel_otlp", "run", "--endpoint", receiver.url, "--"]
+    options = ["-m", "monitel", "run", "--endpoint", receiver.url, "--"]
     with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
         assert process.stdout is not None
         assert "died\n" == process.stdout.readline()

@@ -186,7 +186,7 @@ def row_of(screen: str, job: Job) -> list[str]:
 @needs_tmux
 def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_boxes: Path) -> None:
     """Steps go on, a death appears, a filter, another order, help and detail work, and q restores the terminal."""
-    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
     top = shlex.join([sys.executable, *MONITEL, "top", str(own_boxes)])
     env = {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}
     shell = ("sh", "-c", f"stty -g >modes; {top}; echo status $?; stty -g >>modes; touch over; exec tail -f /dev/null")
@@ -232,7 +232,7 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
 @needs_tmux
 def test_closed_terminal_ends_the_screen(tmp_path: Path) -> None:
     """No process is left behind."""
-    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
     with terminal(tmp_path, sys.executable, *MONITEL, "top", env={"MONITEL_BLACK_BOX_DIR": str(tmp_path)}) as screen:
         screen.until_shown("waiting for one")
         process = os.pidfd_open(screen.pid)

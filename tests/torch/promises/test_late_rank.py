@@ -39,7 +39,7 @@ def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
     """By the command, with the delay. The other rank waits for it, and all other stages are those of all ranks."""
     late, stage = 0, "backward"
     job = (sys.executable, *TORCHRUN, TRAIN, "--steps", "25", "--late", f"{stage}:{late}:{LATE}s")
-    ended = run("-m", "monitel_otlp", "run", "--", *job, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    ended = run("-m", "monitel", "run", "--", *job, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
     summary = " ".join(ended.stderr.split())
     named = re.search(r"late rank: rank (\d) took ([\d.]+) ms longer than the others in (\w+) ", summary)
     assert named is not None, summary

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monitel.blackbox.activity import Stage
-from monitel_otlp.autopsy.findings import (
+from monitel.console.autopsy.findings import (
     CounterValue,
     Findings,
     Identity,

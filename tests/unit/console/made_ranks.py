@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.autopsy.findings import PastEvent, Wait
-from monitel_otlp.summary.report import JobName
-from monitel_otlp.top.rank import JobRows, Look, Rank, RankState
-from monitel_otlp.verdict.rules import Verdict
+from monitel.console.autopsy.findings import PastEvent, Wait
+from monitel.console.summary.report import JobName
+from monitel.console.top.rank import JobRows, Look, Rank, RankState
+from monitel.console.verdict.rules import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.process import Owner
-from monitel_otlp.summary.report import JobName, Report, StageTotal, Total
+from monitel.console.summary.report import JobName, Report, StageTotal, Total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from monitel.blackbox.process import this_process
-from monitel_otlp.summary.report import JobName, Report, StageTotal, Total
-from monitel_otlp.top.period import History
-from monitel_otlp.top.rank import Rank, Row
+from monitel.console.summary.report import JobName, Report, StageTotal, Total
+from monitel.console.top.period import History
+from monitel.console.top.rank import Rank, Row
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND

@@ -10,18 +10,18 @@ from tests.unit.console.made_reports import report
 from tests.unit.console.made_rows import SECOND, START, rank_of
 from tests.unit.promises.test_verdict import WORK
 
-from monitel_otlp.summary.jobs import facts_of, jobs_of
-from monitel_otlp.summary.report import StageTotal, Total
-from monitel_otlp.top.jobs import jobs_of as jobs_of_rows
-from monitel_otlp.top.period import History
-from monitel_otlp.top.rank import Row
-from monitel_otlp.verdict.rules import verdict
+from monitel.console.summary.jobs import facts_of, jobs_of
+from monitel.console.summary.report import StageTotal, Total
+from monitel.console.top.jobs import jobs_of as jobs_of_rows
+from monitel.console.top.period import History
+from monitel.console.top.rank import Row
+from monitel.console.verdict.rules import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel_otlp.summary.report import Report
-    from monitel_otlp.verdict.rules import Verdict
+    from monitel.console.summary.report import Report
+    from monitel.console.verdict.rules import Verdict
 
     #: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
     Delay = Callable[[int, float, int, str], float]

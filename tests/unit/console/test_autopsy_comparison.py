@@ -9,10 +9,10 @@ import pytest
 from tests.unit.console.known_processes import SECOND, dead_process, rank_of
 
 from monitel.blackbox.activity import Stage
-from monitel_otlp.autopsy.comparison import compare
-from monitel_otlp.autopsy.findings import Findings, State
-from monitel_otlp.autopsy.sentences import compared
-from monitel_otlp.ledger.screen import Screen
+from monitel.console.autopsy.comparison import compare
+from monitel.console.autopsy.findings import Findings, State
+from monitel.console.autopsy.sentences import compared
+from monitel.console.ledger.screen import Screen
 
 
 def sentences(*processes: Findings) -> list[str]:

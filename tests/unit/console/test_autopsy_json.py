@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tests.support.paths import ROOT
 from tests.unit.console.known_processes import NOW, SECOND, dead_process, rank_of
 
-from monitel_otlp.autopsy.as_json import report_as_json
-from monitel_otlp.autopsy.comparison import compare
+from monitel.console.autopsy.as_json import report_as_json
+from monitel.console.autopsy.comparison import compare
 
 if TYPE_CHECKING:
-    from monitel_otlp.autopsy.findings import Findings
+    from monitel.console.autopsy.findings import Findings
 
 
 def strict(text: str) -> Any:

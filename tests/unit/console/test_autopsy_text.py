@@ -12,12 +12,12 @@ import pytest
 from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, window_of
 
 from monitel.blackbox.activity import Stage
-from monitel_otlp.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
-from monitel_otlp.autopsy.report import process_lines
-from monitel_otlp.ledger.screen import Screen, columns_of
+from monitel.console.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
+from monitel.console.autopsy.report import process_lines
+from monitel.console.ledger.screen import Screen, columns_of
 
 if TYPE_CHECKING:
-    from monitel_otlp.autopsy.findings import Findings
+    from monitel.console.autopsy.findings import Findings
 
 HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
 

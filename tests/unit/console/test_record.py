@@ -9,25 +9,25 @@ import pytest
 from tests.unit.console.recorded import KILLED, Recorded, definition, recorded, window
 
 import monitel
+from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import Folder
+from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
-from monitel_otlp.autopsy.death_events import deaths_below
-from monitel_otlp.autopsy.examination import examine
-from monitel_otlp.autopsy.findings import State, Undelivered
-from monitel_otlp.discovery import find_boxes, find_spools
-from monitel_otlp.export.death import Deaths, death_of
-from monitel_otlp.record import read_record
-from monitel_otlp.summary.box_report import box_report
-from monitel_otlp.summary.report import Total
-from monitel_otlp.top.box_watch import BoxWatch
-from monitel_otlp.top.departures import death_in
+from monitel.console.autopsy.death_events import deaths_below
+from monitel.console.autopsy.examination import examine
+from monitel.console.autopsy.findings import State, Undelivered
+from monitel.console.summary.box_report import box_report
+from monitel.console.summary.report import Total
+from monitel.console.top.box_watch import BoxWatch
+from monitel.console.top.departures import death_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from monitel_otlp.autopsy.findings import Findings
+    from monitel.console.autopsy.findings import Findings
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
 

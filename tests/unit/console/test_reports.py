@@ -9,7 +9,7 @@ import pytest
 from tests.unit.console.made_reports import report
 
 from monitel.blackbox.folder import FolderError
-from monitel_otlp.summary.stored import LIMIT_BYTES, encode, read_reports, write_report
+from monitel.console.summary.stored import LIMIT_BYTES, encode, read_reports, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from monitel.console.top.step_rate import StepDistribution, StepRate
 from monitel.step_times import COUNTERS, counter_of
-from monitel_otlp.top.step_rate import StepDistribution, StepRate
 
 SECOND = 10**9
 

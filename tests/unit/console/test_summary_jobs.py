@@ -10,9 +10,9 @@ from tests.unit.console.made_reports import JOB, LATE, S, late_ranks, report, to
 
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
 from monitel.blackbox.process import Owner
-from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.summary.jobs import Job, jobs_of
-from monitel_otlp.summary.report import JobName, Report, StageTotal, Total, step_total
+from monitel.console.ledger.shares import RunTime
+from monitel.console.summary.jobs import Job, jobs_of
+from monitel.console.summary.report import JobName, Report, StageTotal, Total, step_total
 
 
 def only_job(reports: list[Report]) -> Job:

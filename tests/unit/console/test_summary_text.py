@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests.unit.console.made_reports import LATE, S, late_ranks, report, totals
 
 from monitel.blackbox.process import Owner
+from monitel.console.ledger.screen import Screen, columns_of
+from monitel.console.ledger.shares import RunTime
+from monitel.console.summary.lines import print_summary, summary_lines
+from monitel.console.summary.report import JobName, Total
+from monitel.console.summary.stored import write_report
 from monitel_otlp import Account
-from monitel_otlp.ledger.screen import Screen, columns_of
-from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.summary.lines import print_summary, summary_lines
-from monitel_otlp.summary.report import JobName, Total
-from monitel_otlp.summary.stored import write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel_otlp.summary.report import Report
+    from monitel.console.summary.report import Report
 
 RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 100 * S, 1, 0, 100 * S, ended=True)
 

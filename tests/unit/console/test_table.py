@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
 
-from monitel_otlp.autopsy.findings import PastEvent
-from monitel_otlp.ledger.screen import Screen, columns_of
-from monitel_otlp.summary.report import JobName
-from monitel_otlp.table.columns import COLUMNS, fitting
-from monitel_otlp.table.figures import per_second, percent, short_time, sparkline
-from monitel_otlp.table.plain_text import table_lines
-from monitel_otlp.terminal.listing import Listing
-from monitel_otlp.verdict.rules import Verdict
+from monitel.console.autopsy.findings import PastEvent
+from monitel.console.ledger.screen import Screen, columns_of
+from monitel.console.summary.report import JobName
+from monitel.console.table.columns import COLUMNS, fitting
+from monitel.console.table.figures import per_second, percent, short_time, sparkline
+from monitel.console.table.plain_text import table_lines
+from monitel.console.terminal.listing import Listing
+from monitel.console.verdict.rules import Verdict
 
 if TYPE_CHECKING:
-    from monitel_otlp.top.rank import Look
+    from monitel.console.top.rank import Look
 
 TERMINAL = Screen(200, terminal=True, colours=True)
 ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")

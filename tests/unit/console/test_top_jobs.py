@@ -8,13 +8,13 @@ import pytest
 from tests.unit.console.made_rows import SECOND, START, history_of, rank_of, report_of, row_of
 
 from monitel.blackbox.activity import Stage
-from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.summary.report import JobName
-from monitel_otlp.top.jobs import jobs_of, replaced, with_launchers
-from monitel_otlp.top.rank import RankState, Row
+from monitel.console.autopsy.findings import Wait
+from monitel.console.summary.report import JobName
+from monitel.console.top.jobs import jobs_of, replaced, with_launchers
+from monitel.console.top.rank import RankState, Row
 
 if TYPE_CHECKING:
-    from monitel_otlp.verdict.rules import Verdict
+    from monitel.console.verdict.rules import Verdict
 
 
 @pytest.mark.parametrize(

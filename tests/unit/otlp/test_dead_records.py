@@ -12,23 +12,23 @@ from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
 
+from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
+from monitel.console.run.attempt import ended, started, write_events
+from monitel.console.run.parent import Ended
 from monitel.os_threads import Event
+from monitel.run_folder import make_run_folder, remove_run_folder
 from monitel_otel.scope import SCOPE
-from monitel_otlp.config.run_folder import make_run_folder, remove_run_folder
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
 from monitel_otlp.export.dead import Collected, collect
-from monitel_otlp.export.death import Deaths, End
 from monitel_otlp.export.ended_records import take
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.resource import encode_resource
-from monitel_otlp.run.attempt import ended, started, write_events
-from monitel_otlp.run.parent import Ended
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp.commands.ledger import table
-from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
-from monitel_otlp.ledger.last_line import last_line, print_last_line
-from monitel_otlp.ledger.screen import Screen
-from monitel_otlp.ledger.shares import RunTime, duration, parts_of
-from monitel_otlp.ledger.stored import decode, encode
+from monitel.console.commands.ledger import table
+from monitel.console.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
+from monitel.console.ledger.last_line import last_line, print_last_line
+from monitel.console.ledger.screen import Screen
+from monitel.console.ledger.shares import RunTime, duration, parts_of
+from monitel.console.ledger.stored import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

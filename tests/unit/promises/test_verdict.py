@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel.blackbox.activity import Stage
-from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.verdict.facts import RankFacts
-from monitel_otlp.verdict.rules import verdict
+from monitel.console.autopsy.findings import Wait
+from monitel.console.verdict.facts import RankFacts
+from monitel.console.verdict.rules import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,22 +10,22 @@ __version__ = "0.2.0"
 __all__ = ["Account", "Pipeline", "RankResourceDetector", "configure"]
 
 if TYPE_CHECKING:
+    from monitel.blackbox.account import Account
     from monitel_otlp.config.launcher import RankResourceDetector
     from monitel_otlp.configuration import configure
-    from monitel_otlp.export.account import Account
     from monitel_otlp.pipeline import Pipeline
 else:  # lazy: the SDK imports this module as a resource detector, before the import of the SDK has finished
     _MODULES = {
-        "Account": "export.account",
-        "Pipeline": "pipeline",
-        "RankResourceDetector": "config.launcher",
-        "configure": "configuration",
+        "Account": "monitel.blackbox.account",
+        "Pipeline": "monitel_otlp.pipeline",
+        "RankResourceDetector": "monitel_otlp.config.launcher",
+        "configure": "monitel_otlp.configuration",
     }
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return value
 
     def __dir__() -> list[str]:

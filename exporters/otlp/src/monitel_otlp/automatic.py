@@ -81,7 +81,7 @@ class Instrumentor:
 
     def instrument(self, **_given: Any) -> None:
         """Make the pipeline, unless there is one."""
-        from monitel_otlp.run.autostart import begin  # late: it is rarely needed
+        from monitel.console.run.autostart import begin  # late: it is rarely needed
 
         begin("monitel")
 

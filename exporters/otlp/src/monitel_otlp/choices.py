@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from monitel.blackbox.settings import BOX_CHOICES
+from monitel.blackbox.settings import BOX_CHOICES, FOLDERS
 from monitel.os_threads import in_main_thread
-from monitel.variables import BOOLEAN, Variable, at_least, folder, one_of
+from monitel.variables import BOOLEAN, Variable, at_least, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 
@@ -47,7 +47,7 @@ CHOICES: dict[str, Variable | str] = {
     "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
     "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
     "resource": "an object",
-    "spool_dir": folder("spool_dir"),
+    "spool_dir": FOLDERS["spool_dir"],
     "distributions": one_of(DISTRIBUTIONS),
     "ranks": one_of(("all", "zero")),
     "rank_attribute": BOOLEAN,

@@ -14,8 +14,10 @@ from opentelemetry.sdk.resources import Resource
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
+from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_SIZE, box_settings
-from monitel.launcher import is_rank_zero, launch_attributes
+from monitel.console.ledger.run_ledger import RunLedger
+from monitel.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
 from monitel.sigterm import SigtermHandler, is_default
@@ -26,11 +28,8 @@ from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.launcher import host_attributes, rank_on_points
-from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
-from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.traces.ids import StepTraces

@@ -22,7 +22,11 @@ from monitel import window_sinks
 from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
+from monitel.blackbox.account import Account, print_exit_summary
+from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
+from monitel.console.ledger.last_line import print_last_line
+from monitel.console.summary.process_report import report_end
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -30,17 +34,13 @@ from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
+from monitel.worker import low_latency
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.launcher import RankCheck
-from monitel_otlp.export.account import Account, print_exit_summary
 from monitel_otlp.export.engine import Engine
-from monitel_otlp.ledger.last_line import print_last_line
 from monitel_otlp.messages.attributes import plain_attributes
-from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
-from monitel_otlp.summary.process_report import report_end
-from monitel_otlp.threads.worker import low_latency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from monitel.blackbox.recorder import Series
+    from monitel.console.ledger.run_ledger import RunLedger
+    from monitel.console.ledger.shares import RunTime
+    from monitel.console.values.latest import Latest
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.ledger.run_ledger import RunLedger
-    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
-    from monitel_otlp.values.latest import Latest
 
 _log = logging.getLogger("monitel.otlp")
 

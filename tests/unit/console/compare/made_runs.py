@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitel_otlp.compare.run import Number, Run
+from monitel.console.compare.run import Number, Run
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC

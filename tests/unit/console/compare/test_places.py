@@ -10,15 +10,15 @@ import pytest
 from tests.unit.console.compare.made_runs import SECOND, START
 
 from monitel.blackbox.folder import FolderError
-from monitel_otlp.compare import targets
-from monitel_otlp.compare.assembly import assemble
-from monitel_otlp.compare.disks import Disks
-from monitel_otlp.compare.evidence import Process
-from monitel_otlp.compare.run import Number
-from monitel_otlp.compare.targets import Places, find_run, label_of
-from monitel_otlp.ledger.reading import StoredRun
-from monitel_otlp.ledger.shares import RunTime
-from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
+from monitel.console.compare import targets
+from monitel.console.compare.assembly import assemble
+from monitel.console.compare.disks import Disks
+from monitel.console.compare.evidence import Process
+from monitel.console.compare.run import Number
+from monitel.console.compare.targets import Places, find_run, label_of
+from monitel.console.ledger.reading import StoredRun
+from monitel.console.ledger.shares import RunTime
+from monitel.console.values.run_values import Attempted, Progress, RunValues, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

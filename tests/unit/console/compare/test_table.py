@@ -9,11 +9,11 @@ import time
 import pytest
 from tests.unit.console.compare.made_runs import SECOND, START, made_run
 
-from monitel_otlp.compare.as_json import comparison_as_json
-from monitel_otlp.compare.rows import difference, number, points
-from monitel_otlp.compare.run import Number, internal_metrics
-from monitel_otlp.compare.table import comparison_lines
-from monitel_otlp.ledger.screen import Screen, columns_of
+from monitel.console.compare.as_json import comparison_as_json
+from monitel.console.compare.rows import difference, number, points
+from monitel.console.compare.run import Number, internal_metrics
+from monitel.console.compare.table import comparison_lines
+from monitel.console.ledger.screen import Screen, columns_of
 
 
 @pytest.fixture(autouse=True)

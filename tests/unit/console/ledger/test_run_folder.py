@@ -7,11 +7,11 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from monitel_otlp.ledger import run_folder
-from monitel_otlp.ledger.history import Attempt, Earlier, History
-from monitel_otlp.ledger.reading import read_runs
-from monitel_otlp.ledger.run_folder import FILE, LEDGERS, open_run
-from monitel_otlp.ledger.run_identity import identify
+from monitel.console.ledger import run_folder
+from monitel.console.ledger.history import Attempt, Earlier, History
+from monitel.console.ledger.reading import read_runs
+from monitel.console.ledger.run_folder import FILE, LEDGERS, open_run
+from monitel.console.ledger.run_identity import identify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp.ledger.screen import Screen, columns_of, cut, pad
+from monitel.console.ledger.screen import Screen, columns_of, cut, pad
 
 
 @given(st.text(st.characters(codec=None)), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "", "unknown"]))

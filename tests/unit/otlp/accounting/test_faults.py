@@ -15,7 +15,7 @@ from tests.support.pipelines import reported_drops
 
 import monitel
 from monitel import COUNT, Stat
-from monitel_otlp.export.account import Account, exit_summary
+from monitel.blackbox.account import Account, exit_summary
 from monitel_otlp.export.windows import WindowPoints
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``python -m monitel_otlp ledger``: where the time of a run went."""
+"""``python -m monitel ledger``: where the time of a run went."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.promises.program import Program, program
 
-from monitel_otlp.commands.ledger import table
-from monitel_otlp.ledger.history import Attempt, Earlier, History
-from monitel_otlp.ledger.run_folder import open_run
-from monitel_otlp.ledger.run_identity import identify
-from monitel_otlp.ledger.screen import Screen
-from monitel_otlp.ledger.shares import RunTime
+from monitel.console.commands.ledger import table
+from monitel.console.ledger.history import Attempt, Earlier, History
+from monitel.console.ledger.run_folder import open_run
+from monitel.console.ledger.run_identity import identify
+from monitel.console.ledger.screen import Screen
+from monitel.console.ledger.shares import RunTime
 
 if TYPE_CHECKING:
     from pathlib import Path

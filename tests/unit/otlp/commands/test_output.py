@@ -6,8 +6,8 @@ import io
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 
-from monitel_otlp.__main__ import main
-from monitel_otlp.commands.output import show, warn
+from monitel.console.commands.output import show, warn
+from monitel.console.main import main
 
 if TYPE_CHECKING:
     import pytest

@@ -6,10 +6,10 @@ import errno
 import time
 from typing import TYPE_CHECKING
 
-from monitel_otlp.values.file import VALUES, ValuesFile
-from monitel_otlp.values.latest import Latest
-from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
-from monitel_otlp.values.stored import decode
+from monitel.console.values.file import VALUES, ValuesFile
+from monitel.console.values.latest import Latest
+from monitel.console.values.run_values import Attempted, Progress, RunValues, Value
+from monitel.console.values.stored import decode
 
 if TYPE_CHECKING:
     import pytest

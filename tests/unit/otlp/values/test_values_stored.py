@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel_otlp.values.run_values import Progress, RunValues, Value
-from monitel_otlp.values.stored import (
+from monitel.console.values.run_values import Progress, RunValues, Value
+from monitel.console.values.stored import (
     LIMIT_BYTES,
     LONGEST_TEXT,
     MOST,
@@ -16,7 +16,7 @@ from monitel_otlp.values.stored import (
 )
 
 if TYPE_CHECKING:
-    from monitel_otlp.values.run_values import Scalar
+    from monitel.console.values.run_values import Scalar
 
 VALUES = RunValues(
     "run \udc80/\n'",

@@ -1,1 +1,1 @@
-"""The commands of ``python -m monitel_otlp``."""
+"""The commands of ``python -m monitel``."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
+from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError
-from monitel_otlp.commands.output import show, warn
+from monitel.console.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, nothing_left
-from monitel_otlp.discovery import find_spools
 from monitel_otlp.export.ended_records import damaged_ends, oldest_first, peek
 from monitel_otlp.export.record_requests import peeked
 from monitel_otlp.messages.request import REQUESTS

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import (
     AVAILABLE,
     UNAVAILABLE,
@@ -23,15 +24,15 @@ from monitel.blackbox.folder import (
     open_root,
     remove_folders,
 )
+from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
+from monitel.console.commands.output import show
 from monitel.variables import name_of_variable, read_variables
 from monitel_otlp.choices import CHOICES
-from monitel_otlp.commands.output import show
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
-from monitel_otlp.discovery import find_boxes, find_spools
-from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.factory import make_transports
 

@@ -1,56 +1,40 @@
-"""The parser of the commands, and the function that runs each command."""
+"""The commands that need OpenTelemetry, as ``monitel`` finds them: the entry points ``monitel.commands``."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import signal
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
+from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.console.arguments import at_least, folder
+from monitel.console.commands.output import show, warn
 from monitel.variables import read_variables
-from monitel_otlp.choices import CHOICES, DISTRIBUTIONS
-from monitel_otlp.commands.autopsy import add_autopsy
+from monitel_otlp.choices import DISTRIBUTIONS
 from monitel_otlp.commands.cat import cat
-from monitel_otlp.commands.compare import add_compare
 from monitel_otlp.commands.doctor import examine
-from monitel_otlp.commands.ledger import show_ledger
-from monitel_otlp.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, replay_all
 from monitel_otlp.commands.simulate import simulate
 from monitel_otlp.commands.simulation import NAMED_STATS, Lateness, Report, Simulation
-from monitel_otlp.commands.top import add_top
 from monitel_otlp.config.environment import GRPC, HTTP
-from monitel_otlp.config.settings import default_roots, resolve
-from monitel_otlp.discovery import check_platform
-from monitel_otlp.run.arguments import DESCRIPTION, HELP, Parser, add_run_options, folder
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-Number = TypeVar("Number", int, float)
-
-_DAY_S = 86_400.0
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 
 
-def make_parser(program: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser. Parsed arguments have the function ``run`` and the message ``interrupted`` of the command.
-
-    Args:
-        program: The name of the program in messages.
-        description: The first lines of the help.
-    """
-    parser: argparse.ArgumentParser = Parser(prog=program, description=description)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("run", help=HELP, description=DESCRIPTION)
-    add_run_options(command)
+def add_replay(commands: Commands) -> None:
+    """Add the command ``replay`` to a parser."""
     command = commands.add_parser(
         "replay", help="deliver spooled telemetry and black boxes of killed processes, and remove acknowledged requests"
     )
@@ -63,24 +47,24 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
     command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected.log again")
     _add_destination(command)
     command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
+
+
+def add_cat(commands: Commands) -> None:
+    """Add the command ``cat`` to a parser."""
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     _add_source(command, "a spool folder, or a folder that holds spool folders")
     command.set_defaults(run=_cat, interrupted="interrupted")
-    command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
-    command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
-    command.add_argument(
-        "--spool-dir",
-        type=folder,
-        metavar="DIR",
-        help="the spool_dir of the job; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
-    )
-    command.set_defaults(run=_ledger, interrupted="interrupted")
-    add_top(commands, _at_least(0.1, _DAY_S))
-    add_compare(commands)
-    add_autopsy(commands)
+
+
+def add_doctor(commands: Commands) -> None:
+    """Add the command ``doctor`` to a parser."""
     command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
     _add_destination(command)
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
+
+
+def add_simulate(commands: Commands) -> None:
+    """Add the command ``simulate`` to a parser."""
     command = commands.add_parser(
         "simulate",
         help="send the telemetry of a job with one process per rank; one rank is late, and one has a loss of NaN",
@@ -89,11 +73,11 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
         "that the others wait for it, and one rank has a loss of NaN: try to find them in your backend. Without an "
         "endpoint everything goes to the spool. The exit status is 1 if an item was not delivered.",
     )
-    command.add_argument("--ranks", type=_at_least(1), default=64, help="number of processes (%(default)s)")
-    command.add_argument("--stats", type=_at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
-    command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
-    command.add_argument("--window", type=_at_least(0.1), default=1.0, help="length of a window, seconds (%(default)s)")
-    command.add_argument("--seed", type=_at_least(0), default=0, help="seed of the samples (%(default)s)")
+    command.add_argument("--ranks", type=at_least(1), default=64, help="number of processes (%(default)s)")
+    command.add_argument("--stats", type=at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
+    command.add_argument("--windows", type=at_least(1), default=10, help="windows of each Stat (%(default)s)")
+    command.add_argument("--window", type=at_least(0.1), default=1.0, help="length of a window, seconds (%(default)s)")
+    command.add_argument("--seed", type=at_least(0), default=0, help="seed of the samples (%(default)s)")
     command.add_argument(
         "--late",
         type=_lateness,
@@ -108,7 +92,6 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
     command.set_defaults(
         run=_simulate, interrupted="interrupted; ranks that were still running have lost the telemetry in their memory"
     )
-    return parser
 
 
 def _add_source(command: argparse.ArgumentParser, described: str, *, optional: bool = False) -> None:
@@ -142,7 +125,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
     if not settings.endpoints:
         raise FolderError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    folders = read_variables(CHOICES, {"spool_dir": None, "black_box_dir": None})
+    folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
     roots = [Path(folders["spool_dir"])] if folders.get("spool_dir") else default_roots()
     places = Places(arguments.dir, roots, folders.get("black_box_dir"))
     routes = make_transports(settings)
@@ -165,27 +148,6 @@ def _cat(arguments: argparse.Namespace) -> int:
     return cat(arguments.dir, foreign=arguments.foreign)
 
 
-def _ledger(arguments: argparse.Namespace) -> int:
-    check_platform()
-    folder = arguments.spool_dir or read_variables(CHOICES, {"spool_dir": None}).get("spool_dir")
-    return show_ledger(arguments.name, [folder] if folder else default_roots())
-
-
-def _at_least(minimum: Number, maximum: float = math.inf) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number of the type of ``minimum``, from ``minimum`` to ``maximum``."""
-
-    def convert(text: str) -> Number:
-        value = type(minimum)(text)
-        if not minimum <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
-        if value > maximum:
-            raise argparse.ArgumentTypeError(f"must be at most {maximum:g}, got {text}")
-        return value
-
-    convert.__name__ = type(minimum).__name__  # argparse prints it: invalid int value: 'x'
-    return convert
-
-
 def _lateness(text: str) -> Lateness:
     try:
         return Lateness.parse(text)
@@ -195,7 +157,7 @@ def _lateness(text: str) -> Lateness:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     headers = dict(map(_header, arguments.header))
-    folder = read_variables(CHOICES, {"spool_dir": None})
+    folder = read_variables(FOLDERS, {"spool_dir": None})
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol, **folder)
     simulation = Simulation(
         arguments.ranks,

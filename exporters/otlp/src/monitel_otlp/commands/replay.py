@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
 from monitel.blackbox.folder import FolderError, MissingFolderError
-from monitel_otlp.commands.output import show, warn
-from monitel_otlp.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
+from monitel.blackbox.record import SIGNALS
+from monitel.console.commands.output import show, warn
 from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.ended_records import oldest_first, peek, take
 from monitel_otlp.export.record_requests import oldest_ns
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
-from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from monitel.blackbox.settings import BoxSettings
+from monitel.blackbox.record import SIGNALS
+from monitel.blackbox.settings import BoxSettings, default_roots
 from monitel.variables import positive
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
 from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header
 from monitel_otlp.config.secret import Secret
-from monitel_otlp.messages.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -25,7 +25,6 @@ _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
 _MILLISECONDS = positive("a number of milliseconds (at most one day)", below=_LONGEST_INTERVAL * 1000 + 1)
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
-_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a record
 
 
 @dataclass(frozen=True)
@@ -128,34 +127,6 @@ def _distributions(given: str | None) -> str:
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
 
 
-def default_roots() -> list[Path]:
-    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last.
-
-    If the working directory was removed, nothing can be made in it: all spools are in the first one then.
-    """
-    state, offline = _state_folder(), Path("monitel-runs")
-    if state is None:
-        return [offline]
-    return [state, offline] if _has_working_directory() else [state]
-
-
-def _has_working_directory() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
-
-
-def _state_folder() -> Path | None:
-    if given := os.environ.get("XDG_STATE_HOME"):
-        return Path(given) / "monitel"
-    try:
-        return Path.home() / ".local" / "state" / "monitel"
-    except RuntimeError:  # in a container: the user has no name, and HOME is not set
-        return None
-
-
 def _endpoint(
     environment: Environment, signal: str, base: Address | None, headers: dict[str, Secret[str]], protocol: str | None
 ) -> Endpoint | None:
@@ -183,12 +154,6 @@ def _endpoint(
     given = {name.lower() for name in headers}
     both = {name: value for name, value in from_environment.items() if name not in given} | headers
     return Endpoint(address, chosen, both, timeout, compression, sources)
-
-
-def mark_of(name: str) -> str:
-    """Return the mark in the name of a record, with the hyphen before it; empty for a record without endpoints."""
-    found = _MARK.search(name)
-    return found[0] if found else ""
 
 
 def _mark(endpoints: Mapping[str, Endpoint]) -> str:

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
+from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.discovery import REJECTED, has_called_exec
 from monitel.blackbox.folder import FolderError, automatic_roots
+from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, sweep
-from monitel_otlp.config.run_folder import is_running
-from monitel_otlp.discovery import REJECTED, has_called_exec
-from monitel_otlp.export.death import Deaths, death_of
+from monitel.console.summary.box_report import report_death
+from monitel.run_folder import is_running
 from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
-from monitel_otlp.record import read_record
-from monitel_otlp.summary.box_report import report_death
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
     from pathlib import Path
 
+    from monitel.blackbox.death import Death
     from monitel.blackbox.forms import PlainCounter
+    from monitel.blackbox.reading import Record
     from monitel.os_threads import Event
-    from monitel_otlp.export.death import Death
-    from monitel_otlp.record import Record
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.discovery import is_box, process_of
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
+from monitel.blackbox.reading import files_of
 from monitel.blackbox.record import HEAD
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
-from monitel_otlp.discovery import is_box, process_of
-from monitel_otlp.record import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel import before_flush, registry
+from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.crashes import CrashStacks
-from monitel.blackbox.record import READING
+from monitel.blackbox.discovery import REJECTED
+from monitel.blackbox.record import READING, SIGNALS
 from monitel.blackbox.silent import give_way
+from monitel.console.values.latest import latest
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
+from monitel.run_folder import VARIABLE as RUN_FOLDER
+from monitel.worker import Pace, yield_gil
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
-from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
-from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
-from monitel_otlp.export.account import Account
 from monitel_otlp.export.application import ApplicationThread, Job
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.record_requests import JOURNALS_OF, outboxes
@@ -36,15 +38,13 @@ from monitel_otlp.export.sender import Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.attributes import add_attributes, plain_attributes
-from monitel_otlp.messages.request import LEVELS, SIGNALS, count_records, write_scope
+from monitel_otlp.messages.request import LEVELS, count_records, write_scope
 from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
-from monitel_otlp.threads.worker import Pace, yield_gil
 from monitel_otlp.transport.factory import make_transports
-from monitel_otlp.values.latest import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
+    from monitel.console.values.latest import Latest
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
-    from monitel_otlp.values.latest import Latest
 
 _log = logging.getLogger("monitel.otlp")
 

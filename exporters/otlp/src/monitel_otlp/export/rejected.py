@@ -8,9 +8,9 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.folder import write_at
 from monitel.blackbox.record import FRAME, MASK, load
-from monitel_otlp.discovery import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.journal import CORRUPT
+from monitel.blackbox.record import SIGNALS
 from monitel.os_threads import Event
-from monitel_otlp.discovery import REJECTED
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended_records import damaged_ends, unsettled
 from monitel_otlp.export.record_requests import outboxes_of
 from monitel_otlp.export.sender import Sender
-from monitel_otlp.messages.request import SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import Verdict
 from monitel_otlp.transport.http import TOO_OLD
 

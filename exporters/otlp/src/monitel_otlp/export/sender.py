@@ -10,9 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from monitel.os_threads import Event, Lock
+from monitel.worker import Worker
+from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.export.requests import count, halves, split_after
 from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.threads.worker import Worker
 from monitel_otlp.transport.answer import Answer, Transport, Verdict
 
 if TYPE_CHECKING:
@@ -209,7 +210,9 @@ class Sender:
         self._attempted = attempted
         self._set_aside = set_aside
         self._settled = settled
-        self._worker = Worker(f"monitel-otlp-{self.signal}", self._send_waiting, first=interval, ended=transport.close)
+        self._worker = Worker(
+            f"monitel-otlp-{self.signal}", self._send_waiting, interval, suppress_instrumentation, transport.close
+        )
         self._sending = Lock()  # the thread and the caller at the end of the process must not send together
         self._random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
         self._urgent = False

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-#: The signals, in the order in which they are delivered.
-SIGNALS = ("metrics", "logs", "traces")
-
 REQUESTS: dict[str, type[Any]] = {
     "metrics": ExportMetricsServiceRequest,
     "logs": ExportLogsServiceRequest,

@@ -13,11 +13,11 @@ import monitel
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.recorder import plain_number
 from monitel.training_time import GOODPUT, NAME, goodput
+from monitel.worker import Pace
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
 from monitel_otlp.metrics.wait_readings import WaitReadings
-from monitel_otlp.threads.worker import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

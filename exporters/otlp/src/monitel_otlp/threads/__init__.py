@@ -1,1 +1,0 @@
-"""Background threads: workers, pacing beside the training loop, and calls of application code."""

@@ -1,0 +1,275 @@
+"""The death of a process: facts from its record, its parent and the kernel, and the event ``process.died``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.attributes import escape_surrogates
+from monitel.blackbox.activity import Stage, since_snapshot_ns
+from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.kernel_log import killed_for_memory
+from monitel.blackbox.process import this_process
+from monitel.crash_stacks import read_crash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.blackbox.process import Owner
+    from monitel.blackbox.reading import Record
+
+__all__ = ["NAME", "Death", "Deaths", "End", "death_of", "signal_name"]
+
+_log = logging.getLogger("monitel.otlp")
+
+NAME = "process.died"
+_FATAL = 21
+_CREATION = "creation"  # of the record
+_MOST_STACKS = 32 << 10  # characters; Loki accepts 64 KB of attributes per log record
+_SURVIVED_NS = 5 * 10**9  # a process that lives longer has survived its signal
+_CURRENT = "Current thread"  # the beginning of its stack
+_MOST_ENTRIES = 64  # waits and ranges in the event
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a process, from its parent.
+
+    Attributes:
+        code: The exit code; None if a signal has ended the process, or if the code is unknown.
+        signal: The number of the signal; None if there was none, or if it is unknown.
+        time_ns: Time of the end, Unix ns; 0 if it is unknown.
+        out_of_memory: The kernel has killed the process because the memory of its cgroup or machine was exhausted.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    time_ns: int = 0
+    out_of_memory: bool = False
+
+
+class Deaths:
+    """The ends of processes of this machine that their parent has observed.
+
+    Process ids are those of the process id namespace of this process.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, str], End] = {}
+        self._viewer = this_process()
+
+    def add(self, pid: int, end: End, start: str = "") -> None:
+        """Add the end of a process; ``start`` is its start time in ticks since the boot, empty if it is unknown."""
+        self._ends[str(pid), start] = end
+
+    def of(self, owner: Owner) -> End | None:
+        """Return the end of a process; None if nobody has observed it."""
+        if (owner.boot, owner.namespace) != (self._viewer.boot, self._viewer.namespace):
+            return None
+        return self._ends.get((owner.pid, owner.start)) or self._ends.get((owner.pid, ""))
+
+    def cause(self, owner: Owner) -> tuple[str, int] | None:
+        """Return how a process ended, in words, and when, Unix ns; None if nobody has observed it."""
+        end = self.of(owner)
+        return (Death(owner, end).how, end.time_ns) if end is not None and end.time_ns else None
+
+
+class SignOfLife(NamedTuple):
+    """A time, Unix ns, at which a process is known to have lived, and its source, e.g. ``"heartbeat"``."""
+
+    time_ns: int
+    source: str
+
+
+_NEVER = SignOfLife(0, "")
+
+
+@dataclass(frozen=True)
+class Death:
+    """Everything known about the death of one process. All durations are seconds at the time of death.
+
+    Attributes:
+        owner: The process.
+        end: The end, from its parent or from the crash handler; None if it is unknown.
+        last_seen: The last sign of life.
+        step: The last training step; None if there was none.
+        step_age: Seconds since the step was set; None if it is unknown.
+        activity: The activity of the training thread; empty if it is unknown.
+        activity_age: Seconds since the activity began; None if it is unknown.
+        stage: Stage of a step that the training thread was in; None if it is unknown.
+        waits: Waits in flight: key and seconds.
+        ranges: Open ranges, outermost first: name and seconds.
+        stacks: Stacks of the threads at a crash, else that of the main thread in the last second; empty without any.
+        exception: Type, message and place of the last exception that was not caught; None without one.
+        waits_left_out: Number of waits that the record does not name.
+    """
+
+    owner: Owner
+    end: End | None
+    last_seen: SignOfLife = _NEVER
+    step: int | None = None
+    step_age: float | None = None
+    activity: str = ""
+    activity_age: float | None = None
+    stage: Stage | None = None
+    waits: tuple[tuple[str, float], ...] = ()
+    ranges: tuple[tuple[str, float], ...] = ()
+    stacks: str = ""
+    exception: tuple[str, str, str] | None = None
+    waits_left_out: int = 0
+
+    @property
+    def time_ns(self) -> int:
+        """Time of the death, Unix ns: the last sign of life, if nobody has observed the end."""
+        return max(0 if self.end is None else self.end.time_ns, self.last_seen.time_ns)
+
+    @property
+    def how(self) -> str:
+        """The cause in words, e.g. ``"killed by SIGKILL"``."""
+        end = self.end
+        if end is None or (end.signal is None and end.code is None):
+            return "ended without a shutdown"
+        if end.signal is None:
+            return f"ended with exit code {end.code} without a shutdown"
+        memory = ", because the memory was exhausted" if end.out_of_memory else ""
+        return f"killed by {signal_name(end.signal)}{memory}"
+
+    def __str__(self) -> str:
+        age = "" if self.step_age is None else f", {self.step_age:.1f} s after it was set"
+        at = "" if self.step is None else f" at step {self.step:,}{age}"
+        return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
+
+    def event(self) -> LogRecord:
+        """Return the event."""
+        known: dict[str, Any] = {
+            "message": str(self),
+            "process.pid": int(self.owner.pid),
+            **self._exit(),
+            "training.step": self.step,
+            "training.step.age": self.step_age,
+            "training.activity": self.activity or None,
+            "training.activity.duration": self.activity_age,
+        }
+        if self.stage is not None:
+            known["training.stage"] = self.stage.name
+            known["training.stage.age"], known["training.stage.waits"] = self.stage.age_ns / 1e9, self.stage.waits
+        for noun, found in (("wait.key", self.waits), ("range.name", self.ranges)):
+            if found:
+                names, seconds = zip(*found[:_MOST_ENTRIES], strict=True)
+                known[f"{noun}s"] = [escape_surrogates(name) for name in names]
+                known[f"{noun.partition('.')[0]}.durations"] = list(seconds)
+        known["code.stacktrace"] = _shortened(self.stacks) or None
+        known["exception.type"], known["exception.message"], place = self.exception or (None, None, "")
+        file, _, line = place.rpartition(":")
+        known["code.file.path"], known["code.line.number"] = file or None, int(line) if line.isdecimal() else None
+        known["monitel.box.missing.waits"] = self.waits_left_out or None
+        attributes = {
+            key: escape_surrogates(value) if isinstance(value, str) else value
+            for key, value in known.items()
+            if value is not None
+        }
+        return LogRecord(self.time_ns, time.time_ns(), _FATAL, NAME, None, attributes)
+
+    def _exit(self) -> dict[str, Any]:
+        end = self.end or End()
+        reason = "code" if end.code is not None else "unknown" if end.signal is None else "signal"
+        observed = end.time_ns >= self.last_seen.time_ns and end.time_ns > 0
+        moment = datetime.fromtimestamp(self.time_ns // 1_000_000 / 1000, timezone.utc)
+        return {
+            "process.exit.code": end.code,
+            "process.exit.signal": None if end.signal is None else signal_name(end.signal),
+            "process.exit.reason": "out_of_memory" if end.out_of_memory else reason,
+            "process.exit.time": moment.isoformat(timespec="milliseconds") if self.time_ns else None,
+            "process.exit.time.source": ("parent" if observed else self.last_seen.source) or None,
+        }
+
+
+def death_of(record: Record, deaths: Deaths) -> Death:
+    """Return the death of a process, from its record and from the ends that its parent has observed. Never raises."""
+    try:
+        death = _described(record, deaths)
+        death.event()
+    except Exception:  # the values are of another version of monitel
+        _log.debug("the description of a death cannot be read", exc_info=True)
+        return Death(record.owner, deaths.of(record.owner), stacks=record.stacks)
+    return death
+
+
+def _described(record: Record, deaths: Deaths) -> Death:
+    page, doing, now_ns = record.page, record.doing, time.time_ns()
+    last_seen = max(sign for sign in _signs(record) if sign.time_ns <= now_ns or sign.source == _CREATION)
+    last_seen = last_seen._replace(time_ns=min(last_seen.time_ns, now_ns))
+    end, crash = deaths.of(record.owner), read_crash(record.stacks)
+    survived = crash is not None and last_seen.time_ns - crash.time_ns > _SURVIVED_NS
+    if crash is not None and not survived and (end is None or end.signal is end.code is None):
+        end = replace(end or End(), signal=crash.signal)
+    perhaps = end is None or (end.code is None and end.signal in {None, signal.SIGKILL})
+    if perhaps and killed_for_memory(record.owner):
+        end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
+    time_ns = max(last_seen.time_ns, 0 if end is None else end.time_ns)
+
+    def age(monotonic_ns: int | None) -> float | None:
+        began_ns = None if monotonic_ns is None else page.unix_ns(monotonic_ns)
+        return None if began_ns is None else max(0, time_ns - began_ns) / 1e9
+
+    step_age = age(page.step_ns)
+    since = since_snapshot_ns(time_ns, record.snapshot_ns, None) / 1e9
+    since_ns = since_snapshot_ns(time_ns, record.snapshot_ns, None if step_age is None else round(step_age * 1e9))
+    waits = [(key, seconds + since) for key, _, seconds in doing.get("waits", ())]
+    if page.heartbeat_ns is not None:  # the page is newer than the snapshot
+        waits = [(wait.key, age(wait.start_ns) or 0.0) for wait in page.waits]
+    activity, seconds = doing.get("activity") or ("", None)
+    return Death(
+        record.owner,
+        end,
+        last_seen,
+        doing.get("step") if page.step is None else page.step,
+        step_age,
+        activity,
+        None if seconds is None else seconds + since_ns / 1e9,
+        Stage.of(doing, since_ns),
+        tuple(sorted(waits, key=lambda wait: -wait[1])),
+        tuple((name, seconds + since) for name, seconds in doing.get("ranges", ())),
+        record.stack if survived or not record.stacks else record.stacks,
+        record.exception,
+        page.waits_left_out,
+    )
+
+
+def _signs(record: Record) -> Iterator[SignOfLife]:
+    """Yield the signs of life in a record. There is always one."""
+    page = record.page
+    yield SignOfLife(record.created_ns, _CREATION)
+    if record.snapshot is not None:
+        yield SignOfLife(record.time_ns, "heartbeat")
+    if page.heartbeat_unix_ns is not None:
+        yield SignOfLife(page.heartbeat_unix_ns, "heartbeat")
+    if (crash := read_crash(record.stacks)) is not None:
+        yield SignOfLife(crash.time_ns, "crash")
+    for moment_ns, source in ((page.step_ns, "step"), *((wait.start_ns, "wait") for wait in page.waits)):
+        if moment_ns is not None and (unix_ns := page.unix_ns(moment_ns)) is not None:
+            yield SignOfLife(unix_ns, source)
+    yield from (SignOfLife(event.observed_ns, "event") for event in record.events)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as ``"SIGKILL"``; for one without a name its number."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of stacks, and those of the thread that received the signal, which may come last."""
+    if len(text) <= _MOST_STACKS:
+        return text
+    current = max(0, text.find(_CURRENT))
+    least = min(current, _MOST_STACKS // 2)
+    end = text[current : current + _MOST_STACKS - least] if current > least else ""
+    begin = text[: _MOST_STACKS - len(end)]
+    return f"{begin}\n... ({len(text) - len(begin) - len(end):,} more characters)\n{end}".rstrip("\n")

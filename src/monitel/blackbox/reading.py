@@ -1,0 +1,303 @@
+"""The record of a process in its box and its spool folder, as the views read it. Nothing is changed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.blackbox.box import ENDED, PAGE, POSITION, TOTALS, VERSION
+from monitel.blackbox.crashes import STACKS
+from monitel.blackbox.forms import Definition, LogRecord
+from monitel.blackbox.names import read_names
+from monitel.blackbox.process import Owner
+from monitel.blackbox.record import EVENT, HEAD, JOURNALS, SIGNALS, WINDOW, Item, first_of, load, scan
+from monitel.blackbox.recovery import read_snapshot
+from monitel.blackbox.slots import read_slots
+from monitel.context_page import PAGE_BYTES, Context, read_page
+from monitel.window_bytes import OpenWindow, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monitel.blackbox.folder import Folder
+    from monitel.blackbox.forms import PlainCounter
+    from monitel.blackbox.recovery import Snapshot
+
+_LARGEST_STACKS = 256 << 10  # bytes
+
+
+class RecordError(Exception):
+    """Raised for a record that cannot be read. The message gives the reason."""
+
+
+class Window(NamedTuple):
+    """A window that is not in the totals of the snapshot.
+
+    Attributes:
+        number: The number of its definition.
+        series: The definition.
+        window: Its numbers.
+        item: The number of its item in the journal; 0 for an open window.
+    """
+
+    number: int
+    series: Definition
+    window: OpenWindow
+    item: int
+
+
+@dataclass
+class Record:
+    """The record of a process that runs or has ended.
+
+    Attributes:
+        path: The box; without one the spool folder.
+        names: The definitions; number 0 describes the process.
+        snapshot: The newest snapshot; None without one.
+        page: The page; empty without one.
+        items: Of each journal the items that are not settled, and those after the snapshot, oldest first.
+        settled: Of each journal the number of the last item that is settled.
+        totals: Number of an item, and the totals of series up to it, as the exporter has stored them.
+        ended: Nothing is added to the record any more.
+        stacks: What the crash handler has written; empty without a crash.
+        problems: Parts that could not be read, in words.
+    """
+
+    path: Path
+    names: Sequence[Any]
+    snapshot: Snapshot | None = None
+    page: Context = Context()  # noqa: RUF009  it is frozen
+    items: dict[str, list[Item]] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    totals: tuple[int, Any] = (0, None)
+    ended: bool = False
+    stacks: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that describe the process."""
+        return self.names[0]  # type: ignore[no-any-return]
+
+    @cached_property
+    def owner(self) -> Owner:
+        """The process."""
+        return Owner.of(self.identity)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the resource."""
+        return self.identity.get("attributes") or {}
+
+    @property
+    def created_ns(self) -> int:
+        """The begin of the record, Unix ns."""
+        return int(self.identity["created_ns"])
+
+    @property
+    def run(self) -> str:
+        """The folder of the ``monitel run`` that has started the process; empty without one."""
+        return str(self.identity.get("run") or "")
+
+    @property
+    def spool(self) -> Path | None:
+        """The spool folder of the process, which may not exist; None without one."""
+        root = self.identity.get("spool")
+        return Path(root, self.identity["name"]) if root else None
+
+    @property
+    def time_ns(self) -> int:
+        """The time of the snapshot, Unix ns; without one that of the begin."""
+        return self.created_ns if self.snapshot is None else self.snapshot.time_ns
+
+    @property
+    def snapshot_ns(self) -> int | None:
+        """The time of the snapshot, Unix ns; None without one."""
+        return None if self.snapshot is None else self.snapshot.time_ns
+
+    @property
+    def doing(self) -> dict[str, Any]:
+        """The activity of the process; see :func:`monitel.blackbox.activity.describe`."""
+        return self._value("doing") or {}
+
+    @property
+    def counters(self) -> list[PlainCounter]:
+        """The counters."""
+        return self._value("counters") or []
+
+    @property
+    def reported(self) -> list[tuple[Definition, int, float, int, float]]:
+        """Count, sum, windows, and sum of the largest samples, of the series in the summary of a run."""
+        return [(self.definition(number), *total) for number, *total in self._value("totals") or ()]
+
+    @property
+    def last_event(self) -> LogRecord | None:
+        """The last event other than logged numbers, of a process that runs; None before."""
+        found = self._value("event")
+        return LogRecord(*load(found)) if found else None
+
+    @property
+    def numbers(self) -> list[tuple[Definition, int, float]]:
+        """Time, Unix ns, and value of the last number of each series of ``monitel.log()``."""
+        return [(self.definition(number), *last) for number, *last in self._value("numbers") or ()]
+
+    @property
+    def stack(self) -> str:
+        """The stack of the main thread at the snapshot, in the form of faulthandler; empty without one."""
+        frames = [re.fullmatch(r"(.*):(\d+|None) (\S+)", each) for each in self._value("stack") or ()]
+        lines = [f'  File "{found[1]}", line {found[2]} in {found[3]}' for found in frames if found]
+        return "\n".join(["Main thread in the last second (most recent call first):", *lines, ""]) if lines else ""
+
+    @property
+    def exception(self) -> tuple[str, str, str] | None:
+        """Type, message and place of the last exception that was not caught; None without one."""
+        return self._value("exception")  # type: ignore[no-any-return]
+
+    def _value(self, name: str) -> Any:
+        return None if self.snapshot is None else self.snapshot.values.get(name)
+
+    def definition(self, number: int) -> Definition:
+        """Return a series by its number."""
+        return Definition(*self.names[number])
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """The windows that are not in the totals of the snapshot: closed since then, or open, in this order."""
+        position = 1 if self.snapshot is None else self.snapshot.position
+        found = []
+        for item in self.items.get("metrics", ()):
+            if item.kind == WINDOW and item.number >= position:
+                number, content = item.value
+                found += [Window(number, self.definition(number), each, item.number) for each in decode(content)]
+        if self.snapshot is not None:
+            keys = {each.window[:2] for each in found}
+            opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
+            known = [(each, one) for each, one in opened if each >= 0 and one[:2] not in keys]  # -1: not defined
+            found += [Window(each, self.definition(each), one, 0) for each, one in known]
+        return found
+
+    @property
+    def open_windows(self) -> list[Window]:
+        """The windows that are open, as far as the record shows it."""
+        return [each for each in self.windows if not each.item]
+
+    def unsettled(self, journal: str) -> list[Item]:
+        """Return the items of a journal that no backend has acknowledged, oldest first."""
+        last = self.settled.get(journal, 0)
+        found = [each for each in self.items.get(journal, ()) if each.last > last]
+        if found and found[0].number <= last:
+            found[0] = found[0].split(last + 1 - found[0].number)[1]
+        return found
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The journals that nobody reads."""
+        return frozenset(self.identity.get("off", ()))
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """The number of items of each signal that no backend has acknowledged, without open windows."""
+        signals = [each for each in SIGNALS if each not in self.off]
+        return {signal: sum(item.items for item in self.unsettled(signal)) for signal in signals}
+
+    @property
+    def events(self) -> list[LogRecord]:
+        """The events that no backend has acknowledged, oldest first."""
+        return [LogRecord(*item.value) for item in self.unsettled("logs") if item.kind == EVENT]
+
+
+def read_record(folder: Folder, disk: Folder | None = None, journals: Sequence[str] = JOURNALS) -> Record:
+    """Read a record, whether its process has ended or runs.
+
+    Args:
+        folder: The box; without one the spool folder.
+        disk: The spool folder of the same process, if it has both.
+        journals: The journals that are read.
+
+    Raises:
+        RecordError: Its values are not those of a record, or it is of a newer version.
+        OSError: A file cannot be read.
+    """
+    folders = [folder] if disk is None else [folder, disk]
+    with _checked():
+        snapshot = read_snapshot(folder)
+        totals = max((read_slots(each, TOTALS)[1] or (0, None) for each in folders), key=lambda each: int(each[0]))[:2]
+        settled = {"metrics": int(totals[0])}
+        for each in folders:
+            for name, number in (read_slots(each, POSITION)[1] or {}).items():
+                settled[name] = max(number, settled.get(name, 0))
+        position = 1 if snapshot is None else snapshot.position
+        after = {**settled, "metrics": min(totals[0], position - 1)}
+        items = {name: [*_items(folders, name, after.get(name, 0))] for name in journals}
+        names = names_of(*folders)  # after the items, which refer to them
+        found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals, folder.has(ENDED))
+        found.stacks = text_of(folder, STACKS)
+        _ = found.owner, found.created_ns, found.windows
+        return found
+
+
+def read_head(folder: Folder) -> Record:
+    """Read only what describes the process; the errors are the same."""
+    with _checked():
+        found = Record(folder.path, names_of(folder))
+        _ = found.owner, found.created_ns
+        return found
+
+
+@contextmanager
+def _checked() -> Iterator[None]:
+    try:
+        yield
+    except (RecordError, OSError):
+        raise
+    except Exception as error:  # its checksums are right, and its values are not
+        raise RecordError(f"its values are not those of a black box: {error!r}") from error
+
+
+def names_of(*folders: Folder) -> list[Any]:
+    """Return the definitions of a process; the errors are the same."""
+    names, _ = read_names(*folders)
+    if not names:
+        raise RecordError("names is damaged: it does not describe the process")
+    if (version := names[0]["version"]) != VERSION:
+        raise RecordError(f"expected version {VERSION} of the layout, got {version!r}: use another version of monitel")
+    return names
+
+
+def page_of(folder: Folder) -> Context:
+    """Return the page of a box; an empty one if it has none."""
+    with suppress(OSError):
+        return read_page(folder.read(PAGE, PAGE_BYTES))
+    return Context()
+
+
+def text_of(folder: Folder, name: str) -> str:
+    """Return the content of a file of stacks; empty if there is none."""
+    with suppress(OSError):
+        return folder.read(name, _LARGEST_STACKS).decode("utf-8", "replace")
+    return ""
+
+
+def files_of(folder: Folder, journal: str) -> list[str]:
+    """Return the names of the files of a journal."""
+    ends = "log|end" if folder.has(ENDED) else "log"
+    return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
+
+
+def _items(folders: Sequence[Folder], journal: str, after: int) -> Iterator[Item]:
+    files = []
+    for folder in folders:
+        for name in files_of(folder, journal):
+            with suppress(FileNotFoundError):  # a running process has removed it
+                content = folder.read(name)
+                files.append((first_of(content), content))
+    for first, content in sorted(files, key=lambda file: file[0]):
+        for part in scan(content, HEAD.size, len(content), first) if first else ():
+            item = Item(part.number, part.items, part.kind, None)
+            if item.last > after:
+                after = item.last
+                yield item._replace(value=load(content[part.begin : part.end]))

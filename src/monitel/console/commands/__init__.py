@@ -1,0 +1,1 @@
+"""The commands: each module adds one to the parser, and prints what it says."""

@@ -1,0 +1,100 @@
+"""``autopsy``: what processes of this machine were doing when they died, or are doing now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.discovery import check_platform
+from monitel.console.arguments import target
+from monitel.console.autopsy.as_json import report_as_json
+from monitel.console.autopsy.comparison import compare
+from monitel.console.autopsy.findings import State
+from monitel.console.autopsy.lines import wrapped
+from monitel.console.autopsy.report import process_lines
+from monitel.console.autopsy.sentences import compared
+from monitel.console.autopsy.targets import find_processes
+from monitel.console.commands.output import show, warn
+from monitel.console.ledger.screen import Screen
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from monitel.console.autopsy.findings import Findings
+
+_ADVICE = "to deliver the telemetry of dead processes: monitel replay"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "autopsy",
+        help="show what processes of this machine were doing when they died, or are doing now",
+        description="Show, for each process with a black box, how it died, its last step, waits in progress, open "
+        "windows, the last events, and the stacks of its threads. For a process that runs: the same, now. Nothing is "
+        "collected or delivered.",
+    )
+    command.add_argument(
+        "target",
+        nargs="?",
+        type=target,
+        metavar="DIR|PID",
+        help="a process id; or a black box, a folder that holds black boxes, or a folder that holds spools. "
+        "Default: all black boxes of this user on this machine",
+    )
+    command.add_argument("--all", action="store_true", help="all windows, counters, waits, ranges, events and threads")
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    check_platform()
+    return show_autopsy(arguments.target, complete=arguments.all, as_json=arguments.json)
+
+
+def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = False) -> int:
+    """Print what processes were doing.
+
+    Args:
+        target: A process id, or a path; None for all boxes of this user.
+        complete: List everything in the text.
+        as_json: Print JSON.
+
+    Returns:
+        The exit status: 0.
+
+    Raises:
+        FolderError: There is no such process or folder, or nothing is in it.
+    """
+    problems: list[str] = []
+    processes = find_processes(target, problems)
+    now_ns = time.time_ns()
+    comparisons = compare(processes)
+    if as_json:
+        show(report_as_json(processes, comparisons, problems, now_ns))
+        return 0
+    screen = Screen.of(sys.stdout)
+    for problem in problems:
+        warn(problem)
+    if problems and not processes:
+        return 0
+    summary = wrapped(_summary(processes), screen.width)
+    sections = [[*summary, *(line for each in comparisons for line in compared(each, screen))]]
+    sections += [[*process_lines(each, screen, now_ns, complete=complete)] for each in processes]
+    if any(each.state is State.DEAD and each.collected_in is None for each in processes):
+        sections.append([*wrapped(_ADVICE, screen.width)])
+    show("\n\n".join("\n".join(lines) for lines in sections))
+    return 0
+
+
+def _summary(processes: Sequence[Findings]) -> str:
+    if not processes:
+        found = "no black boxes of this user on this machine, of running or dead processes"
+        return f"{found}; monitel run -- COMMAND records a job"
+    numbers = {
+        state: sum(each.state is state for each in processes) for state in (State.DEAD, State.SILENT, State.ALIVE)
+    }
+    counted = ", ".join(f"{number:,} {state.value}" for state, number in numbers.items() if number)
+    return f"{len(processes):,} process{'' if len(processes) == 1 else 'es'}: {counted}"

@@ -1,0 +1,83 @@
+"""``compare``: the numbers of several runs, side by side."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.discovery import check_platform
+from monitel.blackbox.folder import FolderError
+from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.console.arguments import folder
+from monitel.console.commands.output import show, warn
+from monitel.console.compare.as_json import comparison_as_json
+from monitel.console.compare.table import comparison_lines, full_width
+from monitel.console.compare.targets import Places, find_run
+from monitel.console.ledger.screen import Screen
+from monitel.variables import read_variables
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+_MOST = 16  # runs
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "compare",
+        help="show the numbers of several runs side by side",
+        description="Show outcome, time, steps, goodput, the last values and the configuration that differs of several "
+        "runs, each in a column, with differences from the first one in percent. Nothing is changed.",
+    )
+    command.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a training.run.id, or the start of a run without one; a folder with the spool, the spools or the black "
+        "box of one run; or a process id. 2 to 16 runs",
+    )
+    command.add_argument(
+        "--spool-dir",
+        type=folder,
+        metavar="DIR",
+        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
+    )
+    command.add_argument("--all", action="store_true", help="all values")
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if len(arguments.runs) < 2:  # noqa: PLR2004  one has nothing to be compared with
+        raise ValueError("expected at least two runs to compare, got one; monitel ledger RUN shows the time of one run")
+    if len(arguments.runs) > _MOST:
+        raise ValueError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
+    if not all(arguments.runs):
+        raise ValueError("expected the names of runs, got an empty one")
+    problems: list[str] = []
+    check_platform()
+    folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
+    given = arguments.spool_dir or folders.get("spool_dir")
+    places = Places([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
+    try:
+        runs = [find_run(each, places, problems) for each in arguments.runs]
+    except FolderError:
+        _print_problems(problems)  # which may be why a run is not found
+        raise
+    problems = list(dict.fromkeys(problems))
+    if arguments.json:
+        show(comparison_as_json(runs, problems, time.time_ns()))
+        return 0
+    _print_problems(problems)
+    screen = full_width(Screen.of(sys.stdout), sys.stdout)
+    show("\n".join(comparison_lines(runs, screen, complete=arguments.all)))
+    return 0
+
+
+def _print_problems(problems: Iterable[str]) -> None:
+    for problem in dict.fromkeys(problems):
+        warn(problem)

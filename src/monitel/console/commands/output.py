@@ -1,0 +1,104 @@
+"""Output of the commands: every line goes through :func:`show` or :func:`warn`, which escape control characters.
+
+A text from outside, such as a name in a black box or an error with a path, could otherwise control the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from monitel.console.ledger.screen import Screen
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_COLOUR = re.compile(r"(\x1b\[\d{1,2}m)")  # as Screen.paint() makes it
+
+
+class OutputError(Exception):
+    """Raised if stdout cannot be written. The message contains the reason."""
+
+
+def show(text: str, *, flush: bool = False) -> None:
+    """Print lines to stdout.
+
+    Args:
+        text: The lines.
+        flush: Write them at once.
+
+    Raises:
+        BrokenPipeError: Nobody reads stdout any more.
+        OutputError: It cannot be written.
+    """
+    stream = sys.stdout
+    check_stdout()
+    try:
+        stream.write(f"{_safe(text, stream)}\n")
+        if flush:
+            stream.flush()
+    except OSError as error:
+        raise _failure(error) from None
+
+
+def finish() -> None:
+    """Write everything that was shown.
+
+    Raises:
+        BrokenPipeError: Nobody reads stdout any more.
+        OutputError: It cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise _failure(error) from None
+
+
+def check_stdout() -> None:
+    """Check that there is a stdout.
+
+    Raises:
+        OutputError: It was closed before the start.
+    """
+    if sys.stdout is None:
+        raise OutputError("stdout is closed: the output of this command needs it")
+
+
+def warn(message: object, program: str = "monitel") -> None:
+    """Print a problem to stderr, if that can be written.
+
+    Args:
+        message: The message, or the error.
+        program: The name before it; empty for none.
+    """
+    stream = sys.stderr
+    if stream is not None:
+        text = _safe(str(message), stream)
+        try:
+            stream.write(f"{program}: {text}\n" if program else f"{text}\n")
+            stream.flush()
+        except (OSError, ValueError):  # it is closed, or full: there is no place for the message
+            return
+
+
+def _failure(error: OSError) -> Exception:
+    return error if isinstance(error, BrokenPipeError) else OutputError(f"stdout cannot be written: {error.strerror}")
+
+
+def _safe(text: str, stream: TextIO) -> str:
+    """Return lines without control characters, except the colours of a terminal that has them."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    screen = Screen.of(stream)
+    if not screen.encoding:  # text in memory
+        screen = replace(screen, encoding="utf-8")
+
+    def line(content: str) -> str:
+        if not screen.colours:
+            return screen.escaped(content)
+        parts = _COLOUR.split(content)
+        return "".join(part if place % 2 else screen.escaped(part) for place, part in enumerate(parts))
+
+    return "\n".join(map(line, text.split("\n")))

@@ -1,0 +1,96 @@
+"""The command ``monitel``: run a training job, watch it, examine killed processes, and more.
+
+Other distributions add commands by the entry points ``monitel.commands``: functions that add a command to the parser.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.folder import FolderError
+from monitel.console.arguments import Parser
+from monitel.console.commands.output import OutputError, check_stdout, finish, warn
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    Add = Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], object]
+
+_CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
+#: The module of each command, with a function ``add()``. ``run`` is apart: it starts its command at once.
+_MODULES = {name: f"monitel.console.commands.{name}" for name in ("top", "autopsy", "ledger", "compare")}
+_DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command, and return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["run"]:
+        return _run(arguments[1:])
+    parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in _commands(arguments[0] if arguments else ""):
+        add(commands)
+    parsed = parser.parse_args(arguments)
+    try:
+        check_stdout()
+        status: int = parsed.run(parsed)
+        finish()
+    except BrokenPipeError:  # `cat DIR | head`
+        _discard_output()
+        return 0
+    except (OutputError, FolderError, ValueError, OSError) as error:
+        warn(error)
+        if isinstance(error, OutputError):
+            _discard_output()
+        return 1
+    except KeyboardInterrupt:
+        warn(parsed.interrupted)
+        return _CTRL_C
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    if not (hasattr(os, "fork") and hasattr(signal, "sigtimedwait")):
+        warn(
+            "run needs fork() and sigtimedwait(), which this platform does not have. The command was not started: "
+            "start it without monitel run, and call monitel_otlp.configure() in the script"
+        )
+        return 1
+    from monitel.console.run.command import run  # late: the other commands do not need it
+
+    return run(arguments)
+
+
+def _program() -> str:
+    return "python -m monitel" if sys.argv[0].endswith("__main__.py") else "monitel"
+
+
+def _commands(name: str) -> Iterator[Add]:
+    """Yield the functions that add the command with a name; of all commands if there is none, for the help."""
+    if name in _MODULES:
+        yield import_module(_MODULES[name]).add
+        return
+    found = entry_points(group="monitel.commands")
+    if name not in found.names:
+        yield import_module("monitel.console.run.arguments").add
+        for module in _MODULES.values():
+            yield import_module(module).add
+    for each in found:
+        if name not in found.names or name == each.name:
+            try:
+                yield each.load()
+            except Exception as error:
+                warn(f"the command {each.name!r} of {each.value!r:.200} cannot be loaded: {error!r:.300}")
+
+
+def _discard_output() -> None:
+    """Write what is left to nowhere: Python flushes stdout at exit, which would fail."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,91 @@
+"""The table as lines of text, for ``--once``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from monitel.console.autopsy.lines import wrapped
+from monitel.console.ledger.screen import columns_of, given_columns
+from monitel.console.table.columns import GAP, fitting, matches, sorted_ranks
+from monitel.console.table.headings import heading, remark, summary
+from monitel.console.top.rank import RankState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.console.ledger.screen import Screen
+    from monitel.console.table.columns import Column
+    from monitel.console.top.rank import JobRows, Look, Rank
+
+NO_BOXES = (
+    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
+)
+_WIDE, _LEAST = 160, 20  # columns of the terminal
+_COLOURS = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red", RankState.ENDED: ""}
+
+
+def width_of(stream: TextIO | None) -> int:
+    """Return the columns of the terminal that lines of a table may have; without a terminal 160. Variable: COLUMNS."""
+    if given := given_columns():
+        return max(given, _LEAST)
+    try:
+        terminal = stream is not None and stream.isatty()
+        columns = os.get_terminal_size(stream.fileno()).columns if terminal and stream is not None else 0
+    except (OSError, ValueError):  # closed, or not a file
+        columns = 0
+    return max(columns - 1, _LEAST) if columns else _WIDE  # some terminals wrap a full line
+
+
+def table_lines(
+    look: Look, screen: Screen, width: int, *, sort: str = "rank", descending: bool = False, filter_text: str = ""
+) -> Iterator[str]:
+    """Yield the summary, and for each job its names, its verdict and its rows.
+
+    Args:
+        look: The rows.
+        screen: The stream that the lines are printed to.
+        width: Columns of the terminal that a line may have.
+        sort: The name of the column by which the rows of each job are sorted.
+        descending: The largest value comes first.
+        filter_text: Only rows that match it are shown, and jobs with such rows; empty for all.
+    """
+    if not look.jobs:
+        yield from wrapped(NO_BOXES, width)
+        return
+    yield from wrapped(summary(look), width)
+    jobs = [(job, [rank for rank in job.ranks if not filter_text or matches(rank, filter_text)]) for job in look.jobs]
+    columns = fitting(width, _value_name(look, screen), look.ranks)
+    for job, ranks in jobs:
+        if ranks:
+            yield ""
+            yield from _job(job, sorted_ranks(ranks, sort, descending), columns, screen, width, look.time_ns)
+    if not any(ranks for _, ranks in jobs):
+        yield from ("", *wrapped(f"no row contains '{screen.printable(filter_text)}'", width))
+
+
+def _job(  # noqa: PLR0917  the parts of one section
+    job: JobRows, ranks: list[Rank], columns: list[tuple[Column, int]], screen: Screen, width: int, now_ns: int
+) -> Iterator[str]:
+    yield from wrapped(heading(job, screen), width)
+    yield from wrapped(screen.printable(job.verdict.text), width)
+    yield _line([column.cell(column.title, size) for column, size in columns])
+    for rank in ranks:
+        cells = []
+        for column, size in columns:
+            cell = column.cell(column.text(rank, screen, now_ns), size)
+            cells.append(screen.paint(cell, _COLOURS[rank.state]) if column.name == "state" else cell)
+        yield _line(cells)
+        if more := remark(rank, screen, now_ns):
+            yield from (f"  {line}" for line in wrapped(more, width - 2))
+
+
+def _line(cells: list[str]) -> str:
+    return (" " * GAP).join(cells).rstrip()
+
+
+def _value_name(look: Look, screen: Screen) -> str:
+    """Return the printable name of the shown number, if it is the same in all rows; otherwise an empty one."""
+    names = {rank.value_name for rank in look.ranks if rank.value_name}
+    name = screen.printable(names.pop()) if len(names) == 1 else ""
+    return name if columns_of(name) <= columns_of(name.upper()) else ""
