@@ -16,12 +16,12 @@ one word; :mod:`monitel.step_times` has their ranges.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from mmap import mmap
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from monitel.mapped_files import map_file
 from monitel.os_threads import RLock
 from monitel.step_times import COUNTERS, counter_of
 
@@ -105,9 +105,7 @@ def open(descriptor: int, magic: int, step: int | None, set_step: Callable[[int]
     """Open a page: descriptor of a file or -1, magic number, step or None, function that sets the step."""
     global _writer, _window_set_step
     close()
-    # Before Python 3.13 the mapping holds a descriptor, which its end closes.
-    options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and descriptor >= 0 else {}
-    writer = _Writer(mmap(descriptor, PAGE_BYTES, **options))
+    writer = _Writer(mmap(-1, PAGE_BYTES) if descriptor < 0 else map_file(descriptor, PAGE_BYTES))
     writer.step = -1 if step is None else step
     writer.put(STEP, writer.step, 0)
     writer.put(LEFT_OUT, 0, 0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, Part, load, scan
-from monitel.blackbox.room import map_file
+from monitel.mapped_files import map_file
 from monitel.os_threads import RLock
 
 if TYPE_CHECKING:

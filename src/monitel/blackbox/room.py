@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from contextlib import suppress
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitel.os_threads import RLock
-
-if find_spec("mmap") is not None:  # WebAssembly has none, and no folders
-    from mmap import mmap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,36 +96,3 @@ class Room:
     def is_exceeded(self) -> bool:
         """True if something has to be dropped."""
         return self.memory > self._memory_bytes
-
-
-def map_file(descriptor: int, size: int) -> Any:
-    """Return a file as memory. Its space must be reserved: writing to a page without space ends the process."""
-    if sys.version_info >= (3, 13):
-        return mmap(descriptor, size, trackfd=False)
-    number = os.dup(descriptor)  # the lowest free one, which the mapping gets
-    os.close(number)
-    mapping = _Mapping(descriptor, size)
-    with suppress(OSError):
-        if os.path.samestat(os.fstat(number), status := os.fstat(descriptor)):  # no other thread was faster
-            mapping.own = number, status
-    return mapping
-
-
-if find_spec("mmap") is not None and sys.version_info < (3, 13):
-    _kept: list[Any] = []
-
-    class _Mapping(mmap):
-        """A mapping with a descriptor, which it closes when it is freed.
-
-        If the application has closed that descriptor, its number may be that of a file of the application. Such a
-        mapping is never freed.
-        """
-
-        own: tuple[int, Any] = -1, None  # the number of the descriptor, and the status of the file
-
-        def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
-            number, status = self.own
-            with suppress(OSError):
-                if number < 0 or samestat(fstat(number), status):
-                    return
-            keep(self)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import write_at
 from monitel.blackbox.record import MASK, load
-from monitel.blackbox.room import map_file
+from monitel.mapped_files import map_file
 
 if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SLOT = struct.Struct("<4sQII")  # magic, number of the version, length, CRC-32
 _MAGIC = b"mtsl"
 _SIZE = 4096
+_READINGS = 5  # the newest version may be in a slot that is written meanwhile; after a kill it stays torn
 
 
 class SlotFile:
@@ -88,16 +89,22 @@ def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
         OSError: The file is a link, or belongs to another user.
         ValueError: The checksum of the newest version is right, and it is not a value.
     """
-    try:
-        content = folder.read(name)
-    except FileNotFoundError:
-        return 0, None
     newest, best = 0, b""
-    for at in (0, len(content) // 2):
-        if len(content) - at < _SLOT.size:
-            continue
-        magic, number, length, crc = _SLOT.unpack_from(content, at)
-        body = content[at + _SLOT.size : at + _SLOT.size + length]
-        if magic == _MAGIC and number > newest and len(body) == length and zlib.crc32(body, number & MASK) == crc:
-            newest, best = number, body
+    for _ in range(_READINGS):
+        try:
+            content = folder.read(name)
+        except FileNotFoundError:
+            return 0, None
+        is_torn, newest = False, 0
+        for at in (0, len(content) // 2):
+            if len(content) - at < _SLOT.size:
+                continue
+            magic, number, length, crc = _SLOT.unpack_from(content, at)
+            body = content[at + _SLOT.size : at + _SLOT.size + length]
+            is_whole = magic == _MAGIC and len(body) == length and zlib.crc32(body, number & MASK) == crc
+            is_torn = is_torn or (magic == _MAGIC and not is_whole)
+            if is_whole and number > newest:
+                newest, best = number, body
+        if not is_torn:
+            break
     return newest, load(best) if newest else None

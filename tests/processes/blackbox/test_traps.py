@@ -312,13 +312,15 @@ def test_snapshot_never_gets_older(tmp_path: Path) -> None:
 
     thread, folder, previous = Thread(target=write), place.folder(box.name), -1
     thread.start()
-    for _ in range(1000):
-        if (snapshot := read_snapshot(folder)) is not None:
-            assert previous <= snapshot.values["count"][0]
-            assert len({*snapshot.values["count"]}) == 1
-            previous = snapshot.values["count"][0]
-    over.set()
-    thread.join()
+    try:
+        for _ in range(1000):
+            if (snapshot := read_snapshot(folder)) is not None:
+                assert previous <= snapshot.values["count"][0]
+                assert len({*snapshot.values["count"]}) == 1
+                previous = snapshot.values["count"][0]
+    finally:
+        over.set()
+        thread.join()
     assert previous > 0
     assert snapshot is not None
     assert any("test_snapshot_never_gets_older" in frame for frame in snapshot.values["stack"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import gc
 import inspect
 import logging
 import os
@@ -523,6 +524,18 @@ def test_second_call_shuts_the_first_pipeline_down(receiver: Receiver, start: St
     assert [("first", "first"), ("second", "second")] == [
         (each.name, each.resource["service.name"]) for each in receiver.records()
     ]
+
+
+def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path: Path) -> None:
+    """A sweep that configures for each trial does not run out of descriptors."""
+    opened = []
+    for _ in range(4):
+        with monitel_otlp.configure(endpoint=receiver.url, spool_dir=tmp_path):
+            monitel.emit("trial")
+            monitel.log({"loss": 1.0})
+        gc.collect()
+        opened.append(len([*Path("/proc/self/fd").iterdir()]))
+    assert opened[1:] == opened[:-1]
 
 
 def test_sample_counts_in_one_of_two_pipelines(

@@ -511,8 +511,14 @@ class Pipeline:
         )
 
     def _shut_down_at_exit(self) -> None:
-        atexit.register(self.shutdown)
-        finalize(self.shutdown, _BEFORE_QUEUES)
+        found = weakref.WeakMethod(self.shutdown)  # an ended one is not kept, with its descriptors, until the exit
+
+        def shut_down() -> None:
+            if (shutdown := found()) is not None:
+                shutdown()
+
+        atexit.register(shut_down)
+        finalize(shut_down, _BEFORE_QUEUES)
 
     def _before_fork(self) -> None:
         if self._run_ledger is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.scripts import needs_c
 
 import monitel
 from monitel import COUNT, Stat, crash_stacks
@@ -68,6 +69,7 @@ def test_window_is_recorded_once_if_a_signal_handler_raises(
     assert 1 == pipeline.account()["metrics"].recorded
 
 
+@needs_c
 def test_discarded_engine_leaves_no_crash_handler(start: Start) -> None:
     """Its box is gone, to whose file the handler would write."""
     engine = start().engine
