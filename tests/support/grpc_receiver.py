@@ -77,7 +77,8 @@ class GrpcReceiver(Inbox):
         """Refuse new connections, and cancel open calls."""
         assert self._server.stop(None).wait(DEADLINE)
         self._pool.shutdown()
-        assert [] == self.failures
+        if self.failures:
+            raise AssertionError("the receiver failed") from self.failures[0]
 
     def __enter__(self) -> GrpcReceiver:  # noqa: PYI034  typing.Self is 3.11's
         return self

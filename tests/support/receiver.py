@@ -69,7 +69,8 @@ class Receiver(Inbox):
             with suppress(OSError):  # the client may have closed it first
                 connection.shutdown(SHUT_RDWR)
         self._thread.join(DEADLINE)
-        assert [] == self.failures
+        if self.failures:
+            raise AssertionError("the receiver failed") from self.failures[0]
 
     def __enter__(self) -> Receiver:  # noqa: PYI034  typing.Self is 3.11's
         return self

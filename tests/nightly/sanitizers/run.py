@@ -13,7 +13,6 @@ here: ``tests/nightly/leaks`` does that.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -27,7 +26,10 @@ LOG = BUILD / "build.log"
 REPORTS = BUILD / "reports"
 PYTHON = BUILD / "venv" / "bin" / "python"
 COPIED = ("src", "exporters", "tests", "docs", "compose", "pyproject.toml", "README.md", "LICENSE", "CITATION.cff")
-NEEDED = ("pytest", "pytest-xdist", "hypothesis", "numpy", "trustme", "pyyaml", "opentelemetry-distro")
+NEEDED = (
+    *("pytest", "pytest-xdist", "hypothesis", "numpy", "trustme", "pyyaml"),
+    *("opentelemetry-distro", "opentelemetry-instrumentation-system-metrics"),
+)
 SANITIZERS = "-fsanitize=address,undefined"  # not bounds-strict: tuples of CPython end with an array of one
 WARNINGS = "-Wall -Wextra -Wconversion -Werror"
 FLAGS = {
@@ -48,7 +50,6 @@ LEFT_OUT = {
 MARKERS = "not timed and not python_twin"
 #: The system did not give AddressSanitizer memory, or did not take it back: the code under test is not at fault.
 OF_THE_SYSTEM = ("AddressSanitizer failed to allocate", "AddressSanitizer failed to deallocate")
-MOST_FAILED = 10  # tests that fail are executed once more, alone: a sanitizer makes limits of time short
 
 
 def build() -> None:
@@ -63,7 +64,7 @@ def build() -> None:
             shutil.copy2(ROOT / name, TREE / name)
     if not PYTHON.exists():
         subprocess.run([sys.executable, "-m", "venv", str(BUILD / "venv")], check=True, timeout=300)
-    packages = (str(TREE), *(str(TREE / "exporters" / name) for name in ("otel", "otlp[grpc]", "tensorboard")))
+    packages = (f"{TREE}[top]", *(str(TREE / "exporters" / name) for name in ("otel", "otlp[grpc]", "tensorboard")))
     command = [str(PYTHON), "-m", "pip", "install", "--verbose", "--disable-pip-version-check", *NEEDED, *packages]
     with LOG.open("w", encoding="utf-8") as log:
         for _ in range(2):  # registries fail now and then
@@ -123,24 +124,14 @@ def reports() -> list[str]:
     return [each for each in found if not any(text in each for text in OF_THE_SYSTEM)]
 
 
-def failed_tests() -> list[str]:
-    """Return the tests that failed in the last run."""
-    path = TREE / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    return [*json.loads(path.read_text("utf-8"))] if path.exists() else []
-
-
 def main(arguments: list[str]) -> int:
-    """Build, and run the tests. A report of a sanitizer fails the run, and so does a test that fails twice."""
+    """Build, and run the tests. A report of a sanitizer fails the run, too."""
     build()
     options = ["-n", "4", "--dist", "worksteal", "-m", MARKERS]
     options += [f"--ignore={name}" for name in LEFT_OUT]
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
     status, undefined = execute([*options, *(arguments or (each for each in TESTS if (TREE / each).is_dir()))])
-    failed = failed_tests()
-    if status == 1 and not undefined and not reports() and 1 <= len(failed) <= MOST_FAILED:
-        print("\n".join(["once more, alone:", *failed]), flush=True)  # noqa: T201  a command
-        status, undefined = execute(["-n", "1", *failed])
     return 1 if undefined or reports() else status
 
 

@@ -98,7 +98,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
 
 #: Wrong values of variables, and what the warning expects and uses instead.
 WRONG_VARIABLES = {
-    "MONITEL_SPOOL_DIR": (f"{__file__}/below", "the path of a folder, which may be new", "the default"),
+    "MONITEL_SPOOL_DIR": ("/proc/version/below", "the path of a folder, which may be new", "the default"),
     "MONITEL_DISTRIBUTIONS": ("exponential", "percentiles or histogram or both", "the default"),
     "MONITEL_RANKS": ("none", "all or zero", "'all'"),
     "MONITEL_RANK_ATTRIBUTE": ("maybe", "true or false", "False"),
@@ -113,7 +113,7 @@ WRONG_VARIABLES = {
     "MONITEL_RUN_EVENTS": ("no!", "true or false", "True"),
     "MONITEL_SYSTEM": ("cpu", "true or false", "False"),
     "MONITEL_BLACK_BOX": ("x", "true or false", "True"),
-    "MONITEL_BLACK_BOX_DIR": (__file__, "the path of a folder, which may be new", "the default"),
+    "MONITEL_BLACK_BOX_DIR": ("/proc/version", "the path of a folder, which may be new", "the default"),
     "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes of at least 65536", "16777216"),
     "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5000 ms"),
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
