@@ -12,7 +12,7 @@ from monitel.blackbox.activity import Stage
 from monitel.console.autopsy.comparison import compare
 from monitel.console.autopsy.findings import Findings, State
 from monitel.console.autopsy.sentences import compared
-from monitel.console.ledger.screen import Screen
+from monitel.console.text import Screen
 
 
 def sentences(*processes: Findings) -> list[str]:
@@ -38,7 +38,7 @@ def test_rank_that_is_not_in_the_wait_is_late() -> None:
         ({"waits": {"barrier": 40}}, "it waits in barrier for 40 s"),
         ({"state": State.SILENT}, "it is silent; it is in no wait"),
         ({"state": State.DEAD, "death": "killed by SIGSEGV"}, "it has died (killed by SIGSEGV); it was in no wait"),
-        ({"stage": Stage("forward", False, 9 * SECOND)}, "it is in stage forward for 9.0 s"),
+        ({"stage": Stage("forward", False, 9 * SECOND)}, "it is in stage forward for 9 s"),
     ],
 )
 def test_state_of_the_late_rank_is_in_words(changes: dict[str, Any], doing: str) -> None:

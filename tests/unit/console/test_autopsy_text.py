@@ -14,7 +14,7 @@ from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process
 from monitel.blackbox.activity import Stage
 from monitel.console.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
 from monitel.console.autopsy.report import process_lines
-from monitel.console.ledger.screen import Screen, columns_of
+from monitel.console.text import Screen, columns_of
 
 if TYPE_CHECKING:
     from monitel.console.autopsy.findings import Findings
@@ -41,14 +41,14 @@ rank 2 of 4, process 31337, host n04, llm, run run-7, attempt 1
 state          dead: killed by SIGSEGV; last sign of life at 2026-01-02
                04:04:05, 56 min 40 s ago
 since          2026-01-02 03:04:05, 1 h of telemetry
-step           1,199, set 4.0 s before the last sign of life, 8.25 steps/s
-activity       data for 3.0 s
-stage          forward for 2.0 s, waiting for other ranks
+step           1,199, set 4 s before the last sign of life, 8.25 steps/s
+activity       data for 3 s
+stage          forward for 2 s, waiting for other ranks
 waits          all_reduce for 41 s
                and 2 more
-open ranges    forward for 5.0 s
-               attention for 1.0 s
-counters       training.samples 9592
+open ranges    forward for 5 s
+               attention for 1 s
+counters       training.samples 9,592
 not delivered  120 items, 14 events, 2 open windows with 8 samples
 
 open windows             count  mean  last  min  max
@@ -83,7 +83,7 @@ def test_time_by_activity_is_one_line() -> None:
     times = {"data": 31.332, "startup": 0.8, "step": 3653.0, "other": math.nan}
     counters = [CounterValue("training.time", {"training.activity": name}, each) for name, each in times.items()]
     shown = text(replace(dead_process(), counters=counters))
-    assert "time           step 1 h 1 min, data 31 s, startup 0.8 s, other nan\n" in shown
+    assert "time           step 1 h 1 min, data 31.3 s, startup 800 ms, other nan\n" in shown
     assert "counters" not in shown
 
 

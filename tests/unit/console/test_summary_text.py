@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.console.made_reports import LATE, S, late_ranks, report, totals
 
 from monitel.blackbox.process import Owner
-from monitel.console.ledger.screen import Screen, columns_of
 from monitel.console.ledger.shares import RunTime
 from monitel.console.summary.lines import print_summary, summary_lines
 from monitel.console.summary.report import JobName, Total
 from monitel.console.summary.stored import write_report
+from monitel.console.text import Screen, columns_of
 from monitel_otlp import Account
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_deaths_and_failures(tmp_path: Path) -> None:
     ranks[1] = replace(ranks[1], status="failed", accounts={"logs": Account(9, 1, 5, dropped={"queue_full": 3})})
     ranks[0], ranks[2] = (replace(ranks[rank], status="preempted") for rank in (0, 2))
     assert (
-        "rank 3 killed by SIGKILL at step 1,200, 0.4 s after its last step; monitel autopsy 103",
+        "rank 3 killed by SIGKILL at step 1,200, 400 ms after its last step; monitel autopsy 103",
         "rank 1 failed",
         "0 windows and numbers, 1 events",
         f"5 items, deliver with: monitel replay {tmp_path}",

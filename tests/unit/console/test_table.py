@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
 
 from monitel.console.autopsy.findings import PastEvent
-from monitel.console.ledger.screen import Screen, columns_of
 from monitel.console.summary.report import JobName
 from monitel.console.table.columns import COLUMNS, fitting
-from monitel.console.table.figures import per_second, percent, short_time, sparkline
 from monitel.console.table.plain_text import table_lines
 from monitel.console.terminal.listing import Listing
+from monitel.console.text import Screen, columns_of
 from monitel.console.verdict.rules import Verdict
 
 if TYPE_CHECKING:
@@ -105,33 +104,3 @@ def test_long_ranks_and_steps_are_not_cut() -> None:
     }
     assert ["16376", "16377", "3"] == cells["rank"]
     assert ["999999999", "1.523e+10", "4.612e+18"] == cells["step"]
-
-
-def test_times_in_seven_characters_beside_their_limits() -> None:
-    """Rounding does not add a digit."""
-    times = {
-        0.0: "0.00 ms",
-        0.009996: "10.0 ms",
-        0.09996: "100 ms",
-        0.9995: "1.00 s",
-        9.996: "10.0 s",
-        590.0: "9.8 min",
-    }
-    assert [*times.values()] == [*map(short_time, times)]
-
-
-def test_rates_and_shares_beside_their_limits() -> None:
-    """Small ones are not shown as nothing."""
-    rates = (0.9994, 1.0, 9.996, 99_999.0, 100_000.0)
-    assert ["0.999", "1.00", "10.0", "99999", "1e+05"] == [*map(per_second, rates)]
-    assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
-        *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
-    ]
-
-
-def test_sparkline_shows_the_last_rates() -> None:
-    """Zero is the lowest block, any other rate at least as high, and the largest one the highest."""
-    assert "▁▁▅█" == sparkline([9.0, 0.0, 0.1, 5.0, 8.0], TERMINAL, 4)
-    assert "▁▁" == sparkline([0.0, 0.0], TERMINAL, 8)
-    assert "▁█▁" == sparkline([float("nan"), 1.0, -1.0], TERMINAL, 8)
-    assert "" == sparkline([1.0], TERMINAL, 0)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from monitel.console.commands.ledger import table
 from monitel.console.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
 from monitel.console.ledger.last_line import last_line, print_last_line
-from monitel.console.ledger.screen import Screen
-from monitel.console.ledger.shares import RunTime, duration, parts_of
+from monitel.console.ledger.shares import RunTime, parts_of
 from monitel.console.ledger.stored import decode, encode
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,7 +252,7 @@ def test_sentence_names_the_largest_loss(seconds: dict[str, float], expected: st
     ("ended", "age", "state"),
     [
         (True, 700, "ended at 2026-01-02 05:17:05, 11 min 40 s ago"),
-        (False, 9, "running; its last heartbeat was 9.0 s ago"),
+        (False, 9, "running; its last heartbeat was 9 s ago"),
         (False, 11, "killed or hung: its last heartbeat was at 2026-01-02 05:17:05, 11 s\n            ago"),
     ],
 )
@@ -284,27 +284,10 @@ total                                               2 h 13 min  100 %
     )
 
 
-@pytest.mark.parametrize(
-    ("time_ns", "words"),
-    [
-        *[(1, "<1 ms"), (99_999_999, "99 ms"), (9_950_000_000, "10 s")],
-        *[
-            (100 * SECOND, "1 min 40 s"),
-            (60 * MINUTE - 1, "1 h"),
-            (133 * MINUTE, "2 h 13 min"),
-            (86_400 * SECOND, "1 d"),
-        ],
-    ],
-)
-def test_duration_has_two_units_at_most(time_ns: int, words: str) -> None:
-    """Durations are rounded to the smaller unit."""
-    assert words == duration(time_ns)
-
-
 def test_process_that_only_started_and_ended_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a step or an activity there is nothing to report; otherwise it is one line on stderr."""
     print_last_line(lambda: made({"startup": 3.0, "down": 1.0, "shutdown": 1.0}))
     assert ("", "") == capsys.readouterr()
     print_last_line(lambda: made({"startup": 3.0, "step": 1.0}))
     out, err = capsys.readouterr()
-    assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4.0 s (step 25 %, startup 75 %)"))
+    assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4 s (step 25 %, startup 75 %)"))

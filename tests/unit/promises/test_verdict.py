@@ -172,7 +172,7 @@ IN_BARRIER = {rank: still(rank, 4, 45.0, waits={"barrier": 44.0}) for rank in ra
 LATE = {"data": 0.040, "forward": 0.03, "backward": 0.06, "optimizer": 0.01, "other": 0.0, "sync": 0.0}
 OTHERS = {**LATE, "data": 0.010, "sync": 0.030}
 END = "; look at the end of the output"
-NO_STEPS = "no steps: ranks 0 and 1 made none for 2 min 5 s (usually one in 0.1 s)"
+NO_STEPS = "no steps: ranks 0 and 1 made none for 2 min 5 s (usually one in 120 ms)"
 SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
 #: Name of the case: job, text, rank (None if left out), stage, seconds and share (not looked at if left out).
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a process with fewer steps than a completed one has not": (
         [trains(0, 2, state="ended", status="completed"), trains(1, 2, state="ended", seen=9.0, silent=3.0, step=299)],
-        f"ended: rank 1 ended for an unknown reason at step 299, 3.0 s ago{END}",
+        f"ended: rank 1 ended for an unknown reason at step 299, 3 s ago{END}",
         1,
     ),
     "an unknown end within two seconds of a failure names nobody": (
@@ -376,7 +376,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "rule 8: nothing shows anything": (
         [still(rank, 4, 125.0) for rank in range(4)],
-        "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 0.1 s); see monitel autopsy",
+        "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 120 ms); see monitel autopsy",
         None,
         "",
         125.0,
@@ -384,13 +384,13 @@ CASES: dict[str, tuple[Any, ...]] = {
     "rule 8: an earlier stage blames nobody": (
         [at(0, 4, "backward"), at(1, 4, "forward"), at(2, 4, "backward"), at(3, 4, "backward")],
         (
-            "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 0.1 s); rank 1 is in forward, "
+            "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 120 ms); rank 1 is in forward, "
             "ranks 0, 2 and 3 are in backward; see monitel autopsy"
         ),
     ),
     "a wait that is older than the last step is that of another thread": (
         [still(waits={"queue": 61.1})],
-        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+        "no steps: rank 0 made none for 1 min (usually one in 120 ms); see monitel autopsy",
         0,
     ),
     "a wait counts from half of the standstill": (
@@ -400,12 +400,12 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a shorter wait does not count": (
         [still(waits={"share": 29.9})],
-        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+        "no steps: rank 0 made none for 1 min (usually one in 120 ms); see monitel autopsy",
         0,
     ),
     "a wait for data between two batches is not stuck": (
         [still(activity=("data", 29.9))],
-        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+        "no steps: rank 0 made none for 1 min (usually one in 120 ms); see monitel autopsy",
         0,
     ),
     "a rank alone in an evaluation": (
@@ -416,7 +416,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a wait over its threshold": (
         [still(activity=("stuck", 9.0), seconds=20.0)],
-        "stuck: rank 0 has been in a wait over its threshold for 9.0 s",
+        "stuck: rank 0 has been in a wait over its threshold for 9 s",
         0,
     ),
     "others go on": (
@@ -426,7 +426,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "an interrupted run that hung": (
         over(ranks(0, 1, of=2), status="interrupted", since_step=125.0),
-        "no steps: ranks 0 and 1 made none for 2 min 5 s before the end (usually one in 0.1 s)",
+        "no steps: ranks 0 and 1 made none for 2 min 5 s before the end (usually one in 120 ms)",
     ),
     "a run that was stuck for much of its time": (
         [*over([trains(0, 2)]), *over([trains(1, 2, time={"startup": 8.0, "step": 60.0, "stuck": 15.0})])],

@@ -5,13 +5,10 @@ The form is documented in docs/reference/commands.md; later versions only add fi
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from monitel import Severity
+from monitel.console.text import rfc3339, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 _SEVERITIES = {int(each): each.name for each in Severity}
 _EXCEPTION = "type", "message", "place"
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def report_as_json(
@@ -38,8 +34,7 @@ def report_as_json(
         "jobs": [_comparison(each) for each in comparisons],
         "problems": list(problems),
     }
-    text = json.dumps(valid(report), indent=2, allow_nan=False)
-    return text.replace("\x7f", "\\u007f")  # the only control character that is not escaped
+    return to_json(report)
 
 
 def _process(found: Findings) -> dict[str, Any]:
@@ -138,27 +133,3 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _seconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
-
-
-def rfc3339(time_ns: int) -> str | None:
-    """Return a time by RFC 3339 in UTC; None for an unknown or impossible one."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=time_ns // 1000)
-    except OverflowError:
-        return None
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if time_ns > 0 else None
-
-
-def valid(value: Any) -> Any:
-    """Return a value in the types of JSON."""
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {str(key): valid(each) for key, each in value.items()}
-    return [valid(each) for each in value]

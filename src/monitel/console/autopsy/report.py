@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING
 
 from monitel import Severity
 from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.lines import clock_time, labelled, moment, number, pieces, wrapped
-from monitel.console.ledger.screen import columns_of, cut, pad
-from monitel.console.ledger.shares import duration
+from monitel.console.text import (
+    clock_time,
+    columns_of,
+    cut,
+    duration,
+    labelled,
+    moment,
+    number,
+    pad,
+    per_second,
+    pieces,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from monitel.console.autopsy.findings import Findings, Numbers
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
 
 _LISTED = 20  # windows, counters, events, waits and ranges
 _TIME, _ACTIVITY = "training.time", "training.activity"  # counters of the ledger, seconds
@@ -141,7 +151,7 @@ def _step(found: Findings) -> str:
     if found.step_age_ns is not None:
         before = "before the last sign of life" if found.state is State.DEAD else "ago"
         age = f", set {duration(found.step_age_ns)} {before}"
-    rate = "" if found.steps_per_second is None else f", {_per_second(found.steps_per_second)} steps/s"
+    rate = "" if found.steps_per_second is None else f", {per_second(found.steps_per_second)} steps/s"
     return f"{found.step:,}{age}{rate}"
 
 
@@ -232,8 +242,4 @@ def stack_lines(found: Findings, screen: Screen, *, complete: bool, hint: str = 
 
 
 def _seconds(seconds: float) -> str:
-    return duration(round(seconds * 1e9)) if math.isfinite(seconds) else number(seconds)
-
-
-def _per_second(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004  three digits
+    return duration(seconds * 1e9)

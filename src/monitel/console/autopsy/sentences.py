@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.lines import wrapped
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration, wrapped
 from monitel.console.verdict.result import ranks_in_words
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from monitel.console.autopsy.comparison import Comparison, SharedWait
     from monitel.console.autopsy.findings import Findings
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
 
 _WAITS, _LATE, _CAUSES, _STEPS = 3, 8, 4, 4
 

@@ -11,12 +11,11 @@ from monitel.console.arguments import target
 from monitel.console.autopsy.as_json import report_as_json
 from monitel.console.autopsy.comparison import compare
 from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.lines import wrapped
 from monitel.console.autopsy.report import process_lines
 from monitel.console.autopsy.sentences import compared
 from monitel.console.autopsy.targets import find_processes
 from monitel.console.commands.output import show, warn
-from monitel.console.ledger.screen import Screen
+from monitel.console.text import Screen, wrapped
 
 if TYPE_CHECKING:
     import argparse

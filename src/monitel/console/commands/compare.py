@@ -15,7 +15,7 @@ from monitel.console.commands.output import show, warn
 from monitel.console.compare.as_json import comparison_as_json
 from monitel.console.compare.table import comparison_lines, full_width
 from monitel.console.compare.targets import Places, find_run
-from monitel.console.ledger.screen import Screen
+from monitel.console.text import Screen
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:

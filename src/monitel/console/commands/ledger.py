@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -14,8 +13,8 @@ from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console.arguments import folder
 from monitel.console.commands.output import show, warn
 from monitel.console.ledger.reading import read_runs
-from monitel.console.ledger.screen import Screen, columns_of, pad
-from monitel.console.ledger.shares import duration, largest_loss, parts_of, sentence
+from monitel.console.ledger.shares import largest_loss, parts_of, sentence
+from monitel.console.text import Screen, columns_of, duration, moment, pad, wrapped
 from monitel.training_time import DOWN, LOST
 from monitel.variables import read_variables
 
@@ -104,7 +103,7 @@ def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], no
 
 def label(run: RunTime, screen: Screen) -> str:
     """Return the name of a run: its id, or for a run without id its start in local time."""
-    return screen.printable(run.run) or _moment(run.start_ns)
+    return screen.printable(run.run) or moment(run.start_ns)
 
 
 def table(run: RunTime, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
@@ -122,16 +121,16 @@ def table(run: RunTime, screen: Screen, now_ns: int, *, latest_of: int = 1) -> l
     goodput = "undefined, because no step was set" if run.goodput is None else f"{100 * run.goodput:.1f} %"
     rows = {
         "run": f"{screen.printable(run.run) or 'without an id'}{latest}",
-        "started": _moment(run.start_ns),
+        "started": moment(run.start_ns),
         "state": _state(run, now_ns),
         "attempts": f"{run.attempts}{f', with {breaks}' if breaks else ''}",
         "goodput": goodput,
     }
     lines = []
     for name, value in rows.items():
-        wrapped = textwrap.wrap(value, screen.width - _LABEL, break_on_hyphens=False)
-        lines += [f"{left:<{_LABEL}}{right}" for left, right in zip_longest([name], wrapped, fillvalue="")]
-    return [*lines, "", *_activities(run, screen), "", *textwrap.wrap(sentence(run, screen), screen.width)]
+        texts = wrapped(value, screen.width - _LABEL)
+        lines += [f"{left:<{_LABEL}}{right}" for left, right in zip_longest([name], texts, fillvalue="")]
+    return [*lines, "", *_activities(run, screen), "", *wrapped(sentence(run, screen), screen.width)]
 
 
 def _activities(run: RunTime, screen: Screen) -> list[str]:
@@ -167,7 +166,7 @@ def _colour(part: Part, loss: Part | None) -> str:
 
 def _state(run: RunTime, now_ns: int) -> str:
     age_ns = now_ns - run.last_ns
-    when = f"at {_moment(run.last_ns)}, {f'{duration(age_ns)} ago' if age_ns >= 0 else 'ahead of the clock here'}"
+    when = f"at {moment(run.last_ns)}, {f'{duration(age_ns)} ago' if age_ns >= 0 else 'ahead of the clock here'}"
     state = _word(run, now_ns)
     if state == _ENDED:
         return f"{state} {when}"
@@ -178,17 +177,10 @@ def _state(run: RunTime, now_ns: int) -> str:
 
 def _summary(run: RunTime, now_ns: int) -> str:
     """Return the state of a run in a list of runs."""
-    return f"{_word(run, now_ns)}, {duration(run.elapsed_ns)} from {_moment(run.start_ns)}"
+    return f"{_word(run, now_ns)}, {duration(run.elapsed_ns)} from {moment(run.start_ns)}"
 
 
 def _word(run: RunTime, now_ns: int) -> str:
     if run.ended:
         return _ENDED
     return _RUNNING if abs(now_ns - run.last_ns) < _ALIVE_NS else "killed or hung"
-
-
-def _moment(time_ns: int) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9))
-    except (OverflowError, ValueError, OSError):
-        return "an impossible time"

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.screen import Screen
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from typing import TextIO

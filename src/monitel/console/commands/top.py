@@ -10,9 +10,9 @@ from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.console.arguments import at_least, target
 from monitel.console.commands.output import show, warn
-from monitel.console.ledger.screen import Screen
 from monitel.console.table.columns import COLUMNS, by_name, matches, sorted_ranks
 from monitel.console.table.plain_text import table_lines, width_of
+from monitel.console.text import Screen
 from monitel.console.top.as_json import look_as_json
 from monitel.console.top.ranks import Ranks
 

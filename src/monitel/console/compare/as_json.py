@@ -5,11 +5,10 @@ The form is documented in docs/reference/commands.md; later versions only add fi
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from monitel.console.autopsy.as_json import rfc3339, valid
 from monitel.console.compare.rows import MISSING, attributes_of_runs, config_of
+from monitel.console.text import rfc3339, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +29,7 @@ def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int
         "attributes_differ": _settings(attributes_of_runs(runs)),
         "problems": list(problems),
     }
-    text = json.dumps(valid(compared), indent=2, allow_nan=False)
-    return text.replace("\x7f", "\\u007f")  # the only control character that is not escaped
+    return to_json(compared)
 
 
 def _run(run: Run) -> dict[str, Any]:

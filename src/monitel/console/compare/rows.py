@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.compare.run import NOT_COMPARED, name_of
-from monitel.console.ledger.shares import duration, parts_of
+from monitel.console.ledger.shares import parts_of
+from monitel.console.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from monitel.console.autopsy.lines import wrapped
 from monitel.console.compare.rows import (
     attributes_of_runs,
     config_of,
@@ -16,7 +15,7 @@ from monitel.console.compare.rows import (
     time_rows,
     value_rows,
 )
-from monitel.console.ledger.screen import columns_of, pad
+from monitel.console.text import columns_of, pad, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from monitel.console.compare.rows import Row, Settings
     from monitel.console.compare.run import Run
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
 
 _GAP = "  "
 _LEAST_NAME, _LONGEST_NAME = 12, 40  # columns

@@ -17,7 +17,7 @@ from monitel.console.compare.assembly import assemble, is_complete, is_last_atte
 from monitel.console.compare.disks import Disks, HangingError
 from monitel.console.compare.telemetry import Telemetry
 from monitel.console.ledger.reading import read_stored
-from monitel.console.ledger.screen import Screen
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

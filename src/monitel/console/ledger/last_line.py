@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.screen import Screen, columns_of, cut
-from monitel.console.ledger.shares import apportion, duration, first_parts, parts_of, sentence
+from monitel.console.ledger.shares import apportion, first_parts, parts_of, sentence
+from monitel.console.text import Screen, columns_of, cut, duration, wrapped
 from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def ledger_lines(run: RunTime, screen: Screen, width: int) -> list[str]:
         shown = ", ".join(f"{_name(part, screen)} {part.share}" for part in first_parts(parts, _PARTS_IN_LINE))
         return [f"{total} ({shown}); {sentence(run, screen)}"]
     bar = stacked_bar(first_parts(parts, _PARTS_IN_BAR), screen, width)
-    return [total, *bar, *textwrap.wrap(sentence(run, screen), width)]
+    return [total, *bar, *wrapped(sentence(run, screen), width)]
 
 
 def stacked_bar(parts: Sequence[Part], screen: Screen, width: int) -> list[str]:

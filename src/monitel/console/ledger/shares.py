@@ -1,8 +1,7 @@
-"""The time of a run: its parts in percent, which add up to 100, durations in words, and the largest loss."""
+"""The time of a run: its parts in percent, which add up to 100, and the largest loss."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.activities import ACTIVITIES
@@ -11,7 +10,7 @@ from monitel.training_time import DOWN, LOST
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
 
 
 class RunTime(NamedTuple):
@@ -44,8 +43,6 @@ class RunTime(NamedTuple):
 
 
 _ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, LOST))}  # of activities of the same length
-_MS, _S = 10**6, 10**9
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Part(NamedTuple):
@@ -113,27 +110,6 @@ def apportion(parts: Sequence[int], total: int) -> list[int]:
     order = sorted(range(len(parts)), key=lambda each: (not remainders[each], not shares[each], -remainders[each]))
     rounded_up = {*order[: total - sum(shares)]}
     return [share + (number in rounded_up) for number, share in enumerate(shares)]
-
-
-def duration(time_ns: int) -> str:
-    """Return a time in words, with two units at most.
-
-    Example:
-        >>> duration(8 * 10**8), duration(41 * 10**9), duration(7_980 * 10**9)
-        ('0.8 s', '41 s', '2 h 13 min')
-    """
-    if time_ns < 100 * _MS:
-        return "<1 ms" if 0 < time_ns < _MS else f"{max(time_ns, 0) // _MS} ms"
-    tenths = (time_ns + 50 * _MS) // (100 * _MS)
-    if tenths < 10 * 10:
-        return f"{tenths // 10}.{tenths % 10} s"
-    seconds = (time_ns + _S // 2) // _S
-    for (name, size), (smaller, smaller_size) in pairwise(_UNITS):
-        if seconds >= size:
-            rounded = (seconds + smaller_size // 2) // smaller_size * smaller_size
-            rest = rounded % size // smaller_size
-            return f"{rounded // size} {name}{f' {rest} {smaller}' if rest else ''}"
-    return f"{seconds} s"
 
 
 _ENOUGH = 95  # percent in steps, above which the loss is not the news

@@ -6,17 +6,16 @@ import os
 from typing import TYPE_CHECKING
 
 from monitel.console.ledger.last_line import ledger_lines, shows_work
-from monitel.console.ledger.screen import wrapped
-from monitel.console.ledger.shares import duration
 from monitel.console.summary.jobs import facts_of
+from monitel.console.text import duration, wrapped
 from monitel.console.verdict.rules import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from monitel.console.ledger.screen import Screen
     from monitel.console.summary.jobs import Job
     from monitel.console.summary.report import Report
+    from monitel.console.text import Screen
 
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
 _DIGITS = 3
@@ -84,16 +83,21 @@ def rows(job: Job, screen: Screen, width: int) -> Iterator[tuple[str, list[str]]
         screen: The stream that the lines are printed to.
         width: Columns of a line.
     """
-    yield "verdict", wrapped([screen.printable(verdict(facts_of(job)).text)], width)
+    yield "verdict", wrapped(screen.printable(verdict(facts_of(job)).text), width, whole=True)
     time = job.time
     if time is not None and shows_work(time):
         lines = ledger_lines(time, screen, width)  # in a terminal they have the width, and colours
-        yield "ledger", lines if screen.terminal else wrapped(lines, width)
+        yield "ledger", lines if screen.terminal else _wrapped(lines, width)
     deaths = (f"{_who(each)} {_death(each, screen)}" for each in job.deaths)
     endings = _endings(job.unfinished, screen, several=job.attempts > 1)
     for label, texts in (("late", _late(job, screen)), ("died", _first(deaths)), ("ended", _first(endings))):
-        if lines := wrapped(texts, width):
+        if lines := _wrapped(texts, width):
             yield label, lines
+
+
+def _wrapped(texts: Iterable[str], width: int) -> list[str]:
+    """Return lines, each text in new ones."""
+    return [line for text in texts for line in wrapped(text, width, whole=True)]
 
 
 def _late(job: Job, screen: Screen) -> Iterator[str]:

@@ -12,10 +12,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.screen import Screen, wrapped
 from monitel.console.summary.job_text import header, rows
 from monitel.console.summary.jobs import jobs_of
 from monitel.console.summary.stored import read_reports
+from monitel.console.text import Screen, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ def summary_lines(
     if jobs:
         lines: list[str] = []
         for job in jobs[:_JOBS]:
-            lines += wrapped([f"{'' if lines else _START}{header(job, screen)}"], screen.width)
+            lines += wrapped(f"{'' if lines else _START}{header(job, screen)}", screen.width, whole=True)
             for label, row in rows(job, screen, width):
                 lines += _row(label, row)
         if len(jobs) > _JOBS:
@@ -55,10 +55,10 @@ def summary_lines(
     else:
         lines = [f"{_START}{'no training steps' if items else 'nothing was recorded'}"]
     for label, text in items:
-        lines += _row(label, wrapped([text], width))
+        lines += _row(label, wrapped(text, width, whole=True))
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        lines += _row("missing", wrapped([f"{screen.printable(problems[0])}{more}"], width))
+        lines += _row("missing", wrapped(f"{screen.printable(problems[0])}{more}", width, whole=True))
     return lines
 
 

@@ -6,16 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from monitel.console.autopsy.lines import number
-from monitel.console.ledger.screen import columns_of, cut, pad
-from monitel.console.ledger.shares import duration
-from monitel.console.table.figures import per_second, percent, short_time, sparkline
+from monitel.console.text import columns_of, cut, duration, number, pad, per_second, percent, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from monitel.blackbox.activity import Stage
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
     from monitel.console.top.rank import Rank
 
     Key: TypeAlias = float | str | None
@@ -114,6 +111,10 @@ def _or_missing(value: float | None, text: Callable[[float], str]) -> str:
     return _MISSING if value is None else text(value)
 
 
+def _seconds(seconds: float) -> str:
+    return duration(1e9 * seconds)
+
+
 def _step(step: float) -> str:
     """Return a step, which may be a number of tokens; one that is too long is rounded: its first digits mislead."""
     return str(step) if len(str(step)) <= _STEP else f"{step:.3e}"
@@ -198,12 +199,12 @@ COLUMNS = (
     ),
     Column(
         *("p50", "P50", 7, 6, "median time of a step"),
-        lambda rank, *_: _or_missing(rank.step_p50, short_time),
+        lambda rank, *_: _or_missing(rank.step_p50, _seconds),
         lambda rank: rank.step_p50,
     ),
     Column(
         *("p99", "P99", 7, 3, "time that 99 of 100 steps do not exceed"),
-        lambda rank, *_: _or_missing(rank.step_p99, short_time),
+        lambda rank, *_: _or_missing(rank.step_p99, _seconds),
         lambda rank: rank.step_p99,
     ),
     Column(

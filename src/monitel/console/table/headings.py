@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.console.autopsy.lines import moment
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration, moment
 from monitel.console.top.rank import RankState
 
 if TYPE_CHECKING:
-    from monitel.console.ledger.screen import Screen
+    from monitel.console.text import Screen
     from monitel.console.top.rank import JobRows, Look, Rank
 
 _UNNAMED = "unknown_service"

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, TextIO
 
-from monitel.console.autopsy.lines import wrapped
-from monitel.console.ledger.screen import columns_of, given_columns
 from monitel.console.table.columns import GAP, fitting, matches, sorted_ranks
 from monitel.console.table.headings import heading, remark, summary
+from monitel.console.text import UNLIMITED, Screen, columns_of, wrapped
 from monitel.console.top.rank import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel.console.ledger.screen import Screen
     from monitel.console.table.columns import Column
     from monitel.console.top.rank import JobRows, Look, Rank
 
 NO_BOXES = (
     "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
 )
-_WIDE, _LEAST = 160, 20  # columns of the terminal
+_WIDE = 160  # columns of the terminal
 _COLOURS = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red", RankState.ENDED: ""}
 
 
 def width_of(stream: TextIO | None) -> int:
     """Return the columns of the terminal that lines of a table may have; without a terminal 160. Variable: COLUMNS."""
-    if given := given_columns():
-        return max(given, _LEAST)
-    try:
-        terminal = stream is not None and stream.isatty()
-        columns = os.get_terminal_size(stream.fileno()).columns if terminal and stream is not None else 0
-    except (OSError, ValueError):  # closed, or not a file
-        columns = 0
-    return max(columns - 1, _LEAST) if columns else _WIDE  # some terminals wrap a full line
+    columns = Screen.of(stream).columns
+    return _WIDE if columns == UNLIMITED else columns
 
 
 def table_lines(

@@ -13,13 +13,13 @@ from textual.events import Event, Key
 from textual.message import Message
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.ledger.screen import Screen
 from monitel.console.terminal.background import Background
 from monitel.console.terminal.detail_screen import DetailScreen
 from monitel.console.terminal.ending import Ending, is_terminal_gone
 from monitel.console.terminal.key_screen import HelpScreen, KeyScreen
 from monitel.console.terminal.list_screen import ListScreen
 from monitel.console.terminal.listing import Listing
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from monitel.console.top.rank import Look

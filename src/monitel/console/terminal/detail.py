@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.autopsy.examination import examine
 from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.lines import clock_time, labelled, number, pieces, wrapped
 from monitel.console.autopsy.report import process_lines, stack_lines
-from monitel.console.ledger.screen import Screen
 from monitel.console.table.columns import COLUMNS
-from monitel.console.table.figures import per_second, percent, short_time, sparkline
 from monitel.console.table.headings import remark
 from monitel.console.terminal.line import BAD, GOOD, PLAIN, STRONG, WARNING, Line, plain
+from monitel.console.text import (
+    Screen,
+    clock_time,
+    duration,
+    labelled,
+    number,
+    per_second,
+    percent,
+    pieces,
+    sparkline,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +124,7 @@ def _numbers(rank: Rank, screen: Screen) -> Iterator[Line]:
     shares = (("data", rank.data), ("waits", rank.waiting), ("goodput", rank.goodput))
     rows = (
         ("rate", "" if rank.rate is None else f"{per_second(rank.rate)} steps/s  {trend}"),
-        ("step time", ", ".join(f"{name} {short_time(value)}" for name, value in times if value is not None)),
+        ("step time", ", ".join(f"{name} {duration(1e9 * value)}" for name, value in times if value is not None)),
         ("shares", ", ".join(f"{name} {percent(value)}" for name, value in shares if value is not None)),
         ("value", "" if rank.value is None else f"{screen.printable(rank.value_name)} {number(rank.value)}"),
     )

@@ -16,8 +16,8 @@ from monitel.console.terminal.line import BAD, STRONG, WARNING, Line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monitel.console.ledger.screen import Screen as Terminal
     from monitel.console.terminal.detail import Details
+    from monitel.console.text import Screen as Terminal
     from monitel.console.top.rank import Look, Rank
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.screen import Screen
 
-from monitel.console.ledger.screen import cut
 from monitel.console.table.columns import COLUMNS
 from monitel.console.terminal.keys import COMMON_KEYS, HELP_KEYS, MENU_KEYS, bar, help_lines
 from monitel.console.terminal.line import STRONG, plain
 from monitel.console.terminal.widgets import Lines
+from monitel.console.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.events import Key as KeyEvent
 
-    from monitel.console.ledger.screen import Screen as Terminal
     from monitel.console.terminal.keys import Key
     from monitel.console.terminal.line import Line
+    from monitel.console.text import Screen as Terminal
 
 
 class KeyScreen(Screen[None]):

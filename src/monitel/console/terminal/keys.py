@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.console.autopsy.lines import labelled
 from monitel.console.table.columns import COLUMNS
 from monitel.console.terminal.line import FAINT, STRONG, Line, plain
+from monitel.console.text import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

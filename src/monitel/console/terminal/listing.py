@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.console.autopsy.lines import wrapped
-from monitel.console.ledger.screen import cut, pad
 from monitel.console.table.columns import GAP, by_name, fitting, matches, sorted_ranks
 from monitel.console.table.headings import heading, remark
 from monitel.console.terminal.line import BAD, BAR, FAINT, GOOD, PLAIN, STRONG, WARNING, Line, plain
+from monitel.console.text import cut, pad, wrapped
 from monitel.console.top.rank import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from monitel.console.ledger.screen import Screen
     from monitel.console.table.columns import Column
+    from monitel.console.text import Screen
     from monitel.console.top.rank import Look, Rank
     from monitel.console.verdict.rules import Verdict
 

@@ -5,11 +5,11 @@ The form is documented in docs/reference/commands.md; later versions only add fi
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from monitel import Severity
-from monitel.console.autopsy.as_json import rfc3339, stage_as_json, valid
+from monitel.console.autopsy.as_json import stage_as_json
+from monitel.console.text import rfc3339, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +31,7 @@ def look_as_json(look: Look, ranks: Iterable[Rank], *, indent: int | None = None
     """
     verdicts = {rank.box: job.verdict for job in look.jobs for rank in job.ranks}
     rows = [_row(rank, verdicts[rank.box], look.time_ns) for rank in ranks]
-    text = json.dumps(valid(rows), indent=indent, allow_nan=False)
-    return text.replace("\x7f", "\\u007f")  # the only control character that is not escaped
+    return to_json(rows, indent=indent)
 
 
 def _row(rank: Rank, verdict: Verdict, time_ns: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration
 from monitel.console.verdict.result import Verdict, named, verb
 
 if TYPE_CHECKING:

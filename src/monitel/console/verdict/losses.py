@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration
 from monitel.console.verdict.facts import loop_ns
 from monitel.console.verdict.lateness import STAGES, cycle, suspects
 from monitel.console.verdict.result import Verdict, named

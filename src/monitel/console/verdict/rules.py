@@ -6,7 +6,7 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration
 from monitel.console.verdict.endings import ended_badly
 from monitel.console.verdict.facts import JobFacts, usual_step
 from monitel.console.verdict.losses import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import duration
+from monitel.console.text import duration
 from monitel.console.verdict.evidence import STUCK, evidence_of, is_active, long_stage, long_waits
 from monitel.console.verdict.facts import usual_step
 from monitel.console.verdict.result import Verdict, named, verb

@@ -13,7 +13,7 @@ from monitel.console.compare.as_json import comparison_as_json
 from monitel.console.compare.rows import difference, number, points
 from monitel.console.compare.run import Number, internal_metrics
 from monitel.console.compare.table import comparison_lines
-from monitel.console.ledger.screen import Screen, columns_of
+from monitel.console.text import Screen, columns_of
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from monitel.console.commands.ledger import table
 from monitel.console.ledger.history import Attempt, Earlier, History
 from monitel.console.ledger.run_folder import open_run
 from monitel.console.ledger.run_identity import identify
-from monitel.console.ledger.screen import Screen
 from monitel.console.ledger.shares import RunTime
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ goodput     30.0 %
 step                   \x1b[32m##\x1b[0m              30 s   30 %
 waiting for the sto..  \x1b[31m#####\x1b[0m          1 min   60 %
 init                   #              9.6 s   10 %
-sync                                  0.4 s   <1 %
+sync                                 400 ms   <1 %
 total                            1 min 40 s  100 %
 
 60 % of the time went into the activity "waiting
@@ -98,7 +98,7 @@ def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Pat
     store(tmp_path / "monitel-runs", "", {"step": 5.0})
     store(tmp_path / "monitel-runs", "other", {"step": 1.0}, last_ns=END + 1)
     start = "2026-01-02 05:17:00"
-    assert f"  {start}  (ended, 5.0 s from {start})" in program("ledger", "x", status=1).stderr.splitlines()
+    assert f"  {start}  (ended, 5 s from {start})" in program("ledger", "x", status=1).stderr.splitlines()
     assert program("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
 
 
@@ -110,7 +110,7 @@ def test_unknown_run_lists_the_latest_runs(program: Program, tmp_path: Path) -> 
     assert "" == printed.stdout
     first, *listed, last = printed.stderr.splitlines()
     assert "monitel: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
-    assert "  run-24  (killed or hung, 2.0 s from 2026-01-02 05:17:03)" == listed[0]
-    assert "  run-23  (ended, 2.0 s from 2026-01-02 05:17:03)" == listed[1]
+    assert "  run-24  (killed or hung, 2 s from 2026-01-02 05:17:03)" == listed[0]
+    assert "  run-23  (ended, 2 s from 2026-01-02 05:17:03)" == listed[1]
     assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]
     assert "  and 5 older ones" == last

@@ -1,0 +1,276 @@
+"""Text for people and for programs: the stream that it is printed to, lines, numbers, durations, times, and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: nothing is cut
+
+_WIDTH = 80  # columns of a text; wider lines are hard to read
+_LEAST_WIDTH = 20
+_LONGEST = 10_000  # characters of a text from outside
+_BLOCKS, _PLAIN_BLOCKS = "█▓▒░", "#=-."
+_HEIGHTS, _PLAIN_HEIGHTS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
+_SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
+_NARROW = 60
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Properties of a stream.
+
+    Attributes:
+        width: Columns that a line of a text may have.
+        terminal: A terminal that shows more than plain lines.
+        colours: A terminal with colours, which the user has not turned off.
+        encoding: The encoding of the stream.
+        columns: Columns that a line of a table may have: all those of a terminal.
+    """
+
+    width: int = _WIDTH
+    terminal: bool = False
+    colours: bool = False
+    encoding: str = "utf-8"
+    columns: int = UNLIMITED
+
+    @classmethod
+    def of(cls, stream: TextIO | None) -> Screen:
+        """Return the properties of a stream. Variables: NO_COLOR, TERM and COLUMNS."""
+        try:
+            terminal = stream is not None and stream.isatty()
+            columns = os.get_terminal_size(stream.fileno()).columns if terminal and stream is not None else 0
+        except (OSError, ValueError):  # closed, or not a file
+            terminal, columns = False, 0
+        given = os.environ.get("COLUMNS", "")
+        if given.isascii() and given.isdecimal() and 0 < int(given) < UNLIMITED:
+            columns = int(given)
+        columns = max(columns - 1, _LEAST_WIDTH) if columns else UNLIMITED  # some terminals wrap a full line
+        terminal = terminal and os.environ.get("TERM", "dumb") != "dumb"
+        colours = terminal and not os.environ.get("NO_COLOR")
+        return cls(min(columns, _WIDTH), terminal, colours, getattr(stream, "encoding", None) or "", columns)
+
+    @property
+    def fills(self) -> str:
+        """Four characters for the parts of a bar, from dark to light."""
+        return _BLOCKS if self.printable(_BLOCKS) == _BLOCKS else _PLAIN_BLOCKS
+
+    def printable(self, text: str) -> str:
+        r"""Return text from outside as it may be printed: one line, without control characters (``\x1b``).
+
+        A text of more than 10,000 characters is truncated.
+        """
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}... ({len(text) - _LONGEST:,} more characters)"
+        return self.escaped(text)
+
+    def escaped(self, text: str) -> str:
+        """Return a whole text without control characters."""
+        if text.isascii() and text.isprintable():
+            return text
+        shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        try:
+            return shown.encode(self.encoding, "backslashreplace").decode(self.encoding)
+        except (LookupError, ValueError):  # a stream without encoding
+            return shown.encode("ascii", "backslashreplace").decode()
+
+    def paint(self, text: str, colour: str) -> str:
+        """Return a text in a colour, if there are colours."""
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colours and colour and text else text
+
+
+def columns_of(text: str) -> int:
+    """Return the columns that a printable text takes in a terminal."""
+    return len(text) if text.isascii() else sum(map(_columns_of_character, text))
+
+
+@lru_cache(maxsize=1024)
+def _columns_of_character(character: str) -> int:
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """Return a text of at most this many columns; two dots take the place of its rest."""
+    if columns_of(text) <= columns:
+        return text
+    kept = used = 0
+    for each in text:
+        used += columns_of(each)
+        if used > columns - 2:
+            break
+        kept += 1
+    return f"{text[:kept]}.."
+
+
+def pad(text: str, columns: int) -> str:
+    """Return a text of exactly this many columns, cut or followed by spaces."""
+    text = cut(text, columns)
+    return text + (columns - columns_of(text)) * " "
+
+
+def pieces(text: str, columns: int) -> list[str]:
+    """Return a printable text in pieces of at most this many columns; at least one piece."""
+    found, piece, used = [], "", 0
+    for each in text:
+        size = columns_of(each)
+        if piece and used + size > columns:
+            found.append(piece)
+            piece, used = "", 0
+        piece += each
+        used += size
+    return [*found, piece]
+
+
+def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
+    """Return the lines of a printable text, each of at most this many columns, broken at spaces where possible.
+
+    Args:
+        text: The text.
+        columns: Columns of a line.
+        whole: Leave words that are longer in one piece, such as paths, which are to be copied.
+    """
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and columns_of(lines[-1]) + 1 + columns_of(word) <= columns:
+            lines[-1] += f" {word}"
+        else:
+            lines += [word] if whole else pieces(word, columns)
+    return [line for line in lines if line]
+
+
+def labelled(label: str, text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a printable text behind a label. An empty text gives no line."""
+    indent = _SHORT_LABEL if width < _NARROW else _LABEL
+    if width < _NARROW and columns_of(label) >= _SHORT_LABEL:
+        yield label
+        label = ""
+    for line in wrapped(text, width - indent):
+        yield f"{label:<{indent}}{line}".rstrip()
+        label = ""
+
+
+def number(value: float, columns: int = 10) -> str:
+    """Return a number with at most six digits, unless it is whole, that has at most this many characters.
+
+    Example:
+        >>> number(0.25), number(1200), number(-1.5e300), number(float("nan"))
+        ('0.25', '1,200', '-1.5e+300', 'nan')
+    """
+    value = float(value)
+    if value.is_integer() and len(whole := f"{int(value):,}") <= columns:
+        return whole
+    return next((shown for digits in (6, 5, 4) if len(shown := f"{value:.{digits}g}") <= columns), f"{value:.3g}")
+
+
+def per_second(rate: float) -> str:
+    """Return a rate with three digits, or those before the point.
+
+    Example:
+        >>> per_second(0.0), per_second(0.0123), per_second(8.25), per_second(1234.5), per_second(1e6)
+        ('0', '0.0123', '8.25', '1,234', '1e+06')
+    """
+    return number(round(rate), 7) if math.isfinite(rate) and rate >= 999.5 else f"{rate:.3g}"  # noqa: PLR2004
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    Example:
+        >>> percent(0.0), percent(0.004), percent(0.256)
+        ('0 %', '<1 %', '26 %')
+    """
+    if not math.isfinite(share):
+        return number(share)
+    return "<1 %" if 0 < share < 5e-3 else f"{100 * share:.0f} %"  # noqa: PLR2004  half a percent
+
+
+def duration(time_ns: float) -> str:
+    """Return a time: three digits below a minute, from there two units.
+
+    Example:
+        >>> duration(420_000), duration(8 * 10**8), duration(1.5e9), duration(41.25e9), duration(7_980e9)
+        ('0.42 ms', '800 ms', '1.5 s', '41.2 s', '2 h 13 min')
+    """
+    if not math.isfinite(time_ns):
+        return number(time_ns)
+    value = max(time_ns, 0) / 1e9
+    if value < 59.95:  # noqa: PLR2004  three digits
+        value, unit = (value * 1000, "ms") if value < 0.9995 else (value, "s")  # noqa: PLR2004  or rounding adds one
+        return "<0.01 ms" if 0 < value < 0.005 else f"{round(value, 2):.3g} {unit}"  # noqa: PLR2004
+    seconds = round(value)
+    (name, size), (smaller, smaller_size) = next(each for each in pairwise(_UNITS) if seconds >= each[0][1])
+    rounded = (seconds + smaller_size // 2) // smaller_size * smaller_size
+    rest = rounded % size // smaller_size
+    return f"{rounded // size} {name}{f' {rest} {smaller}' if rest else ''}"
+
+
+def clock_time(time_ns: int) -> str:
+    """Return the local time of a day."""
+    return _local("%H:%M:%S", time_ns)
+
+
+def moment(time_ns: int) -> str:
+    """Return the local date and time."""
+    return _local("%Y-%m-%d %H:%M:%S", time_ns)
+
+
+def _local(form: str, time_ns: int) -> str:
+    try:
+        return time.strftime(form, time.localtime(time_ns / 1e9))
+    except (OverflowError, ValueError, OSError):
+        return "an impossible time"
+
+
+def sparkline(rates: Sequence[float], screen: Screen, width: int) -> str:
+    """Return the last numbers as a row of blocks, one for each: the maximum is the highest block, zero the lowest."""
+    heights = _HEIGHTS if screen.printable(_HEIGHTS) == _HEIGHTS else _PLAIN_HEIGHTS
+    shown = [rate if math.isfinite(rate) and rate > 0 else 0.0 for rate in rates[-width:]] if width > 0 else []
+    top = max(shown, default=0.0) or 1.0
+    return "".join(heights[max(math.ceil(rate / top * len(heights)) - 1, 0)] for rate in shown)
+
+
+def rfc3339(time_ns: int | None) -> str | None:
+    """Return a time by RFC 3339 in UTC; None for an unknown or impossible one."""
+    try:
+        when = _EPOCH + timedelta(microseconds=(time_ns or 0) // 1000)
+    except OverflowError:
+        return None
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if when > _EPOCH else None
+
+
+def to_json(report: Any, *, indent: int | None = 2) -> str:
+    """Return a report as ASCII. Numbers that JSON does not have are strings: NaN, Infinity and -Infinity."""
+    text = json.dumps(_valid(report), indent=indent, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")  # the only control character that is not escaped
+
+
+def _valid(value: Any) -> Any:
+    """Return a value in the types of JSON."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): _valid(each) for key, each in value.items()}
+    return [_valid(each) for each in value]

@@ -1,0 +1,114 @@
+"""Text: its characters and columns, numbers, durations and times."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitel.console.text import (
+    UNLIMITED,
+    Screen,
+    columns_of,
+    cut,
+    duration,
+    number,
+    pad,
+    per_second,
+    percent,
+    sparkline,
+    wrapped,
+)
+
+
+@given(st.text(st.characters(codec=None)), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "", "unknown"]))
+def test_printable_text_has_no_control_characters(text: str, encoding: str) -> None:
+    """Text from outside can be encoded, and moves neither the cursor nor the direction of writing."""
+    shown = Screen(encoding=encoding).printable(text)
+    assert shown.isprintable()
+    shown.encode(encoding if encoding not in {"", "unknown"} else "ascii")
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"])), st.integers(2, 30))
+def test_padded_text_has_the_columns_it_should(text: str, columns: int) -> None:
+    """A wide character takes two columns, and a combining one none."""
+    assert columns_of(cut(text, columns)) <= columns
+    assert columns == columns_of(pad(text, columns))
+    if columns_of(text) <= columns:
+        assert text == cut(text, columns)
+
+
+def test_columns_of_characters() -> None:
+    """ASCII, wide and combining characters have their known widths."""
+    assert [1, 2, 1, 6] == [columns_of(each) for each in ("a", "日", "e\u0301", "日本語")]
+    assert "日本.. " == pad("日本語語", 7)
+
+
+def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
+    """A path that is to be copied stays whole."""
+    text = "the spool /a/very/long/path of rank 3"
+    assert ["the spool", "/a/very/lon", "g/path of", "rank 3"] == wrapped(text, 11)
+    assert ["the spool", "/a/very/long/path", "of rank 3"] == wrapped(text, 11, whole=True)
+    assert [] == wrapped(" ", 11)
+
+
+class Terminal(StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return a number."""
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "expected"),
+    [(0, "", (80, UNLIMITED)), (0, "60", (59, 59)), (200, "", (80, 199)), (40, "", (39, 39)), (200, "60", (59, 59))],
+)
+def test_tables_have_all_columns_of_a_terminal_and_are_not_cut_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, columns: int, given: str, expected: tuple[int, int]
+) -> None:
+    """Texts have 80 columns at most. ``COLUMNS`` comes before the terminal."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
+    monkeypatch.setenv("COLUMNS", given)
+    screen = Screen.of(Terminal() if columns else StringIO())
+    assert expected == (screen.width, screen.columns)
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "words"),
+    [
+        *[(0, "0 ms"), (1, "<0.01 ms"), (9_996_000, "10 ms"), (99_999_999, "100 ms"), (999_600_000, "1 s")],
+        *[(9_996_000_000, "10 s"), (59_960_000_000, "1 min"), (99_960_000_000, "1 min 40 s")],
+        *[(3600 * 10**9 - 1, "1 h"), (133 * 60 * 10**9, "2 h 13 min"), (86_400 * 10**9, "1 d"), (float("nan"), "nan")],
+    ],
+)
+def test_durations_have_three_digits_or_two_units(time_ns: float, words: str) -> None:
+    """Rounding does not add a digit."""
+    assert words == duration(time_ns)
+
+
+def test_numbers_rates_and_shares_beside_their_limits() -> None:
+    """Small ones are not shown as nothing, and rounding does not add a digit."""
+    numbers = (1 / 3, 99_999_999, 123_456_789, 12_345_678.9, -1.23456789e-5, float("-inf"))
+    assert ["0.333333", "99,999,999", "1.2346e+08", "1.2346e+07", "-1.235e-05", "-inf"] == [*map(number, numbers)]
+    assert ["0.999", "1", "10", "1,000", "99,999", "nan"] == [
+        *map(per_second, (0.9994, 1.0, 9.996, 999.9, 99_999.0, float("nan")))
+    ]
+    assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
+        *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
+    ]
+
+
+def test_sparkline_shows_the_last_rates() -> None:
+    """Zero is the lowest block, any other rate at least as high, and the largest one the highest."""
+    assert "▁▁▅█" == sparkline([9.0, 0.0, 0.1, 5.0, 8.0], Screen(), 4)
+    assert "▁▁" == sparkline([0.0, 0.0], Screen(), 8)
+    assert "▁█▁" == sparkline([float("nan"), 1.0, -1.0], Screen(), 8)
+    assert "" == sparkline([1.0], Screen(), 0)
