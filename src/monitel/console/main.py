@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 #: The module of each command, with a function ``add()``. ``run`` is apart: it starts its command at once.
-_MODULES = {name: f"monitel.console.commands.{name}" for name in ("top", "autopsy", "ledger", "compare")}
+_MODULES = {name: f"monitel.console.commands.{name}" for name in ("top", "autopsy", "runs", "ledger", "compare")}
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 
 

@@ -21,7 +21,7 @@ RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 
 HANGING = """\
 from monitel.console.ledger import run_ledger
-from monitel.console.values import file
+from monitel.console import values
 def hang(*_): time.sleep(3600)
 {} = hang
 pipeline = monitel_otlp.configure(spool_dir="spool")
@@ -34,7 +34,7 @@ print(time.monotonic())
 """
 
 
-@pytest.mark.parametrize("function", ["file.encode", "run_ledger.open_run"])
+@pytest.mark.parametrize("function", ["values.encode", "run_ledger.open_run"])
 def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run, function: str) -> None:
     """Only the thread of the ledger waits."""
     ended = train(HANGING.format(function), env=RUN)

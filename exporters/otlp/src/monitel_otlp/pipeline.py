@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.console.ledger.run_ledger import RunLedger
     from monitel.console.ledger.shares import RunTime
-    from monitel.console.values.latest import Latest
+    from monitel.console.values import Latest
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings

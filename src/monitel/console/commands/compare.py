@@ -12,15 +12,13 @@ from monitel.blackbox.folder import FolderError
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console.arguments import folder
 from monitel.console.commands.output import show, warn
-from monitel.console.compare.as_json import comparison_as_json
-from monitel.console.compare.table import comparison_lines, full_width
-from monitel.console.compare.targets import Places, find_run
-from monitel.console.text import Screen
+from monitel.console.compare import comparison_as_json, comparison_lines
+from monitel.console.runs import Runs
+from monitel.console.text import Screen, to_json
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
 _MOST = 16  # runs
 
@@ -37,18 +35,35 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="a training.run.id, or the start of a run without one; a folder with the spool, the spools or the black "
-        "box of one run; or a process id. 2 to 16 runs",
+        help="a training.run.id, or the start of a run without one, as monitel runs lists them; the spool_dir of one "
+        "run; or the id of a process with a black box. 2 to 16 runs",
     )
+    add_spool_dir(command)
+    command.add_argument("--all", action="store_true", help="all values")
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def add_spool_dir(command: argparse.ArgumentParser) -> None:
+    """Add the option ``--spool-dir``."""
     command.add_argument(
         "--spool-dir",
         type=folder,
         metavar="DIR",
         help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
     )
-    command.add_argument("--all", action="store_true", help="all values")
-    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
-    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def find_runs(arguments: argparse.Namespace) -> Runs:
+    """Return the runs below the folder that is given as ``--spool-dir``.
+
+    Raises:
+        FolderError: There are none on this platform.
+    """
+    check_platform()
+    folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
+    given = arguments.spool_dir or folders.get("spool_dir")
+    return Runs([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -58,26 +73,16 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
     if not all(arguments.runs):
         raise ValueError("expected the names of runs, got an empty one")
-    problems: list[str] = []
-    check_platform()
-    folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
-    given = arguments.spool_dir or folders.get("spool_dir")
-    places = Places([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
+    known = find_runs(arguments)
     try:
-        runs = [find_run(each, places, problems) for each in arguments.runs]
-    except FolderError:
-        _print_problems(problems)  # which may be why a run is not found
-        raise
-    problems = list(dict.fromkeys(problems))
+        runs = [known.find(each) for each in arguments.runs]
+    except FolderError as error:
+        raise FolderError("\n".join([*dict.fromkeys(known.problems), str(error)])) from error  # which may be why
+    problems = [*dict.fromkeys(known.problems)]
     if arguments.json:
-        show(comparison_as_json(runs, problems, time.time_ns()))
+        show(to_json(comparison_as_json(runs, problems, time.time_ns())))
         return 0
-    _print_problems(problems)
-    screen = full_width(Screen.of(sys.stdout), sys.stdout)
-    show("\n".join(comparison_lines(runs, screen, complete=arguments.all)))
-    return 0
-
-
-def _print_problems(problems: Iterable[str]) -> None:
-    for problem in dict.fromkeys(problems):
+    for problem in problems:
         warn(problem)
+    show("\n".join(comparison_lines(runs, Screen.of(sys.stdout), complete=arguments.all)))
+    return 0

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monitel.console.ledger.shares import RunTime
-from monitel.console.values.run_values import Attempted
+from monitel.console.values import Attempted
 from monitel.training_time import DOWN, LOST, Past
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.console.ledger.history import run_time
 from monitel.console.ledger.run_folder import LEDGERS, read_history, read_values
 from monitel.console.ledger.stored import StoredError
-from monitel.console.values.stored import ValuesError
+from monitel.console.values import ValuesError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.console.ledger.history import History
     from monitel.console.ledger.shares import RunTime
-    from monitel.console.values.run_values import Attempted, RunValues
+    from monitel.console.values import Attempted, RunValues
 
 
 class StoredRun(NamedTuple):

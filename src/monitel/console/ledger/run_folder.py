@@ -14,16 +14,16 @@ from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
 from monitel.console.ledger.run_identity import FOLDERS
 from monitel.console.ledger.starts import read_starts, remove_starts
 from monitel.console.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
-from monitel.console.values.file import VALUES
-from monitel.console.values.stored import LIMIT_BYTES as VALUES_LIMIT_BYTES
-from monitel.console.values.stored import decode as decode_values
+from monitel.console.values import LIMIT_BYTES as VALUES_LIMIT_BYTES
+from monitel.console.values import VALUES
+from monitel.console.values import decode as decode_values
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.console.ledger.history import Attempt, History
     from monitel.console.ledger.run_identity import RunIdentity
-    from monitel.console.values.run_values import RunValues
+    from monitel.console.values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -93,13 +93,11 @@ class RunFolder:
             remove_starts(self._folder)
             self._has_starts = False
 
-    def read(self, name: str, limit: int) -> bytes:
-        """Return the first ``limit`` bytes of a file.
-
-        Raises:
-            OSError: There is no such file, or it cannot be read.
-        """
-        return self._folder.read(name, limit)
+    def values(self) -> bytes | None:
+        """Return the content of the file of the values; None if it cannot be read."""
+        with suppress(OSError):
+            return self._folder.read(VALUES, VALUES_LIMIT_BYTES + 1)
+        return None
 
     def replace(self, name: str, content: bytes) -> None:
         """Replace a file as a whole.

@@ -17,7 +17,7 @@ from monitel.console.ledger.run_folder import LEDGERS, open_run
 from monitel.console.ledger.run_identity import boot_id, identify
 from monitel.console.ledger.starts import Start, fold_starts, gap_after
 from monitel.console.ledger.step_marks import StepMarks
-from monitel.console.values.file import ValuesFile
+from monitel.console.values import VALUES, ValuesFile
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from monitel.console.ledger.history import Mark
     from monitel.console.ledger.run_folder import RunFolder
     from monitel.console.ledger.shares import RunTime
-    from monitel.console.values.latest import Latest
+    from monitel.console.values import Latest
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -195,8 +195,8 @@ class RunLedger:
             self._resume(self._start.earlier)
             if (history := self._history(self._start, ended=ended)) is not None:
                 self._folder.store(history)
-                if self._values is not None:
-                    self._values.store(self._folder, status=self._status, last=ended)
+                if self._values is not None and (values := self._values.content(self._status, last=ended)) is not None:
+                    self._folder.replace(VALUES, values)
         except FileNotFoundError as error:  # the folder was removed; the next heartbeat makes it again
             self._warn_once(error)
             if self._folder is not None:
@@ -233,7 +233,7 @@ class RunLedger:
                 found = folder.load(self._identity.run)
                 start = self._start if self._start is not None and found is None else self._after(found, folder)
                 if self._values is not None and (self._start is None or found is not None):
-                    self._values.resume(folder, None if found is None else found.attempt.attempted)
+                    self._values.resume(folder.values(), None if found is None else found.attempt.attempted)
             except BaseException:
                 folder.close()
                 raise
@@ -306,8 +306,8 @@ class RunLedger:
             folder.remove()
         else:
             folder.store(self._found)
-            if self._values is not None:
-                self._values.restore(folder)
+            if self._values is not None and self._values.found is not None:
+                folder.replace(VALUES, self._values.found)
             folder.close()
         self._folder = None
         continue_run(Past(0, 0, 0))

@@ -22,7 +22,7 @@ from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.record import READING, SIGNALS
 from monitel.blackbox.silent import give_way
-from monitel.console.values.latest import latest
+from monitel.console.values import latest
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
 from monitel.run_folder import VARIABLE as RUN_FOLDER
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
-    from monitel.console.values.latest import Latest
+    from monitel.console.values import Latest
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
 

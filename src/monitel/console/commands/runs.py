@@ -1,0 +1,110 @@
+"""``runs``: the runs on this machine, the newest first."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from monitel.console.commands.compare import add_spool_dir, find_runs
+from monitel.console.commands.output import show, warn
+from monitel.console.runs import last_loss, state_of, title_of
+from monitel.console.text import Screen, columns_of, cut, duration, moment, number, pad, rfc3339, to_json
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from monitel.console.ledger.reading import StoredRun
+
+_NO_RUNS = (
+    "there is no ledger of a run here: rank zero of a job with monitel_otlp.configure() writes one; "
+    "if it has another spool_dir, give --spool-dir"
+)
+_TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
+_RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
+_NAME, _LEAST_NAME = 0, 12  # place of the name, and its columns on a narrow screen
+_GAP, _MISSING = "  ", "-"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "runs",
+        help="list the runs on this machine, with their state, last step and loss",
+        description="List the runs on this machine, the one with the latest heartbeat first: name, start, state, "
+        "duration over all attempts, last step and last loss. monitel ledger and monitel compare take the ID of a run, "
+        "or without one its start. Nothing is changed.",
+    )
+    add_spool_dir(command)
+    command.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = find_runs(arguments)
+    runs, now_ns = found.stored[::-1], time.time_ns()
+    if arguments.json:
+        listed = [run_as_json(each, now_ns) for each in runs]
+        show(to_json({"version": 1, "time": rfc3339(now_ns), "runs": listed, "problems": found.problems}))
+    else:
+        for problem in found.problems:
+            warn(problem)
+        show("\n".join(table(runs, Screen.of(sys.stdout), now_ns)) if runs else _NO_RUNS)
+    return 1 if found.problems else 0
+
+
+def run_as_json(run: StoredRun, now_ns: int) -> dict[str, Any]:
+    """Return a run for programs. Unknown values are null."""
+    loss = last_loss(run.values)
+    return {
+        "run": run.time.run or None,
+        "name": title_of(run) or None,
+        "state": state_of(run, now_ns),
+        "started": rfc3339(run.time.start_ns),
+        "last_seen": rfc3339(run.time.last_ns),
+        "duration_seconds": run.time.elapsed_ns / 1e9,
+        "attempts": run.time.attempts,
+        "goodput": run.time.goodput,
+        "last_step": run.last.last_step,
+        "loss_name": None if loss is None else loss.name,
+        "loss": None if loss is None else loss.value,
+    }
+
+
+def table(runs: Sequence[StoredRun], screen: Screen, now_ns: int) -> list[str]:
+    """Return the heading and a row for each run. Names are cut, and columns left out from the right, to fit."""
+    rows = [_TITLES, *(_cells(each, screen, now_ns) for each in runs)]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    shown = [place for place, column in enumerate(zip(*rows[1:], strict=True)) if any(column)]
+
+    def needed() -> int:
+        return sum(widths[place] + len(_GAP) for place in shown) - len(_GAP)
+
+    if _NAME in shown:
+        widths[_NAME] = max(widths[_NAME] - max(needed() - screen.columns, 0), min(widths[_NAME], _LEAST_NAME))
+    while needed() > screen.columns:
+        shown.pop()
+    lines = []
+    for row in rows:
+        cells = (
+            cut(row[place], widths[place]).rjust(widths[place])
+            if _TITLES[place] in _RIGHT
+            else pad(row[place], widths[place])
+            for place in shown
+        )
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def _cells(run: StoredRun, screen: Screen, now_ns: int) -> Sequence[str]:
+    step, loss, title = run.last.last_step, last_loss(run.values), title_of(run)
+    return (
+        screen.printable(title) or _MISSING,
+        moment(run.time.start_ns),
+        state_of(run, now_ns),
+        duration(run.time.elapsed_ns),
+        _MISSING if step is None else f"{step:,}",
+        _MISSING if loss is None else number(loss.value),
+        "" if title == run.time.run else screen.printable(run.time.run),
+    )

@@ -1,0 +1,304 @@
+"""Several runs side by side: a column for each run, or blocks where the screen is too narrow, or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.console.ledger.shares import parts_of
+from monitel.console.text import columns_of, duration, moment, number, pad, per_second, rfc3339, wrapped
+from monitel.masking import MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from monitel.console.runs import Run
+    from monitel.console.text import Screen
+    from monitel.console.values import Key, Scalar
+
+    Change = Callable[[Any, Any], str]
+
+NOTHING = "-"
+
+#: Attributes of a resource that differ between all processes, or do not describe the run.
+_NOT_COMPARED = {
+    *("training.run.id", "training.rank", "training.local_rank", "training.node_rank", "training.attempt"),
+    *("service.instance.id", "process.pid", "process.runtime.description"),
+}
+_MISSING = object()  # the place of a setting that a run does not have
+_GAP = "  "
+_LEAST_NAME, _LONGEST_NAME = 12, 40  # columns
+_LEAST_COLUMN, _LONGEST_COLUMN = 14, 60
+_DIGITS = 15  # characters of a value
+_SHOWN = 30  # rows of values
+
+
+class Row(NamedTuple):
+    """The name of a row, and its text for each run."""
+
+    name: str
+    cells: Sequence[str]
+
+
+class Settings(NamedTuple):
+    """The settings in which runs differ, with the values of all runs; and the number of equal, and of masked ones."""
+
+    differing: Mapping[str, Sequence[Any]]
+    equal: int
+    masked: int
+
+
+def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = False) -> list[str]:
+    """Return the lines of a comparison.
+
+    Args:
+        runs: The runs. Differences are those from the first one.
+        screen: The stream that the lines are printed to.
+        complete: Show all values.
+    """
+    config, values = _config(runs), _value_rows(runs)
+    shown = values if complete else values[:_SHOWN]
+    sections = {
+        "": _summary_rows(runs),
+        "time": _time_rows(runs),
+        "last values of rank zero": shown,
+        "configuration that differs": [*_setting_rows(config)],
+        "attributes that differ": [*_setting_rows(_attributes(runs))],
+    }
+    table = _Table(runs, [row for rows in sections.values() for row in rows], screen)
+    lines = [*table.heading()]
+    for title, rows in sections.items():
+        if title and rows:
+            lines += ["", *wrapped(title, screen.width)]
+        for row in rows:
+            lines += table.row(row)
+        if rows is shown and len(values) > len(shown):
+            lines += wrapped(f"and {len(values) - len(shown):,} more values: --all shows them", screen.width)
+    return [*lines, "", *(line for each in _remarks(runs, config, screen) for line in wrapped(each, screen.width))]
+
+
+def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int) -> dict[str, Any]:
+    """Return a comparison for programs. Its form is documented; later versions only add fields."""
+    return {
+        "version": 1,
+        "time": rfc3339(now_ns),
+        "runs": [_run_as_json(each) for each in runs],
+        "config_differs": _as_json(_config(runs)),
+        "attributes_differ": _as_json(_attributes(runs)),
+        "problems": problems,
+    }
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    values = run.values
+    return {
+        "run": run.name,
+        "source": run.source,
+        "outcome": run.outcome,
+        "started": rfc3339(run.time.start_ns),
+        "last_seen": rfc3339(run.time.last_ns),
+        "duration_seconds": run.time.elapsed_ns / 1e9,
+        "attempts": run.time.attempts,
+        "goodput": run.time.goodput,
+        "activities": {name: time_ns / 1e9 for name, time_ns in run.time.activities.items()},
+        "steps": values.whole.steps or None,
+        "last_step": values.whole.last_step,
+        "steps_per_second": run.rate,
+        "values": [
+            {"name": each.name, "attributes": dict(each.attributes), "unit": each.unit}
+            | {"value": each.value, "total": each.total}
+            for each in values.values
+        ],
+        "config": values.config,
+        "attributes": values.attributes,
+        "left_out": values.left_out,
+    }
+
+
+def _as_json(settings: Settings) -> dict[str, list[Any]]:
+    """Return a list for each setting, with null where a run does not have it."""
+    return {name: [None if each is _MISSING else each for each in row] for name, row in settings.differing.items()}
+
+
+# ---- rows
+
+
+def _row(name: str, values: Sequence[Any], text: Callable[[Any], str], change: Change | None = None) -> Row:
+    """Return a row of values, which may be None, with the differences from the first one."""
+    changes = _changes(values, change) if change else [""] * len(values)
+    texts = [NOTHING if each is None else text(each) for each in values]
+    return Row(name, ["".join(each) for each in zip(texts, changes, strict=True)])
+
+
+def _changes(values: Sequence[Any], change: Change) -> list[str]:
+    """Return the differences from the first value, in parentheses."""
+    found = [change(each, values[0]) for each in values]
+    return [f" ({each})" if each else "" for each in found]
+
+
+def difference(value: float | None, first: float | None) -> str:
+    """Return the difference of a value from that of the first run in percent; empty where it has no meaning.
+
+    Example:
+        >>> difference(1.1, 1.0), difference(30.0, 10.0), difference(1.0, 1.0), difference(1.0, 0.0)
+        ('+10 %', '+200 %', '', '')
+    """
+    if value is None or not first or value == first or not math.isfinite(change := 100 * (value - first) / abs(first)):
+        return ""
+    return f"{change:+,.0f} %" if abs(round(change, 1)) >= 10 else f"{change:+.1f} %"  # noqa: PLR2004  two digits
+
+
+def _points(share: float | None, first: float | None) -> str:
+    """Return the difference of two shares in percentage points; empty without one."""
+    return "" if share is None or first is None or share == first else f"{100 * (share - first):+.1f} points"
+
+
+def _summary_rows(runs: Sequence[Run]) -> list[Row]:
+    whole, times = [each.values.whole for each in runs], [each.time for each in runs]
+    return [
+        _row("outcome", [each.outcome for each in runs], str),
+        _row("started", [each.start_ns for each in times], moment),
+        _row("attempts", [each.attempts for each in times], str),
+        _row("duration", [each.elapsed_ns for each in times], duration, difference),
+        _row("steps", [each.steps or None for each in whole], "{:,}".format, difference),
+        _row("last step", [each.last_step for each in whole], "{:,}".format, difference),
+        _row("steps/s", [each.rate for each in runs], per_second, difference),
+        _row("goodput", [each.goodput for each in times], lambda share: f"{100 * share:.1f} %", _points),
+    ]
+
+
+def _time_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the rows of the ledgers: the activities in the order of the largest times, ``step`` first."""
+    parts = [{part.name: part for part in parts_of(run.time.activities)} for run in runs]
+    largest = {name: max(each[name].time_ns for each in parts if name in each) for name in set().union(*parts)}
+    rows = []
+    for name in (part.name for part in parts_of(largest)):
+        times = [of_run[name].time_ns if name in of_run else None for of_run in parts]
+        shares = [f", {of_run[name].share}" if name in of_run else "" for of_run in parts]
+        cells = [NOTHING if each is None else duration(each) for each in times]
+        changes = _changes(times, difference)
+        rows.append(Row(name, ["".join(each) for each in zip(cells, shares, changes, strict=True)]))
+    return rows
+
+
+def _value_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the rows of the last values, those of monitel's own sources at the end."""
+    numbers = [{each.key: each for each in run.values.values} for run in runs]
+    rows = []
+    keys: set[Key] = set().union(*numbers)
+    for key in sorted(keys, key=lambda key: (key[0].startswith("training."), _name_of(key))):
+        found = [of_run.get(key) for of_run in numbers]
+        unit = next((each.unit for each in found if each is not None and each.unit), "")
+        name = f"{_name_of(key)} ({unit})" if unit and unit != "1" and not unit.startswith("{") else _name_of(key)
+        values = [None if each is None else each.value for each in found]
+        rows.append(_row(name, values, lambda value: number(value, _DIGITS), difference))
+    return rows
+
+
+def _name_of(key: Key) -> str:
+    """Return the name of a value with its attributes: ``loss.mean{split=val}``."""
+    name, attributes = key
+    listed = ", ".join(f"{attribute}={value}" for attribute, value in attributes)
+    return f"{name}{{{listed}}}" if listed else name
+
+
+def _config(runs: Sequence[Run]) -> Settings:
+    return _settings([run.values.config for run in runs])
+
+
+def _attributes(runs: Sequence[Run]) -> Settings:
+    return _settings(
+        [{name: each for name, each in run.values.attributes.items() if name not in _NOT_COMPARED} for run in runs]
+    )
+
+
+def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
+    """Return the settings in which runs differ. A run without any setting is not compared, nor is a masked setting."""
+    known = [settings for settings in each_run if settings]
+    differing: dict[str, Sequence[Any]] = {}
+    names, masked = sorted(set().union(*known)), 0
+    for name in names:
+        if len({_setting(settings.get(name, _MISSING)) for settings in known}) > 1:
+            differing[name] = [settings.get(name, _MISSING) for settings in each_run]
+        elif any(MASK in str(settings[name]) for settings in known[:1]):
+            masked += 1
+    return Settings(differing, len(names) - len(differing) - masked, masked)
+
+
+def _setting_rows(settings: Settings) -> Iterator[Row]:
+    for name, values in settings.differing.items():
+        yield Row(name, [*map(_setting, values)])
+
+
+def _setting(value: Any) -> str:
+    if value is _MISSING:
+        return NOTHING
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _remarks(runs: Sequence[Run], config: Settings, screen: Screen) -> Iterator[str]:
+    """Yield sentences about what is not in the table."""
+    known = [run for run in runs if run.values.config]
+    if len(known) < len(runs):
+        without = ", ".join(screen.printable(run.name) for run in runs if not run.values.config)
+        yield f"no configuration found for {without}"
+    if len(known) > 1 and not config.differing:
+        is_complete = not any(run.values.left_out for run in known)
+        yield "the configuration is the same" if is_complete else "the settings that were stored are the same"
+    elif len(known) > 1 and config.equal:
+        settings = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
+        yield f"{config.equal:,} other {settings} the same"
+    if len(known) > 1 and config.masked:
+        settings = "setting is" if config.masked == 1 else "settings are"
+        yield f"{config.masked:,} {settings} masked, and may differ"
+    for run in runs:
+        if count := run.values.left_out:
+            left_out = f"{count:,} of its values, settings and attributes {'was' if count == 1 else 'were'} not stored"
+            yield f"{screen.printable(run.name)}: {left_out}: there was no room, or a name was too long"
+        yield f"{screen.printable(run.name)}: from {screen.printable(run.source)}"
+
+
+# ---- columns
+
+
+class _Table:
+    """The columns of the runs."""
+
+    def __init__(self, runs: Sequence[Run], rows: Sequence[Row], screen: Screen) -> None:
+        self._screen = screen
+        self._names = [screen.printable(run.name) for run in runs]
+        longest = max(columns_of(screen.printable(row.name)) for row in rows)
+        texts = [*self._names, *(screen.printable(cell) for row in rows for cell in row.cells)]
+        for_names = screen.columns - len(runs) * (_LEAST_COLUMN + len(_GAP))
+        self._name = max(min(longest, _LONGEST_NAME, for_names), _LEAST_NAME)
+        left = (screen.columns - self._name) // len(runs) - len(_GAP)
+        self._column = min(max(_LEAST_COLUMN, *map(columns_of, texts)), left, _LONGEST_COLUMN)
+        self._has_columns = left >= _LEAST_COLUMN
+
+    def heading(self) -> Iterator[str]:
+        """Yield the names of the runs."""
+        return self._in_columns("", self._names) if self._has_columns else self._in_block(self._names, "")
+
+    def row(self, row: Row) -> Iterator[str]:
+        """Yield the lines of a row."""
+        name, cells = self._screen.printable(row.name), [self._screen.printable(each) for each in row.cells]
+        if self._has_columns:
+            yield from self._in_columns(name, cells)
+        else:
+            yield from wrapped(name, self._screen.columns)
+            yield from self._in_block(cells, _GAP)
+
+    def _in_columns(self, name: str, cells: Sequence[str]) -> Iterator[str]:
+        parts = [wrapped(name, self._name), *(wrapped(cell, self._column) for cell in cells)]
+        for first, *others in zip_longest(*parts, fillvalue=""):
+            columns = [pad(first, self._name), *(pad(each, self._column) for each in others)]
+            yield _GAP.join(columns).rstrip()
+
+    def _in_block(self, cells: Sequence[str], indent: str) -> Iterator[str]:
+        for place, cell in enumerate(cells, start=1):
+            label = f"{indent}{place}  "
+            for line in wrapped(cell, self._screen.columns - len(label)) or [""]:
+                yield f"{label}{line}".rstrip()
+                label = " " * len(label)

@@ -1,1 +1,0 @@
-"""The numbers of several runs, side by side."""

@@ -1,0 +1,178 @@
+"""A comparison as text and as JSON: what is compared, what counts as a value, and how it fits on the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from monitel.console.compare import comparison_as_json, comparison_lines, difference
+from monitel.console.ledger.shares import RunTime
+from monitel.console.runs import Run
+from monitel.console.text import Screen, columns_of, to_json
+from monitel.console.values import Progress, RunValues, Value
+
+SECOND = 10**9
+START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time is UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def value(name: str, number: float, unit: str = "", total: bool = False, **attributes: str) -> Value:
+    """Return a value."""
+    return Value(name, tuple(attributes.items()), unit, number, START, total)
+
+
+def made_run(
+    name: str, seconds: dict[str, int], values: RunValues, outcome: str = "completed", attempts: int = 1
+) -> Run:
+    """Return a run that never ran."""
+    activities = {activity: each * SECOND for activity, each in seconds.items()}
+    elapsed_ns = sum(activities.values())
+    run_time = RunTime(name, activities, elapsed_ns, attempts, START, START + elapsed_ns, ended=True)
+    return Run(name, "the ledger", outcome, run_time, values)
+
+
+FIRST = made_run(
+    "run-7",
+    {"startup": 20, "step": 150, "data": 30},
+    RunValues(
+        "run-7",
+        "one",
+        values=(value("loss.mean", 0.5), value("eval.loss", 0.25, "s", split="val")),
+        progress=Progress(1000, 999),
+        config={"rate": 0.1, "layers": 4},
+        attributes={"training.world_size": 2, "service.name": "train", "process.pid": 1},
+    ),
+    outcome="completed",
+)
+OTHER = made_run(
+    "run-8",
+    {"step": 120, "down": 80, "startup": 30},
+    RunValues(
+        "run-8",
+        "one",
+        values=(value("loss.mean", 0.75), value("samples", 4800, "{sample}", total=True)),
+        progress=Progress(600, 599),
+        config={"rate": 0.2, "layers": 4, "optimizer": "adam"},
+        attributes={"training.world_size": 4, "service.name": "train", "process.pid": 2},
+    ),
+    outcome="died",
+    attempts=2,
+)
+
+
+def changed(run: Run, name: str, **values: object) -> Run:
+    """Return a run with another name and other values."""
+    return replace(run, name=name, values=replace(run.values, **values))  # type: ignore[arg-type]
+
+
+def test_two_runs_in_columns() -> None:
+    """Summary, time, last values and the settings that differ; percentages are differences from the first run."""
+    expected = """\
+                          run-7                  run-8
+outcome                   completed              died
+started                   2026-01-02 03:04:05    2026-01-02 03:04:05
+attempts                  1                      2
+duration                  3 min 20 s             3 min 50 s (+15 %)
+steps                     1,000                  600 (-40 %)
+last step                 999                    599 (-40 %)
+steps/s                   5.56                   5 (-10 %)
+goodput                   75.0 %                 52.2 % (-22.8 points)
+
+time
+step                      2 min 30 s, 75 %       2 min, 52 % (-20 %)
+down                      -                      1 min 20 s, 35 %
+startup                   20 s, 10 %             30 s, 13 % (+50 %)
+data                      30 s, 15 %             -
+
+last values of rank zero
+eval.loss{split=val} (s)  0.25                   -
+loss.mean                 0.5                    0.75 (+50 %)
+samples                   -                      4,800
+
+configuration that differs
+optimizer                 -                      adam
+rate                      0.1                    0.2
+
+attributes that differ
+training.world_size       2                      4
+
+1 other setting of the configuration is the same
+run-7: from the ledger
+run-8: from the ledger"""
+    lines = comparison_lines([FIRST, OTHER], Screen(columns=79))
+    assert expected.splitlines() == lines
+
+
+@pytest.mark.parametrize(("columns", "runs"), [(20, 5), (40, 2), (79, 3)])
+def test_comparison_fits_the_screen(columns: int, runs: int) -> None:
+    """No line is wider than the screen, whatever the names are; nothing but text is printed."""
+    odd = changed(
+        FIRST,
+        "日本語の実行" * 5,
+        values=(Value("x" * 100, (("\x1b[2J", "\n"),), "", math.nan, 0), value("y", -math.inf)),
+        config={"rate\x07": "/very/long/path" * 10, "layers": 5},
+    )
+    compared = [FIRST, odd, OTHER, changed(FIRST, "\x1b]0;title\x07"), changed(FIRST, "e")][:runs]
+    lines = comparison_lines(compared, Screen(columns, columns=columns), complete=True)
+    assert max(map(columns_of, lines)) <= columns
+    assert all(line.isprintable() for line in lines)
+    assert len(lines) > 20
+
+
+def test_sixteen_runs_are_in_columns_in_a_file() -> None:
+    """A table has as many columns as it needs where nothing has to fit."""
+    first, *_ = comparison_lines([changed(FIRST, f"run-{number}") for number in range(16)], Screen())
+    assert [f"run-{number}" for number in range(16)] == first.split()
+
+
+def test_settings_that_are_not_known_are_not_called_the_same() -> None:
+    """If a run has not stored everything, only its stored settings are known to be the same; masked ones are not."""
+    lines = comparison_lines([FIRST, changed(FIRST, "run-8", left_out=2)], Screen())
+    assert "the settings that were stored are the same" in lines
+    assert any(line.startswith("run-8: 2 of its values, settings and attributes were not stored") for line in lines)
+    masked = {"rate": 0.1, "token": "***", "data.url": "https://***@host"}
+    lines = comparison_lines([changed(FIRST, name, config=masked) for name in "ab"], Screen())
+    assert "2 settings are masked, and may differ" in lines
+
+
+def test_differences_have_a_meaning_or_are_empty() -> None:
+    """From zero, to the same value, and of numbers that are not finite there is no difference in percent."""
+    assert ["", "", "", "", ""] == [
+        difference(*pair) for pair in ((1, 0), (1, 1), (math.nan, 1), (1, math.inf), (None, 1))
+    ]
+    assert ["+50 %", "-150 %", "+0.3 %", "-0.0 %", "+99,900 %", "+200 %"] == [
+        difference(*pair) for pair in ((1.5, 1), (-0.5, 1), (1.003, 1), (0.99999, 1), (1000, 1), (1, -1))
+    ]
+
+
+def test_json_has_everything() -> None:
+    """All values, times in UTC, durations in seconds, null for what is not known, and no other numbers than JSON's."""
+    nan = changed(FIRST, "run-9\x7f", values=(value("loss", math.nan, split="val"),), progress=Progress(), left_out=2)
+    text = to_json(comparison_as_json([FIRST, OTHER, nan], ["a problem"], START))
+    assert text.isascii()
+    assert all(each.isprintable() for each in text.replace("\n", ""))
+    found = json.loads(text)
+    assert (1, "2026-01-02T03:04:05.000000Z", ["a problem"]) == (found["version"], found["time"], found["problems"])
+    first, other, last = found["runs"]
+    assert (200.0, 5.556, {"startup": 20, "step": 150, "data": 30}) == (
+        first["duration_seconds"],
+        round(first["steps_per_second"], 3),
+        first["activities"],
+    )
+    assert {"rate": 0.1, "layers": 4} == first["config"]
+    assert [{"name": "loss", "attributes": {"split": "val"}, "unit": "", "value": "NaN", "total": False}] == last[
+        "values"
+    ]
+    assert (None, 2, "died", True) == (last["steps"], last["left_out"], other["outcome"], other["values"][1]["total"])
+    assert {"rate": [0.1, 0.2, 0.1], "optimizer": [None, "adam", None]} == found["config_differs"]
+    assert {"training.world_size": [2, 4, 2]} == found["attributes_differ"]

@@ -1,0 +1,138 @@
+"""``monitel runs``: the runs on this machine, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.promises.program import Program, program
+
+from monitel.console.ledger.history import Attempt, Earlier, History
+from monitel.console.ledger.run_folder import open_run
+from monitel.console.ledger.run_identity import identify
+from monitel.console.values import VALUES, Progress, RunValues, Value, encode
+
+__all__ = ["program"]
+
+SECOND = 10**9
+START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
+UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time is UTC, and stdout is not a terminal."""
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    time.tzset()
+
+
+def store(
+    run: str,
+    *,
+    start_ns: int = START,
+    seconds: int = 9,
+    step: int | None = 3,
+    status: str = "completed",
+    service: str = "llm",
+    **losses: float,
+) -> None:
+    """Store a run as rank zero does: its ledger, and its values."""
+    last_ns = start_ns + seconds * SECOND
+    with closing(open_run(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
+        marks = () if step is None else ((step, 0),)
+        activities = {"startup": SECOND, "step": (seconds - 1) * SECOND}
+        folder.store(History(run, Earlier(), Attempt("one-7", activities, last_ns, ended=bool(status), marks=marks)))
+        values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
+        found = RunValues(
+            run, "one-7", last_ns, status, {"service.name": service}, {}, Progress(1, step), values=values
+        )
+        folder.replace(VALUES, encode(replace(found, values=values)))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five runs in different states, not in the order of their times."""
+    monkeypatch.chdir(tmp_path)
+    now = time.time_ns() // SECOND * SECOND
+    store("base-line", seconds=7980, step=1_234_567, train_loss_mean=0.25, lossy_mean=9.0)
+    store("live", start_ns=now - 41 * SECOND, seconds=41, status="", eval_loss=2.0, loss_min=1.0, loss_value=1.5)
+    store(UUID, start_ns=START + 10 * SECOND, seconds=9000, status="", service="llm-7b", loss_mean=float("nan"))
+    store("", start_ns=START + 20 * SECOND, seconds=9020, step=None, status="failed", service="unknown_service:python")
+    store("run\x1b[2J", start_ns=START - 9 * SECOND, status="preempted", loss_sum=4.0)
+
+
+ROWS = """\
+NAME        STARTED              STATE             DURATION       STEP  LOSS  ID
+live        NOW                  running               41 s          3   1.5
+-           2026-01-02 03:04:25  failed          2 h 30 min          -     -
+llm-7b      2026-01-02 03:04:15  killed or hung  2 h 30 min          3   nan  6f9619ff-8b86-d011-b42d-00cf4fc964ff
+base-line   2026-01-02 03:04:05  completed       2 h 13 min  1,234,567  0.25
+run\\x1b[2J  2026-01-02 03:03:56  preempted              9 s          3     -
+"""
+
+
+@pytest.mark.usefixtures("runs")
+def test_newest_run_is_first(program: Program) -> None:
+    """A run with random digits as its id has the name of its service; the start is a name in the other commands."""
+    printed = program("runs", "--spool-dir", "runs").stdout.splitlines()
+    (started,) = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", printed[1])
+    assert ROWS.replace("NOW                ", started).splitlines() == printed
+    start = "2026-01-02 03:04:25"
+    compared = program("compare", UUID, start, "--spool-dir", "runs", env={"MONITEL_BLACK_BOX_DIR": "boxes"}).stdout
+    assert [["outcome", "killed", "or", "hung", "failed"]] == [
+        line.split() for line in compared.splitlines() if line.startswith("outcome")
+    ]
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("columns", [30, 60, 90])
+def test_rows_fit_the_terminal(program: Program, columns: int) -> None:
+    """Long names are cut, then columns are left out from the right."""
+    store("a very long name " * 9, seconds=7980, loss_mean=0.25)
+    lines = program("runs", "--spool-dir", "runs", env={"COLUMNS": str(columns)}).stdout.splitlines()
+    assert max(map(len, lines)) < columns
+    assert 7 == len(lines)
+
+
+@pytest.mark.usefixtures("runs")
+def test_json_has_a_run_for_each_ledger(program: Program) -> None:
+    """Unknown values are null, and numbers that JSON does not have are strings."""
+    found: dict[str, Any] = json.loads(program("runs", "--spool-dir", "runs", "--json").stdout)
+    assert (1, [], ["live", None, UUID, "base-line", "run\x1b[2J"]) == (
+        *(found["version"], found["problems"]),
+        [each["run"] for each in found["runs"]],
+    )
+    assert {
+        "run": UUID,
+        "name": "llm-7b",
+        "state": "killed or hung",
+        "started": "2026-01-02T03:04:15.000000Z",
+        "last_seen": "2026-01-02T05:34:15.000000Z",
+        "duration_seconds": 9000.0,
+        "attempts": 1,
+        "goodput": pytest.approx(8999 / 9000),
+        "last_step": 3,
+        "loss_name": "loss.mean",
+        "loss": "NaN",
+    } == found["runs"][2]
+    assert (None, None, None) == tuple(found["runs"][1][name] for name in ("name", "last_step", "loss"))
+
+
+def test_no_runs_and_damaged_ledgers_are_named(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong where there is no run; a ledger that cannot be read shows in the exit status."""
+    monkeypatch.chdir(tmp_path)
+    assert "there is no ledger of a run here" in program("runs").stdout
+    store("run-7")
+    store("run-8")
+    min(Path("runs").glob("ledgers/*/ledger.json")).write_bytes(b"{")
+    printed = program("runs", "--spool-dir", "runs", status=1)
+    assert (1, 2) == (printed.stderr.count("is not JSON"), len(printed.stdout.splitlines()))
