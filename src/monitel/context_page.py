@@ -183,6 +183,11 @@ def beat() -> None:
         opened[1].write(content)
 
 
+def own_page() -> bytes:
+    """Return the bytes of the open page of this process; none without one."""
+    return b"" if _opened is None else _writer.content()
+
+
 def read_page(content: bytes) -> Context:
     """Return the context in the bytes of a page, whether its process is alive, writes at this moment, or was killed.
 

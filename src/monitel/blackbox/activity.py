@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.activities import current, position
+from monitel.context_page import own_page, read_page, read_step_times, unpack_step_times
+from monitel.fork import register_at_fork
+from monitel.launcher import distributed_rank
 from monitel.readings import waits_in_flight
 from monitel.stage import stage_now
 from monitel.step import first_step
@@ -15,9 +18,29 @@ from monitel.training_time import goodput
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from monitel.context_page import Context
 
 MOST_IN_PROGRESS = 100  # waits, and open ranges
 _LONGEST_NAME = 1_000  # characters
+_SHUTDOWN = "shutdown"
+
+_last: tuple[int, dict[str, Any]] | None = None  # monotonic time, and the description of that moment
+_before: tuple[int, dict[str, Any]] | None = None  # the same, before the shutdown
+_member: tuple[int, int] | None = None  # of torch.distributed, even after its end
+
+
+class Wait(NamedTuple):
+    """A wait, or a range, in progress.
+
+    Attributes:
+        key: The key of the wait counter, or the name of the range.
+        age_ns: Time since its begin.
+        thread: Identity of the thread; 0 if unknown.
+    """
+
+    key: str
+    age_ns: int
+    thread: int = 0
 
 
 class Stage(NamedTuple):
@@ -35,25 +58,57 @@ class Stage(NamedTuple):
     age_ns: int
     thread: int = 0
 
-    @classmethod
-    def of(cls, doing: Mapping[str, Any], since_ns: int) -> Stage | None:
-        """Return the stage in the description of a process in a snapshot, some time after it; None without one."""
-        if not doing.get("stage"):
-            return None
-        name, waits, seconds, thread = doing["stage"]
-        return cls(str(name), bool(waits), round(seconds * 1e9) + since_ns, int(thread))
+
+class Doing(NamedTuple):
+    """What a process did at one moment: times are ns before it. See :func:`describe`; waits are the longest first."""
+
+    step: int | None = None
+    step_age_ns: int | None = None
+    activity: str = ""
+    activity_age_ns: int | None = None
+    stage: Stage | None = None
+    waits: tuple[Wait, ...] = ()
+    ranges: tuple[Wait, ...] = ()
 
 
-def since_snapshot_ns(at_ns: int, snapshot_ns: int | None, step_age_ns: int | None) -> int:
-    """Return how long the activity and the stage of a snapshot have lasted after it; 0 if they may be over.
+def doing_at(at_ns: int, doing: Mapping[str, Any], snapshot_ns: int | None, page: Context) -> Doing:
+    """Return what a process did at a time, Unix ns, by its snapshot and its page, which is newer.
 
-    Args:
-        at_ns: The time of the question, Unix ns.
-        snapshot_ns: The time of the snapshot, Unix ns; None without one.
-        step_age_ns: Time since the last step was set; None if unknown. If that was after it, they may be over.
+    The activity and the stage of the snapshot have lasted until then, unless a step was set since.
     """
     since_ns = 0 if snapshot_ns is None else max(at_ns - snapshot_ns, 0)
-    return 0 if step_age_ns is not None and step_age_ns < since_ns else since_ns
+
+    def age_ns(monotonic_ns: int | None) -> int | None:
+        began_ns = None if monotonic_ns is None else page.unix_ns(monotonic_ns)
+        return None if began_ns is None else max(at_ns - began_ns, 0)
+
+    def grown_ns(seconds: float) -> int:
+        return round(seconds * 1e9) + since_ns
+
+    if page.heartbeat_ns is None:
+        seconds = doing.get("step_seconds")
+        step, step_age_ns = doing.get("step"), None if seconds is None else grown_ns(seconds)
+        waits = [Wait(str(key), grown_ns(seconds), int(thread)) for key, thread, seconds in doing.get("waits", ())]
+    else:
+        step, step_age_ns = doing.get("step") if page.step is None else page.step, age_ns(page.step_ns)
+        waits = [Wait(each.key, age_ns(each.start_ns) or 0, each.thread) for each in page.waits]
+    ranges = tuple(Wait(str(name), grown_ns(seconds)) for name, seconds in doing.get("ranges", ()))
+    if step_age_ns is not None and step_age_ns < since_ns:
+        since_ns = 0  # a step was set since
+    activity, seconds = doing.get("activity") or ("", None)
+    stage = None
+    if doing.get("stage"):
+        name, is_waiting, stage_seconds, thread = doing["stage"]
+        stage = Stage(str(name), bool(is_waiting), grown_ns(stage_seconds), int(thread))
+    return Doing(
+        step,
+        step_age_ns,
+        str(activity),
+        None if seconds is None else grown_ns(seconds),
+        stage,
+        tuple(sorted(waits, key=lambda wait: -wait.age_ns)),
+        ranges,
+    )
 
 
 def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
@@ -63,28 +118,70 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
         ranges: Name and seconds so far of each open range.
 
     Returns:
-        ``step``: the training step or None. ``first_step``: the first one that the program has set, or None.
-        ``waits``: key, thread and seconds so far of each wait of the process. ``ranges``: name and seconds so far of
-        each open range, where ranges become spans. ``activity``: name of the activity of the training thread in the
-        ledger, and the seconds since it began. ``thread``: identity of that thread, 0 without a ledger. ``stage``: name
-        of the stage of a step that the training thread is in, whether it waits for other ranks there, seconds so far,
-        and identity of the thread; None without stages. ``goodput``: that of the run over all attempts, or None.
+        The values of ``doing`` in :mod:`monitel.blackbox.forms`.
     """
+    global _last, _before, _member
     now_ns = time.monotonic_ns()
-    stage = stage_now()
+    stage, content = stage_now(), own_page()
+    page = read_page(content)
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()
-    return {
+    _member = distributed_rank() or _member
+    found = {
         "step": monitel.get_step(),
+        "step_seconds": None if page.step_ns is None else max(now_ns - page.step_ns, 0) / 1e9,
         "first_step": first_step(),
+        "timed": sum(unpack_step_times(read_step_times(content))),
         "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
         "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
         "activity": (_short(activity), activity_seconds),
         "thread": position()[0],
         "stage": None if stage is None else (stage.name, stage.waits, stage.age_ns / 1e9, stage.thread),
         "goodput": goodput(),
+        "member": _member,
     }
+    _last = now_ns, found
+    if activity != _SHUTDOWN:
+        _before = _last
+    return found
+
+
+def at_shutdown() -> tuple[dict[str, Any], int]:
+    """Return what this process was doing when its shutdown began, as :func:`describe` does, and that time, Unix ns.
+
+    Activity, stage and waits are those of the last snapshot before, because the end of a program leaves them. A step
+    that was made since has ended them.
+    """
+    activity, seconds = current()
+    now_ns = time.monotonic_ns()
+    began_ns = now_ns - round(seconds * 1e9) if activity == _SHUTDOWN else now_ns
+    looked_ns, last = _last or (now_ns, describe())
+    before_ns, before = _before or (began_ns, {})
+    since_s = max(began_ns - before_ns, 0) / 1e9
+    step_s = last["step_seconds"]
+    step_s = None if step_s is None else max(step_s - (looked_ns - began_ns) / 1e9, 0.0)
+    lasts = step_s is None or step_s >= since_s
+    name, activity_s = before.get("activity") or ("", 0.0)
+    *stage, stage_s, thread = before.get("stage") or ("", False, 0.0, 0)
+    found = {
+        **last,
+        "step_seconds": step_s,
+        "waits": [(key, of, waited_s + since_s) for key, of, waited_s in before.get("waits", ()) if lasts],
+        "ranges": [],
+        "activity": (name, activity_s + since_s * lasts),
+        "stage": (*stage, stage_s + since_s * lasts, thread) if stage[0] else None,
+    }
+    return found, time.time_ns() - (now_ns - began_ns)
 
 
 def _short(name: object) -> str:
     return str(name)[:_LONGEST_NAME]
+
+
+def _forget() -> None:
+    """Leave what the parent did to it, in a forked child."""
+    global _last, _before, _member
+    _last = _before = _member = None
+
+
+register_at_fork(after_in_child=_forget)

@@ -78,8 +78,8 @@ class Box:
     Args:
         spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
         root: Folder of the boxes, in a file system in memory; None for none.
-        identity: Plain values that describe the process. Version, pid, start, boot, namespace, host, created_ns, spool
-            and name are added. The journals in ``off`` have no reader, see :attr:`Journal.reader`.
+        identity: Plain values that describe the process. Version, pid, start, boot, namespace, host, created_ns, parent
+            (id and start), spool and name are added. The journals in ``off`` have no reader: :attr:`Journal.reader`.
         interval_s: Seconds between two snapshots.
         box_bytes: The most bytes in the box, which never takes more than 1 % of its file system.
         memory_bytes: The most bytes in anonymous memory. The oldest items beyond are dropped as ``queue_full``.
@@ -122,7 +122,8 @@ class Box:
         self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
-        self.names = Names({**identity, **facts, "name": self.name, "spool": str(self.spool or "")})
+        parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
+        self.names = Names({**identity, **facts, "parent": parent, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
         self.room.others = lambda: self.names.size + sum(2 * each.size for each in self._slots.copy().values())
         self._wake_writer, self._wake_disk = _Wake(), _Wake()

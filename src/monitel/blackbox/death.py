@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.attributes import escape_surrogates
-from monitel.blackbox.activity import Stage, since_snapshot_ns
+from monitel.blackbox.activity import Doing
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.kernel_log import killed_for_memory
 from monitel.blackbox.process import this_process
@@ -91,19 +91,13 @@ _NEVER = SignOfLife(0, "")
 
 @dataclass(frozen=True)
 class Death:
-    """Everything known about the death of one process. All durations are seconds at the time of death.
+    """Everything known about the death of one process.
 
     Attributes:
         owner: The process.
         end: The end, from its parent or from the crash handler; None if it is unknown.
         last_seen: The last sign of life.
-        step: The last training step; None if there was none.
-        step_age: Seconds since the step was set; None if it is unknown.
-        activity: The activity of the training thread; empty if it is unknown.
-        activity_age: Seconds since the activity began; None if it is unknown.
-        stage: Stage of a step that the training thread was in; None if it is unknown.
-        waits: Waits in flight: key and seconds.
-        ranges: Open ranges, outermost first: name and seconds.
+        doing: What it did.
         stacks: Stacks of the threads at a crash, else that of the main thread in the last second; empty without any.
         exception: Type, message and place of the last exception that was not caught; None without one.
         waits_left_out: Number of waits that the record does not name.
@@ -112,13 +106,7 @@ class Death:
     owner: Owner
     end: End | None
     last_seen: SignOfLife = _NEVER
-    step: int | None = None
-    step_age: float | None = None
-    activity: str = ""
-    activity_age: float | None = None
-    stage: Stage | None = None
-    waits: tuple[tuple[str, float], ...] = ()
-    ranges: tuple[tuple[str, float], ...] = ()
+    doing: Doing = Doing()  # noqa: RUF009  immutable
     stacks: str = ""
     exception: tuple[str, str, str] | None = None
     waits_left_out: int = 0
@@ -140,29 +128,30 @@ class Death:
         return f"killed by {signal_name(end.signal)}{memory}"
 
     def __str__(self) -> str:
-        age = "" if self.step_age is None else f", {self.step_age:.1f} s after it was set"
-        at = "" if self.step is None else f" at step {self.step:,}{age}"
+        step, age_ns = self.doing[:2]
+        age = "" if age_ns is None else f", {age_ns / 1e9:.1f} s after it was set"
+        at = "" if step is None else f" at step {step:,}{age}"
         return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
 
     def event(self) -> LogRecord:
         """Return the event."""
+        doing = self.doing
         known: dict[str, Any] = {
             "message": str(self),
             "process.pid": int(self.owner.pid),
             **self._exit(),
-            "training.step": self.step,
-            "training.step.age": self.step_age,
-            "training.activity": self.activity or None,
-            "training.activity.duration": self.activity_age,
+            "training.step": doing.step,
+            "training.step.age": _seconds(doing.step_age_ns),
+            "training.activity": doing.activity or None,
+            "training.activity.duration": _seconds(doing.activity_age_ns),
         }
-        if self.stage is not None:
-            known["training.stage"] = self.stage.name
-            known["training.stage.age"], known["training.stage.waits"] = self.stage.age_ns / 1e9, self.stage.waits
-        for noun, found in (("wait.key", self.waits), ("range.name", self.ranges)):
+        if doing.stage is not None:
+            known["training.stage"] = doing.stage.name
+            known["training.stage.age"], known["training.stage.waits"] = doing.stage.age_ns / 1e9, doing.stage.waits
+        for noun, found in (("wait.key", doing.waits), ("range.name", doing.ranges)):
             if found:
-                names, seconds = zip(*found[:_MOST_ENTRIES], strict=True)
-                known[f"{noun}s"] = [escape_surrogates(name) for name in names]
-                known[f"{noun.partition('.')[0]}.durations"] = list(seconds)
+                known[f"{noun}s"] = [escape_surrogates(each.key) for each in found[:_MOST_ENTRIES]]
+                known[f"{noun.partition('.')[0]}.durations"] = [each.age_ns / 1e9 for each in found[:_MOST_ENTRIES]]
         known["code.stacktrace"] = _shortened(self.stacks) or None
         known["exception.type"], known["exception.message"], place = self.exception or (None, None, "")
         file, _, line = place.rpartition(":")
@@ -201,7 +190,7 @@ def death_of(record: Record, deaths: Deaths) -> Death:
 
 
 def _described(record: Record, deaths: Deaths) -> Death:
-    page, doing, now_ns = record.page, record.doing, time.time_ns()
+    now_ns = time.time_ns()
     last_seen = max(sign for sign in _signs(record) if sign.time_ns <= now_ns or sign.source == _CREATION)
     last_seen = last_seen._replace(time_ns=min(last_seen.time_ns, now_ns))
     end, crash = deaths.of(record.owner), read_crash(record.stacks)
@@ -211,34 +200,19 @@ def _described(record: Record, deaths: Deaths) -> Death:
     perhaps = end is None or (end.code is None and end.signal in {None, signal.SIGKILL})
     if perhaps and killed_for_memory(record.owner):
         end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
-    time_ns = max(last_seen.time_ns, 0 if end is None else end.time_ns)
-
-    def age(monotonic_ns: int | None) -> float | None:
-        began_ns = None if monotonic_ns is None else page.unix_ns(monotonic_ns)
-        return None if began_ns is None else max(0, time_ns - began_ns) / 1e9
-
-    step_age = age(page.step_ns)
-    since = since_snapshot_ns(time_ns, record.snapshot_ns, None) / 1e9
-    since_ns = since_snapshot_ns(time_ns, record.snapshot_ns, None if step_age is None else round(step_age * 1e9))
-    waits = [(key, seconds + since) for key, _, seconds in doing.get("waits", ())]
-    if page.heartbeat_ns is not None:  # the page is newer than the snapshot
-        waits = [(wait.key, age(wait.start_ns) or 0.0) for wait in page.waits]
-    activity, seconds = doing.get("activity") or ("", None)
     return Death(
         record.owner,
         end,
         last_seen,
-        doing.get("step") if page.step is None else page.step,
-        step_age,
-        activity,
-        None if seconds is None else seconds + since_ns / 1e9,
-        Stage.of(doing, since_ns),
-        tuple(sorted(waits, key=lambda wait: -wait[1])),
-        tuple((name, seconds + since) for name, seconds in doing.get("ranges", ())),
+        record.doing_at(max(last_seen.time_ns, 0 if end is None else end.time_ns)),
         record.stack if survived or not record.stacks else record.stacks,
         record.exception,
-        page.waits_left_out,
+        record.page.waits_left_out,
     )
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9
 
 
 def _signs(record: Record) -> Iterator[SignOfLife]:

@@ -16,9 +16,12 @@ READING   metrics of the process at one moment, encoded by the exporter, the num
 A snapshot has these values, each of which may be missing:
 
 ========  ======================================================================================================
-doing     what the process does: ``step``, ``first_step``, ``waits`` (key, thread, seconds so far), ``ranges`` (name,
-          seconds), ``activity`` (name, seconds), ``thread``, ``stage`` (name, whether it waits for other ranks,
-          seconds, thread; or None), ``goodput``
+doing     what the process does: ``step``, ``step_seconds`` (since it was set, or None), ``first_step`` (that the
+          program has set, or None), ``timed`` (number of steps with a duration), ``waits`` (key, thread, seconds so
+          far), ``ranges`` (name, seconds so far), ``activity`` (name in the ledger, seconds so far), ``thread`` (that
+          of the training; 0 without a ledger), ``stage`` (name, whether it waits for other ranks, seconds, thread; or
+          None), ``goodput`` (of the run over all attempts, or None), ``member`` (rank and world size in
+          torch.distributed, or None)
 counters  a :data:`PlainCounter` of each counter
 readings  number of the next item of the journal of readings: the counters are as of this item
 totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.activity import doing_at
 from monitel.blackbox.box import ENDED, PAGE, POSITION, TOTALS, VERSION
 from monitel.blackbox.crashes import STACKS
 from monitel.blackbox.forms import Definition, LogRecord
@@ -23,6 +24,7 @@ from monitel.window_bytes import OpenWindow, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from monitel.blackbox.activity import Doing
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.forms import PlainCounter
     from monitel.blackbox.recovery import Snapshot
@@ -115,14 +117,13 @@ class Record:
         return self.created_ns if self.snapshot is None else self.snapshot.time_ns
 
     @property
-    def snapshot_ns(self) -> int | None:
-        """The time of the snapshot, Unix ns; None without one."""
-        return None if self.snapshot is None else self.snapshot.time_ns
-
-    @property
     def doing(self) -> dict[str, Any]:
-        """The activity of the process; see :func:`monitel.blackbox.activity.describe`."""
+        """The activity of the process at the snapshot; see :func:`monitel.blackbox.activity.describe`."""
         return self._value("doing") or {}
+
+    def doing_at(self, time_ns: int) -> Doing:
+        """Return the activity of the process at a time, Unix ns."""
+        return doing_at(time_ns, self.doing, None if self.snapshot is None else self.snapshot.time_ns, self.page)
 
     @property
     def counters(self) -> list[PlainCounter]:

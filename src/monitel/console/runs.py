@@ -22,9 +22,9 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import STEP_TIME
 from monitel.blackbox.reading import read_head, read_record
 from monitel.blackbox.record import NUMBERS
-from monitel.console.autopsy.death_events import cause_of
 from monitel.console.ledger.reading import read_stored
 from monitel.console.ledger.shares import RunTime
+from monitel.console.reader import cause_of
 from monitel.console.text import moment
 from monitel.console.values import (
     Latest,

@@ -61,10 +61,10 @@ def train(folder: str, rank: int) -> None:
 
 def looks(boxes: Path) -> list[float]:
     """Return the CPU time of each look, ns."""
-    from monitel.console.top.rank import RankState
-    from monitel.console.top.ranks import Ranks
+    from monitel.console.live import Live
+    from monitel.console.process import State
 
-    ranks = Ranks([str(boxes)])
+    ranks = Live([str(boxes)])
     ranks.look()
     found: list[float] = []
     for _ in range(_LOOKS):
@@ -72,7 +72,7 @@ def looks(boxes: Path) -> list[float]:
         begin = time.process_time_ns()
         look = ranks.look()
         found.append(time.process_time_ns() - begin)
-    if len([rank for rank in look.ranks if rank.state is not RankState.DEAD]) != _RANKS:
+    if len([each for each in look.processes if each.state is not State.DEAD]) != _RANKS:
         raise SystemExit("a process has died")
     ranks.close()
     return found

@@ -19,7 +19,7 @@ from tests.integration.nightly import late_verdicts
 from tests.integration.nightly.late_measurements import Measured, measure
 from tests.integration.nightly.late_rows import WORLDS
 
-from monitel.console.verdict import lateness
+from monitel.console import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.integration.nightly.known_stages import KnownRank
 
-from monitel.console.verdict import lateness
+from monitel.console import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from monitel.console.verdict.lateness import Times
+    from monitel.console.lateness import Times
 
 TIMEOUT = 400  # seconds of the longest job, where each row is measured several times
 

@@ -15,7 +15,7 @@ from tests.integration.nightly.late_measurements import Measured, measure
 from tests.integration.nightly.late_rows import ROWS, WORLDS, Row
 from tests.integration.stack.filling import Store, store
 
-from monitel.console.verdict import lateness
+from monitel.console import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

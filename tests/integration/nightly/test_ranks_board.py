@@ -28,7 +28,7 @@ from tests.integration.nightly.known_stages import training
 from tests.integration.stack.boards import board
 from tests.integration.stack.filling import store
 
-from monitel.console.verdict import lateness
+from monitel.console import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

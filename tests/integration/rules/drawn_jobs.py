@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from monitel.console.verdict import lateness
+from monitel.console import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -110,10 +110,11 @@ def test_job_names_the_rank_that_is_late(tmp_path: Path, console: Console) -> No
         report = console.until(lambda report: report["jobs"] and [1] == report["jobs"][0]["late"], "autopsy")
         (job,) = report["jobs"]
         assert ("run-7", [0, 1, 2], 3) == (job["run"], job["ranks"], job["world_size"])
-        summary, waiting, named, steps, *_ = console("autopsy").output.splitlines()
+        summary, verdict, waiting, steps, *_ = console("autopsy").output.splitlines()
     assert "3 processes: 3 alive" == summary
+    assert "stuck: rank 1 is in no known wait; ranks 0 and 2 wait for it in all_reduce" == verdict
     assert waiting.startswith("ranks 0 and 2 wait in all_reduce, the first one for ")
-    assert named.startswith("late: rank 1 is not in all_reduce: ")
+    assert waiting.endswith("; rank 1 is not")
     assert "last steps differ: 49 (ranks 0 and 2), 48 (rank 1)" == steps
 
 

@@ -94,7 +94,9 @@ if rank == 1:
     summary = run(JOB + end, status=9)
     assert "verdict dead: rank 2 killed by SIGKILL at step 400; 1 more ended after it" in summary
     assert re.search(
-        r"died rank 2 killed by SIGKILL at step 400(, \S+ s after its last step)?; monitel autopsy \d+", summary
+        r"died rank 2 killed by SIGKILL at step 400(, [^,;]+ after its last step)?, in \S+job.py:\d+ in <module>; "
+        r"monitel autopsy \d+",
+        summary,
     )
     assert "rank 1 ended with exit code 3 without a shutdown at step 400" in summary
     assert f"deliver with: monitel replay {Path('monitel-runs').resolve()}" in summary

@@ -17,7 +17,7 @@ from tests.torch.ranks.kinds_of_jobs import KINDS
 from tests.torch.ranks.late_model import LATE, PLACES
 from tests.torch.ranks.ranks import run_ranks
 
-from monitel.console.verdict.lateness import suspects
+from monitel.console.lateness import suspects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

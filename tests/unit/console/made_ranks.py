@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.console.autopsy.findings import PastEvent, Wait
-from monitel.console.summary.report import JobName
-from monitel.console.top.rank import JobRows, Look, Rank, RankState
-from monitel.console.verdict.rules import Verdict
+from monitel.blackbox.activity import Wait
+from monitel.console.job import Job
+from monitel.console.live import Look
+from monitel.console.process import JobName, PastEvent, Process, State
+from monitel.console.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ JOB = JobName("", "llm", "run-7")
 HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
 
 
-def rank_of(number: int | None, **changes: Any) -> Rank:
+def rank_of(number: int | None, **changes: Any) -> Process:
     """Return the row of a live rank of four, with a value in each column."""
     row: dict[str, Any] = {
         "box": Path(f"/boxes/{number}"),
@@ -45,21 +46,21 @@ def rank_of(number: int | None, **changes: Any) -> Rank:
         "activity_age_ns": SECOND // 20,
         "event": PastEvent(NOW - 120 * SECOND, 9, "checkpoint.saved", {}),
     }
-    return Rank(**{**row, **changes})
+    return Process(**{**row, **changes})
 
 
-def dead_rank(number: int, **changes: Any) -> Rank:
+def dead_rank(number: int, **changes: Any) -> Process:
     """Return the row of a rank that SIGKILL has ended 4 seconds ago."""
-    return rank_of(number, state=RankState.DEAD, death="killed by SIGKILL", seen_ns=NOW - 4 * SECOND, **changes)
+    return rank_of(number, state=State.DEAD, death="killed by SIGKILL", seen_ns=NOW - 4 * SECOND, **changes)
 
 
-def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes: Any) -> Rank:
+def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes: Any) -> Process:
     """Return the row of a rank in a wait."""
     return rank_of(number, waits=(Wait(key, round(seconds * SECOND)),), **changes)
 
 
-def look_at(*ranks: Rank, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
+def look_at(*ranks: Process, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
     """Return a look at jobs: one for each name, in the order of the rows."""
     names = dict.fromkeys(rank.job for rank in ranks)
-    jobs = [JobRows(name, None, tuple(rank for rank in ranks if rank.job == name), verdict) for name in names]
+    jobs = [Job(name, None, tuple(rank for rank in ranks if rank.job == name), verdict) for name in names]
     return Look(NOW, tuple(jobs), tuple(problems))

@@ -1,4 +1,4 @@
-"""Simulated jobs over minutes: the reports of two ranks at each second, with a known schedule of delays and pauses."""
+"""Simulated jobs over minutes: two ranks at each second, with a known schedule of delays and pauses."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.unit.console.made_reports import report
-from tests.unit.console.made_rows import SECOND, START, rank_of
+from tests.unit.console.made_processes import START, S, alive, ended
 from tests.unit.promises.test_verdict import WORK
 
-from monitel.console.summary.jobs import facts_of, jobs_of
-from monitel.console.summary.report import StageTotal, Total
-from monitel.console.top.jobs import jobs_of as jobs_of_rows
-from monitel.console.top.period import History
-from monitel.console.top.rank import Row
-from monitel.console.verdict.rules import verdict
+from monitel.console.job import jobs_of
+from monitel.console.period import History, over_a_period, with_totals
+from monitel.console.process import Process, StageKey, Total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel.console.summary.report import Report
-    from monitel.console.verdict.rules import Verdict
+    from monitel.console.verdict import Verdict
 
     #: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
     Delay = Callable[[int, float, int, str], float]
@@ -63,11 +58,11 @@ class Schedule:
         self._series = {(rank, stage): _Series() for rank in range(RANKS) for stage in (*WORK, "sync")}
         self.now_s, self._steps = 0.0, 0
 
-    def until(self, end_s: float) -> list[Report]:
-        """Make steps until a time, and return a report about the life of each rank."""
+    def until(self, end_s: float) -> list[Process]:
+        """Make steps until a time, and return each rank with the totals of its life."""
         while self.now_s < end_s:
             self._step()
-        return [self._report(rank) for rank in range(RANKS)]
+        return [self._process(rank) for rank in range(RANKS)]
 
     def _step(self) -> None:
         self._steps += 1
@@ -85,17 +80,18 @@ class Schedule:
             for stage, seconds in {**of, "sync": last - sum(of.values())}.items():
                 self._series[rank, stage].add(seconds, self.now_s)
 
-    def _report(self, rank: int) -> Report:
+    def _process(self, rank: int) -> Process:
         totals = {stage: self._series[rank, stage].total for stage in (*WORK, "sync")}
-        data_ns = round(totals["data"].sum * SECOND)
-        return report(
+        data_ns = round(totals["data"].sum * S)
+        return ended(
             rank,
-            time_ns=START + round(self.now_s * SECOND),
+            time_ns=START + round(self.now_s * S),
             world_size=RANKS,
-            steps=self._steps,
+            step=self._steps,
+            made=self._steps,
             step_time=Total(self._steps, self.now_s),
-            stages=tuple(StageTotal(stage, "", False, total) for stage, total in totals.items()),
-            activities={"data": data_ns, "step": round(self.now_s * SECOND) - data_ns},
+            stages={StageKey("", stage): total for stage, total in totals.items()},
+            activities={"data": data_ns, "step": round(self.now_s * S) - data_ns},
         )
 
 
@@ -108,19 +104,18 @@ def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tup
         first_s: Its time at the first one.
     """
     histories = [History() for _ in range(RANKS)]
+    rows = [alive(rank, step_age_ns=0, rate=8.0, step_p50=0.12, box=f"/boxes/{rank}") for rank in range(RANKS)]
+    by_box = {row.box: history for row, history in zip(rows, histories, strict=True)}
     for at_s in range(first_s, seconds + 1):
-        reports = schedule.until(at_s)
-        for history, each in zip(histories, reports, strict=True):
+        for history, each in zip(histories, schedule.until(at_s), strict=True):
             if history.life is None or each.time_ns > history.life.time_ns:
                 history.add(each)
-        rows = [
-            Row(rank_of(rank, step_age_ns=0, rate=8.0), START, history, 0.12) for rank, history in enumerate(histories)
-        ]
-        (job,) = jobs_of_rows(rows)
+        lives = [with_totals(row, history.life) for row, history in zip(rows, histories, strict=True) if history.life]
+        (job,) = jobs_of(lives, lambda of_job: over_a_period(of_job, by_box))
         yield schedule.now_s, job.verdict
 
 
 def at_end(schedule: Schedule, seconds: float) -> Verdict:
     """Return the verdict of ``monitel run``."""
     [job] = jobs_of(schedule.until(seconds))
-    return verdict(facts_of(job))
+    return job.verdict

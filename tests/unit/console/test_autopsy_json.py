@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tests.support.paths import ROOT
 from tests.unit.console.known_processes import NOW, SECOND, dead_process, rank_of
 
-from monitel.console.autopsy.as_json import report_as_json
-from monitel.console.autopsy.comparison import compare
+from monitel.console.as_json import report_as_json
+from monitel.console.job import jobs_of
 
 if TYPE_CHECKING:
-    from monitel.console.autopsy.findings import Findings
+    from monitel.console.process import Process
 
 
 def strict(text: str) -> Any:
@@ -24,16 +24,18 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def report(*processes: Findings) -> Any:
+def report(*processes: Process) -> Any:
     """Return the decoded report."""
-    return strict(report_as_json(processes, compare(processes), ["a problem"], NOW))
+    return strict(report_as_json(processes, jobs_of(processes), ["a problem"], NOW))
 
 
 def test_findings_are_in_the_object() -> None:
     """Times are UTC, durations seconds."""
     found = report(dead_process())
     (process,) = found.pop("processes")
-    assert {"version": 1, "time": "2026-01-02T05:00:45.000000Z", "jobs": [], "problems": ["a problem"]} == found
+    (job,) = found.pop("jobs")
+    assert (["killed by SIGSEGV"], [2]) == ([process["death"]], job["dead"])
+    assert {"version": 1, "time": "2026-01-02T05:00:45.000000Z", "problems": ["a problem"]} == found
     expected = {
         "state": "dead",
         "pid": 31337,

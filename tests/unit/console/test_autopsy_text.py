@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, window_of
+from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, record_of
 
-from monitel.blackbox.activity import Stage
-from monitel.console.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
-from monitel.console.autopsy.report import process_lines
+from monitel.blackbox.activity import Stage, Wait
+from monitel.console.autopsy import process_lines
+from monitel.console.process import JobName, PastEvent
 from monitel.console.text import Screen, columns_of
 
 if TYPE_CHECKING:
-    from monitel.console.autopsy.findings import Findings
+    from monitel.console.process import Process
 
 HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
 
@@ -29,7 +29,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def text(found: Findings, screen: Screen | None = None, *, complete: bool = False) -> str:
+def text(found: Process, screen: Screen | None = None, *, complete: bool = False) -> str:
     """Return the report."""
     return "\n".join(process_lines(found, screen or Screen(), NOW, complete=complete))
 
@@ -51,9 +51,9 @@ open ranges    forward for 5 s
 counters       training.samples 9,592
 not delivered  120 items, 14 events, 2 open windows with 8 samples
 
-open windows             count  mean  last  min  max
-gradient.norm                4   2.5     2    1    4
-train.loss{split=train}      4   2.5     2    1    4
+open windows                count  mean  last  min  max
+gradient.norm{split=train}      4   2.5     2    1    4
+train.loss{split=train}         4   2.5     2    1    4
 
 last events
 03:04:06 INFO  epoch.start epoch=1 rate=0.5
@@ -80,10 +80,9 @@ def test_thread_that_crashed_comes_first() -> None:
 
 def test_time_by_activity_is_one_line() -> None:
     """The counters of the ledger, the largest first."""
-    times = {"data": 31.332, "startup": 0.8, "step": 3653.0, "other": math.nan}
-    counters = [CounterValue("training.time", {"training.activity": name}, each) for name, each in times.items()]
-    shown = text(replace(dead_process(), counters=counters))
-    assert "time           step 1 h 1 min, data 31.3 s, startup 800 ms, other nan\n" in shown
+    times = {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * SECOND}
+    shown = text(dead_process(activities=times, record=record_of(counters={"training.time": 80.0})))
+    assert "time           step 1 h 1 min, data 31.3 s, startup 800 ms\n" in shown
     assert "counters" not in shown
 
 
@@ -107,7 +106,7 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
         ({"death": ""}, "dead: cause unknown, as after SIGKILL or by the OOM killer; last sign"),
         ({"replaced": True}, "replaced by exec; last sign of life at"),
         ({"seen_ns": NOW + 60 * SECOND}, "ahead of the clock here"),
-        ({"steps_per_second": 12345.6}, ", 12,346 steps/s"),
+        ({"rate": 12345.6}, ", 12,346 steps/s"),
     ],
 )
 def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
@@ -119,10 +118,11 @@ def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
     """Twenty of each are listed; the newest events."""
     found = replace(
         dead_process(),
-        windows=[window_of(f"stat{each:03}") for each in range(50)],
-        counters=[CounterValue(f"counter{each:03}", {}, each) for each in range(50)],
-        waits=[Wait(f"wait{each:03}", SECOND) for each in range(50)],
-        ranges=[OpenRange(f"range{each:03}", SECOND) for each in range(50)],
+        record=record_of(
+            *map("stat{:03}".format, range(50)), counters={f"counter{each:03}": each for each in range(50)}
+        ),
+        waits=tuple(Wait(f"wait{each:03}", SECOND) for each in range(50)),
+        ranges=tuple(Wait(f"range{each:03}", SECOND) for each in range(50)),
         events=[PastEvent(NOW, 9, f"event{each:03}", {}) for each in range(50)],
     )
     counts = {kind: len(re.findall(rf"\b{kind}\d\d\d\b", text(found))) for kind in ("stat", "counter", "wait", "range")}
@@ -136,21 +136,23 @@ def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
         assert 50 == len(re.findall(rf"\b{kind}\d\d\d\b", complete))
 
 
-def hostile_process() -> Findings:
-    """Return findings in which every name is hostile."""
+def hostile_process() -> Process:
+    """Return a process in which every name is hostile."""
+    record = record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE})  # type: ignore[arg-type]
+    record.problems.append(HOSTILE)
     return replace(
         dead_process(),
-        identity=dead_process().identity._replace(host=HOSTILE, service=HOSTILE, run=HOSTILE),
+        host=HOSTILE,
+        job=JobName(HOSTILE, HOSTILE, HOSTILE),
+        exception=(HOSTILE, HOSTILE, HOSTILE),
         death=HOSTILE,
         activity=HOSTILE,
         stage=Stage(HOSTILE, True, 3),
-        waits=[Wait(HOSTILE * 9, SECOND)],
-        ranges=[OpenRange(HOSTILE, SECOND)],
-        windows=[window_of(HOSTILE, attributes={HOSTILE: HOSTILE})],
-        counters=[CounterValue(HOSTILE, {HOSTILE: math.nan}, math.inf)],
+        waits=(Wait(HOSTILE * 9, SECOND),),
+        ranges=(Wait(HOSTILE, SECOND),),
+        record=record,
         events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
         stacks=f"{HOSTILE}\n  File {HOSTILE}",
-        problems=[HOSTILE],
     )
 
 

@@ -15,19 +15,15 @@ from monitel.blackbox.folder import Folder
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
-from monitel.console.autopsy.death_events import deaths_below
-from monitel.console.autopsy.examination import examine
-from monitel.console.autopsy.findings import State, Undelivered
-from monitel.console.summary.box_report import box_report
-from monitel.console.summary.report import Total
-from monitel.console.top.box_watch import BoxWatch
-from monitel.console.top.departures import death_in
+from monitel.console.autopsy import open_windows, undelivered
+from monitel.console.ended import decode, encode, read_ends, store_death
+from monitel.console.live import Live
+from monitel.console.process import Process, State, Total, process_of
+from monitel.console.reader import deaths_below, read_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from monitel.console.autopsy.findings import Findings
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
 
@@ -46,10 +42,10 @@ def process(own_boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
         yield found
 
 
-def only(*paths: Path) -> Findings:
-    """Return the findings about one process."""
+def only(*paths: Path) -> Process:
+    """Return the process of a box."""
     problems: list[str] = []
-    (found,) = examine(paths, problems, stacks=False)
+    (found,) = read_boxes(paths, problems, stacks=False)
     assert [] == problems
     return found
 
@@ -60,8 +56,8 @@ def test_what_a_backend_has_is_not_shown_as_left(process: Recorded) -> None:
     for journal in ("metrics", "logs"):
         process.settle(journal)
     found = only(process.path)
-    assert Undelivered(windows=1, samples=2) == found.undelivered
-    assert ["training.step.duration"] == [each.name for each in found.windows]
+    assert {"items": 0, "events": 0, "windows": 1, "samples": 2} == undelivered(found)
+    assert ["training.step.duration"] == [series.name for series, _ in open_windows(found)]
     assert [] == found.events
 
 
@@ -73,9 +69,11 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     assert [process.path, own_boxes / KILLED] == sorted(find_boxes(own_boxes).readable, reverse=True)
     dead = claim(own_boxes, process.box.spool, KILLED)
     assert dead is not None
-    with closing(BoxWatch(own_boxes / KILLED)) as watch:
-        event = death_of(watch.read(), Deaths()).event()
-        assert (1200, event.attributes["code.stacktrace"]) == (death_in(watch).doing.step, found.stacks)
+    with closing(Folder.open(own_boxes / KILLED)) as box:
+        event = death_of(read_record(box), Deaths()).event()
+    (job,) = Live([str(own_boxes / KILLED)]).look().jobs
+    (row,) = job.processes
+    assert (1200, event.attributes["code.stacktrace"], "dead") == (row.step, found.stacks, row.state.value)
     dead.end({"logs": [(EVENT, tuple(event))]})
     assert ([own_boxes / KILLED], [process.path]) == (find_boxes(own_boxes).ended, find_boxes(own_boxes).readable)
     (in_place,) = deaths_below(own_boxes / KILLED, [])
@@ -86,7 +84,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     (on_disk,) = deaths_below(process.box.spool, [])
     for each in (in_place, on_disk):
         assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
-        assert (4194399, "llm", State.DEAD) == (each.identity.pid, each.identity.service, each.state)
+        assert (4194399, "llm", State.DEAD) == (each.pid, each.job.service, each.state)
         assert ["process.died"] == [event.name for event in each.events]
 
 
@@ -105,17 +103,32 @@ def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_b
         assert ["loss", "later"] == [each.series.name for each in read_record(spool).windows]
 
 
-def test_report_has_each_window_once(process: Recorded) -> None:
+def test_each_window_counts_once(process: Recorded) -> None:
     """Totals up to the snapshot, windows that are open, and those that were closed since then."""
     process.close(*process.open[1])
     process.close(STEP_TIME, window(2, 2, 0.5, at_s=10))
-    with closing(BoxWatch(process.path)) as watch:
-        report = box_report(watch.read(), None, process.path)
-    assert Total(13, 6.5, 3, 2.25) == report.step_time
-    assert (300, 1, 1199, {"step": 80 * 10**9}) == (
-        report.steps,
-        report.first_step,
-        report.last_step,
-        report.activities,
+    with closing(Folder.open(process.path)) as box:
+        found = process_of(read_record(box), alive=True)
+    assert Total(13, 6.5, 3, 2.25) == found.step_time
+    assert (300, 1, 1200, {"step": 80 * 10**9}) == (found.made, found.first_step, found.step, found.activities)
+
+
+def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Path) -> None:
+    """What ``monitel run`` keeps of a killed process is what ``autopsy`` reads in its box, with what is left of it."""
+    (run := tmp_path / "run").mkdir(mode=0o700)
+    killed = process.killed(run=str(run))
+    found = only(killed)
+    with closing(Folder.open(killed)) as box:
+        record = read_record(box)
+    assert store_death(record, death_of(record, Deaths()), tmp_path / "spools" / KILLED)
+    ([stored], problems) = read_ends(run)
+    assert [] == problems
+    for name in ("job", "owner", "rank", "step", "step_age_ns", "activity", "stage", "waits", "made", "step_time"):
+        assert getattr(found, name) == getattr(stored, name), name
+    for name in ("state", "stages", "activities", "exception", "stacks", "seen_ns", "parent", "thread", "stepped"):
+        assert getattr(found, name) == getattr(stored, name), name
+    assert ("", {"metrics": 4, "logs": 3}) == (
+        stored.death,
+        {signal: account.on_disk for signal, account in stored.accounts.items()},
     )
-    assert {"metrics": 5, "logs": 2} == {signal: each.on_disk for signal, each in report.accounts.items()}
+    assert stored == decode(encode(stored))

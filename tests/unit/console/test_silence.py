@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monitel.console.autopsy.kernel_state import KernelState, explain_silence, kernel_state
+from monitel.console.kernel import KernelState, explain_silence, kernel_state
 
 if TYPE_CHECKING:
     from pathlib import Path

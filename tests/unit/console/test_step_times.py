@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from monitel.console.top.step_rate import StepDistribution, StepRate
+from monitel.console.period import StepDistribution, StepRate
 from monitel.step_times import COUNTERS, counter_of
 
 SECOND = 10**9

@@ -9,30 +9,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.console.made_reports import LATE, S, late_ranks, report, totals
+from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_of, totals
 
-from monitel.blackbox.process import Owner
+from monitel.console.ended import write_end
 from monitel.console.ledger.shares import RunTime
-from monitel.console.summary.lines import print_summary, summary_lines
-from monitel.console.summary.report import JobName, Total
-from monitel.console.summary.stored import write_report
+from monitel.console.process import JobName, State, Total
+from monitel.console.summary import print_summary, summary_lines, with_cause
 from monitel.console.text import Screen, columns_of
 from monitel_otlp import Account
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel.console.summary.report import Report
+    from monitel.console.process import Process
 
 RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 100 * S, 1, 0, 100 * S, ended=True)
 
 
-def text(reports: list[Report], screen: Screen | None = None, problems: tuple[str, ...] = ()) -> str:
+def text(reports: list[Process], screen: Screen | None = None, problems: tuple[str, ...] = ()) -> str:
     """Return the summary as one text."""
     return "\n".join(summary_lines(reports, problems, screen or Screen()))
 
 
-def row(label: str, reports: list[Report]) -> str:
+def row(label: str, reports: list[Process]) -> str:
     """Return a row of the summary in one line, without its label; empty if there is none."""
     lines = summary_lines(reports, (), Screen(1000))
     found = [line for line in lines if line.startswith(f"  {label} ")]
@@ -56,9 +55,11 @@ monitel run: train, 4 ranks, 200 steps, 8.00 steps/s
 
 def test_deaths_and_failures(tmp_path: Path) -> None:
     """The command that shows more is beside each death."""
-    ranks = late_ranks(last_step=1200, steps=1200, spool_dir=f"{tmp_path}/spool")
+    ranks = late_ranks(step=1200, made=1200, spool=f"{tmp_path}/spool")
     (tmp_path / "spool").mkdir()
-    ranks[3] = replace(ranks[3], death="killed by SIGKILL", status="", step_ns=1000 * S - 4 * S // 10, observed=True)
+    ranks[3] = replace(
+        ranks[3], state=State.DEAD, death="killed by SIGKILL", status="", step_age_ns=4 * S // 10, observed=True
+    )
     ranks[1] = replace(ranks[1], status="failed", accounts={"logs": Account(9, 1, 5, dropped={"queue_full": 3})})
     ranks[0], ranks[2] = (replace(ranks[rank], status="preempted") for rank in (0, 2))
     assert (
@@ -75,7 +76,7 @@ def test_deaths_and_failures(tmp_path: Path) -> None:
 def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     """The command delivers what its processes have left, after their reports."""
     ranks = [
-        report(rank, spool_dir=f"{tmp_path}/{rank}", stored=True, accounts={"metrics": Account(9, 5, 4)})
+        ended(rank, spool=f"{tmp_path}/{rank}", stored=True, accounts={"metrics": Account(9, 5, 4)})
         for rank in range(3)
     ]
     for rank in (0, 1):
@@ -88,20 +89,20 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     ("reports", "expected"),
     [
         ([], "monitel run: nothing was recorded"),
-        ([report(accounts={"logs": Account(2, 2)})], "monitel run: no training steps\n  exported  0 windows and num"),
-        ([report(steps=90, skipped=10)], "monitel run: train, 100 steps (10 skipped)"),
+        ([ended(accounts={"logs": Account(2, 2)})], "monitel run: no training steps\n  exported  0 windows and num"),
+        ([ended(made=100, skipped=10)], "monitel run: train, 100 steps (10 skipped)"),
         (
-            [report(rank, steps=9 + rank, step_time=Total(8, 4.0 - rank), world_size=2) for rank in range(2)],
+            [ended(rank, made=9 + rank, step_time=Total(8, 4.0 - rank), world_size=2) for rank in range(2)],
             "monitel run: train, 2 ranks, 9 to 10 steps, 2.00 steps/s (rank 0) to 2.67 steps/s (rank 1)",
         ),
         (
             [
-                report(
+                ended(
                     rank,
                     attempt=rank,
-                    steps=5 * (rank < 2),
+                    made=5 * (rank < 2),
                     status="failed",
-                    owner=Owner("h", "b", "1", f"{rank}", "1"),
+                    owner=owner_of(rank),
                 )
                 for rank in range(3)
             ],
@@ -109,7 +110,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_beginning_of_the_summary(reports: list[Report], expected: str) -> None:
+def test_beginning_of_the_summary(reports: list[Process], expected: str) -> None:
     """A program that has recorded nothing gets one short line."""
     assert expected == text(reports, Screen(200))[: len(expected)]
     if not reports:
@@ -119,28 +120,34 @@ def test_beginning_of_the_summary(reports: list[Report], expected: str) -> None:
 def test_long_lists_are_shortened() -> None:
     """The summary stays on one screen, with many ranks, attempts and jobs."""
     dead = [
-        report(rank, job=JobName("", f"job {job}"), attempt=attempt, death="killed by SIGKILL", status="", steps=9)
+        ended(rank, job=JobName("", f"job {job}"), attempt=attempt, death="killed by SIGKILL", status="", made=9)
         for job in range(9)
         for attempt in range(3)
         for rank in range(64)
     ]
-    dead = [replace(each, owner=each.owner._replace(start=f"{number}")) for number, each in enumerate(dead)]
+    dead = [replace(each, owner=owner_of(number)) for number, each in enumerate(dead)]
     failed = [
-        report(rank, attempt=attempt, status="failed", owner=dead[0].owner._replace(start=f"f{rank} {attempt}"))
+        ended(
+            rank,
+            job=JobName("", "failing"),
+            attempt=attempt,
+            status="failed",
+            owner=owner_of(rank, f"f{attempt}"),
+        )
         for attempt in range(8)
         for rank in range(64)
     ]
     lines = text([*failed, *dead]).splitlines()
     assert len(lines) < 45
     assert "            and 189 more" in lines
-    assert "ranks 0, 1, 2, 3, 4, 5 and 58 more failed in attempt 7" in lines[1] + lines[2]
+    assert "  ended     ranks 0-63 failed in attempt 7" == lines[2]
 
 
 @given(st.integers(20, 80), st.booleans(), st.sampled_from(["utf-8", "ascii"]))
 def test_no_line_is_wider_than_the_screen(width: int, terminal: bool, encoding: str) -> None:
     """Only a word that is longer, such as a path, or columns that belong together, may be."""
-    ranks = late_ranks(world_size=9, last_step=1, status="failed")
-    ranks[0] = replace(ranks[0], run_time=RUN_TIME, death="killed by SIGKILL", step_ns=999 * S, observed=True)
+    ranks = late_ranks(world_size=9, step=1, status="failed")
+    ranks[0] = replace(ranks[0], run_time=RUN_TIME, death="killed by SIGKILL", step_age_ns=S, observed=True)
     lines = summary_lines(ranks, ["the report x is damaged"], Screen(width, terminal, encoding=encoding))
     assert [] == [line for line in lines if columns_of(line) > max(width, 24)]
 
@@ -152,11 +159,11 @@ def test_control_characters_are_printed_as_escapes() -> None:
         late_ranks()[0],
         job=JobName(evil, evil),
         death=evil,
-        spool_dir=f"/{evil}",
+        spool=f"/{evil}",
         stored=True,
         accounts={"logs": Account(1, 1, dropped={evil: 1})},
     )
-    found = text([process, report(1, status=evil)], problems=(evil,))
+    found = text([process, ended(1, status=evil)], problems=(evil,))
     assert all(each == "\n" or each.isprintable() for each in found)
     assert text([process]).count("\n") < 12
 
@@ -164,7 +171,7 @@ def test_control_characters_are_printed_as_escapes() -> None:
 def test_unreadable_reports_are_mentioned(tmp_path: Path) -> None:
     """The others are still there; nothing raises, even if the stream is closed."""
     tmp_path.chmod(0o700)
-    write_report(tmp_path, report(steps=2))
+    write_end(tmp_path, ended(made=2))
     for number in range(3):
         (tmp_path / f"report-{number}-1-00.json").write_text("{}")
     stream = io.StringIO()
@@ -175,16 +182,14 @@ def test_unreadable_reports_are_mentioned(tmp_path: Path) -> None:
     print_summary(tmp_path / "missing", io.StringIO())
 
 
-def equal_ranks(**fields: Any) -> list[Report]:
+def equal_ranks(**fields: Any) -> list[Process]:
     """Return the reports of four ranks of which none is late."""
     return [replace(each, stages=totals({**LATE[0], "sync": 0})) for each in late_ranks(**fields)]
 
 
 def test_only_the_last_attempt_counts_in_the_verdict() -> None:
     """An earlier death is in another row."""
-    killed = report(
-        2, attempt=0, steps=9, death="killed by SIGKILL", status="", owner=late_ranks()[0].owner._replace(start="1")
-    )
+    killed = ended(2, attempt=0, made=9, death="killed by SIGKILL", status="", owner=owner_of(9))
     ranks = [killed, *equal_ranks(attempt=1)]
     assert row("verdict", ranks).startswith("healthy: 4 ranks")
     assert any(line.startswith("  died ") for line in summary_lines(ranks, (), Screen(1000)))
@@ -193,16 +198,77 @@ def test_only_the_last_attempt_counts_in_the_verdict() -> None:
 def test_forked_child_does_not_hide_the_death_of_its_rank() -> None:
     """The child has the rank and the last step of its parent, has made no steps, and ends later."""
     ranks = equal_ranks()
-    ranks[1] = replace(ranks[1], death="killed by SIGKILL", status="", last_step=200)
-    later_ns = ranks[1].time_ns + 10**9
-    owner = ranks[1].owner._replace(start="77")
-    child = report(1, steps=0, skipped=0, first_step=None, last_step=200, time_ns=later_ns, owner=owner, stages=())
+    ranks[1] = replace(ranks[1], state=State.DEAD, death="killed by SIGKILL", status="", step=200)
+    later_ns = ranks[1].seen_ns + 10**9
+    owner = owner_of(101, "77")
+    child = ended(1, step=200, stepped=False, seen_ns=later_ns, owner=owner)
     assert "dead: rank 1 killed by SIGKILL at step 200" == row("verdict", [*ranks, child])
 
 
-@pytest.mark.parametrize(("seconds", "kind"), [(29.0, "healthy: "), (31.0, "no steps: ranks 0-3 made none for 31 s")])
-def test_hung_job_that_was_interrupted(seconds: float, kind: str) -> None:
-    """The ledger has more time in steps than the steps took."""
-    time = {"startup": 9 * S, "data": 2 * S, "step": round((20.0 + seconds) * S)}
-    ranks = equal_ranks(status="interrupted", step_time=Total(160, 20.0), activities=time)
-    assert row("verdict", ranks).startswith(kind)
+HUNG = {"status": "preempted", "step": 200, "activity": "data", "activity_age_ns": 31 * S}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"),
+    [
+        (29, "healthy: 4 ranks, 8.00 steps/s, 10 % waiting for data; preempted"),
+        (31, "stuck: ranks 0-3 had been in data for 31 s before the end"),
+    ],
+)
+def test_job_that_hung_is_judged_by_the_last_second_before_its_end(seconds: int, verdict: str) -> None:
+    """By the rules that judge it while it runs: the age of its last step, and its activity."""
+    assert verdict == row("verdict", equal_ranks(**HUNG, step_age_ns=seconds * S))
+
+
+def test_exception_that_ended_a_rank_is_named() -> None:
+    """With its line, in the verdict and beside the rank; ranks that failed alike are one line."""
+    error = ("RuntimeError", "mat1 and mat2 do not fit\n(3x4 and 5x6)", "train.py:30")
+    ranks = equal_ranks(step=150)
+    ranks[1] = replace(ranks[1], status="failed", exception=error, seen_ns=ranks[1].seen_ns - 10 * S)
+    ranks[0], ranks[2] = (replace(each, status="failed", exception=("ConnectionError", "", "")) for each in ranks[:3:2])
+    words = "RuntimeError: mat1 and mat2 do not fit (train.py:30)"
+    assert f"failed: ranks 0-2 failed at step 150: {words}, rank 1 first" == row("verdict", ranks)
+    assert f"rank 1: {words}" == row("ended", ranks)
+    assert "            ranks 0 and 2: ConnectionError" in text(ranks).splitlines()
+
+
+def test_killed_rank_shows_where_it_was_in_the_last_second() -> None:
+    """The innermost line of the program, not that of a package."""
+    stack = """Main thread in the last second (most recent call first):
+  File "/lib/python3.11/site-packages/torch/x.py", line 7 in wait
+  File "train.py", line 12 in load
+  File "train.py", line 90 in <module>
+"""
+    died = row("died", [ended(3, made=9, step=9, death="killed by SIGKILL", stacks=stack)])
+    assert died.startswith("rank 3 killed by SIGKILL at step 9, in train.py:12 in load; ")
+
+
+@pytest.mark.parametrize(
+    ("process", "verdict"),
+    [
+        (ended(0, made=30, step=30), "failed: rank 0 failed at step 30: exit status 3"),
+        (
+            ended(0, made=30, step=30, status="failed", exception=("E", "x", "")),
+            "failed: rank 0 failed at step 30: E: x",
+        ),
+        (ended(0, made=30, step=30, status="preempted", step_age_ns=0), "unknown: "),
+    ],
+)
+def test_exit_status_other_than_0_is_a_failure(process: Process, verdict: str) -> None:
+    """Whatever the process has said itself: it has completed its run, and then called ``os._exit(3)``."""
+    seen = with_cause(process, ("ended with exit code 3 without a shutdown", process.seen_ns))
+    assert row("verdict", [seen]).startswith(verdict)
+    assert process == with_cause(process, ("ended with exit code 0 without a shutdown", process.seen_ns))
+
+
+def test_helpers_give_no_verdict() -> None:
+    """A Pool ends its workers by SIGTERM; a worker that was killed for another reason is in a row, and no more."""
+    main = ended(made=30, step=30, step_time=Total(29, 2.9), activities={"step": 3 * S})
+    fields: dict[str, Any] = {"parent": main.key, "status": "", "stepped": False, "step": 30}
+    helper = ended(owner=owner_of(7), pid=7, death="killed by SIGTERM", **fields)
+    assert "healthy: 10.00 steps/s, 0 % waiting for data" == row("verdict", [main, helper])
+    assert "" == row("died", [main, helper])
+    assert "dead" not in text([replace(main, made=0, step=None), replace(helper, step=None)])
+    killed = ended(owner=owner_of(8), pid=8, death="killed by SIGKILL", **fields)
+    assert row("verdict", [main, killed]).startswith("healthy: ")
+    assert row("died", [main, killed]).startswith("process 8 killed by SIGKILL at step 30; ")

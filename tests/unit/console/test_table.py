@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
 
-from monitel.console.autopsy.findings import PastEvent
-from monitel.console.summary.report import JobName
+from monitel.console.process import JobName, PastEvent
 from monitel.console.table.columns import COLUMNS, fitting
 from monitel.console.table.plain_text import table_lines
 from monitel.console.terminal.listing import Listing
 from monitel.console.text import Screen, columns_of
-from monitel.console.verdict.rules import Verdict
+from monitel.console.verdict import Verdict
 
 if TYPE_CHECKING:
-    from monitel.console.top.rank import Look
+    from monitel.console.live import Look
 
 TERMINAL = Screen(200, terminal=True, colours=True)
 ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
@@ -35,7 +34,7 @@ def order(look: Look, listing: Listing) -> list[int | None]:
     """Return the ranks from top to bottom."""
     listing.update(look)
     boxes = [line.box for line in listing.lines(look, 200) if line.box]
-    return [next(rank.rank for rank in look.ranks if rank.box == box) for box in boxes]
+    return [next(rank.rank for rank in look.processes if rank.box == box) for box in boxes]
 
 
 def test_order_follows_a_column() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
 
-from monitel.console.verdict.lateness import cycle, exposed, rank_late, stage_late, suspects
+from monitel.console.lateness import cycle, exposed, rank_late, stage_late, suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.blackbox.activity import Stage
-from monitel.console.autopsy.findings import Wait
-from monitel.console.verdict.facts import RankFacts
-from monitel.console.verdict.rules import verdict
+from monitel.blackbox.activity import Stage, Wait
+from monitel.console.process import Process, StageKey, State, Total
+from monitel.console.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ class Facts:
         state: ``alive``, ``silent``, ``dead`` or ``ended``.
         death: Words for a death, such as ``killed by SIGKILL``.
         status: ``completed``, ``failed``, ``interrupted`` or ``preempted``.
+        exception: Type, message and place of the exception that has ended it.
         seen: Time of the end, or of the last sign of life.
         silent: Time since the last sign of life.
         age: Time since the begin of the process.
@@ -59,6 +59,7 @@ class Facts:
     state: str = "alive"
     death: str = ""
     status: str = ""
+    exception: tuple[str, str, str] | None = None
     seen: float = 0.0
     silent: float | None = None
     age: float | None = None
@@ -96,35 +97,44 @@ def ns(seconds: float | None) -> Any:
 
 def verdict_of(job: Sequence[Facts]) -> Found:
     """Return the verdict about a job."""
-    return Found(*verdict([*map(_facts, job)]))
+    return Found(*verdict([*map(_process, job)]))
 
 
-def _facts(each: Facts) -> RankFacts:
+def _process(each: Facts) -> Process:
+    """Return the process, at the time 1,000."""
+    samples = max(each.steps, 1)
     stage = each.stage and Stage(each.stage[0], each.stage[2], ns(each.stage[1]))
-    return RankFacts(
-        pid=each.pid,
+    stages = {}
+    for name, seconds in each.stages.items():
+        longest = each.longest.get(name, 0.0) * samples  # of one window, beside which the others take the usual time
+        total = seconds * (samples - 1) + longest if name in each.longest else seconds * samples
+        stages[StageKey(each.group, name)] = Total(samples, total, int(name in each.longest), longest)
+    usual = each.usual_step
+    seen = 1000.0 - each.silent if each.silent is not None and each.state == "silent" else each.seen
+    return Process(
+        pid=int(each.pid),
         rank=each.rank,
         world_size=each.of or None,
-        state=each.state,  # type: ignore[arg-type]
+        state=State(each.state),
         death=each.death,
         status=each.status,
-        seen_ns=ns(each.seen),
-        silent_ns=ns(each.silent),
-        age_ns=ns(each.age),
+        exception=each.exception,
+        time_ns=ns(1000.0 if each.silent is None or each.state == "silent" else each.seen + each.silent),
+        started_ns=0 if each.age is None else ns(1000.0 - each.age),
+        seen_ns=ns(seen),
         step=each.step,
         step_age_ns=ns(each.since_step),
-        steps=each.steps,
-        step_seconds=each.usual_step,
+        stepped=each.step is not None,
+        made=each.steps,
+        step_time=Total() if usual is None else Total(samples, samples * usual, 1, each.longest_step),
         rate=each.rate,
-        longest_step=each.longest_step,
         activities={name: ns(seconds) for name, seconds in each.time.items()},
         activity=each.activity[0],
         activity_age_ns=ns(each.activity[1]),
         recompilations=each.recompilations[0],
         recompiling_ns=ns(each.recompilations[1]),
-        stages={each.group: each.stages} if each.stages else {},
-        longest={each.group: each.longest} if each.longest else {},
-        waits=[Wait(key, ns(seconds)) for key, seconds in each.waits.items()],
+        stages=stages,
+        waits=tuple(Wait(key, ns(seconds)) for key, seconds in each.waits.items()),
         stage=stage,
     )
 

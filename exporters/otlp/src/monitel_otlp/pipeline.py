@@ -25,8 +25,8 @@ from monitel.before_flush import unregister as stop_before_flush
 from monitel.blackbox.account import Account, print_exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
+from monitel.console.ended import store_end
 from monitel.console.ledger.last_line import print_last_line
-from monitel.console.summary.process_report import report_end
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -408,7 +408,7 @@ class Pipeline:
         accounts = self.account()
         spool_dir, run_time = engine.spool_dir, self._run_time
         offline, stored = not self._settings.endpoints, engine.stored
-        reported = self._report(engine.series, accounts, member=self._rank_check.member, stored=stored)
+        reported = self._report(engine.series, accounts, stored=stored)
         if not reported or self.dropped:  # else the summary of monitel run suffices
             print_exit_summary(accounts, spool_dir, offline=offline, stored=stored)
         if not reported:
@@ -419,17 +419,15 @@ class Pipeline:
         series: Iterable[Series],
         accounts: Mapping[str, Account],
         *,
-        member: tuple[int, int] | None = None,
         stored: bool = False,
     ) -> bool:
-        """Write the report of this process for ``monitel run``; return False without one."""
-        return report_end(
+        """Store the end of this process for ``monitel run``; return False without one."""
+        return store_end(
             self._resource.attributes,
             series,
             accounts,
             self._run_time,
-            member=member,
-            spool_dir=self.spool_dir,
+            spool=self.spool_dir,
             offline=not self._settings.endpoints,
             stored=stored,
         )

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
 from monitel.console.arguments import target
-from monitel.console.autopsy.as_json import report_as_json
-from monitel.console.autopsy.comparison import compare
-from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.report import process_lines
-from monitel.console.autopsy.sentences import compared
-from monitel.console.autopsy.targets import find_processes
+from monitel.console.as_json import report_as_json
+from monitel.console.autopsy import counts, job_lines, process_lines
 from monitel.console.commands.output import show, warn
+from monitel.console.job import jobs_of
+from monitel.console.process import State
+from monitel.console.reader import read_processes
 from monitel.console.text import Screen, wrapped
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from monitel.console.autopsy.findings import Findings
-
+_NOTHING = (
+    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
+)
 _ADVICE = "to deliver the telemetry of dead processes: monitel replay"
 
 
@@ -68,32 +67,20 @@ def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = 
         FolderError: There is no such process or folder, or nothing is in it.
     """
     problems: list[str] = []
-    processes = find_processes(target, problems)
-    now_ns = time.time_ns()
-    comparisons = compare(processes)
+    processes = read_processes(target, problems)
+    jobs, now_ns = jobs_of(processes), time.time_ns()
     if as_json:
-        show(report_as_json(processes, comparisons, problems, now_ns))
+        show(report_as_json(processes, jobs, problems, now_ns))
         return 0
     screen = Screen.of(sys.stdout)
     for problem in problems:
         warn(problem)
     if problems and not processes:
         return 0
-    summary = wrapped(_summary(processes), screen.width)
-    sections = [[*summary, *(line for each in comparisons for line in compared(each, screen))]]
+    summary = wrapped(counts(processes) if processes else _NOTHING, screen.width)
+    sections = [[*summary, *(line for job in jobs if len(job.processes) > 1 for line in job_lines(job, screen))]]
     sections += [[*process_lines(each, screen, now_ns, complete=complete)] for each in processes]
-    if any(each.state is State.DEAD and each.collected_in is None for each in processes):
+    if any(each.state is State.DEAD and not each.collected for each in processes):
         sections.append([*wrapped(_ADVICE, screen.width)])
     show("\n\n".join("\n".join(lines) for lines in sections))
     return 0
-
-
-def _summary(processes: Sequence[Findings]) -> str:
-    if not processes:
-        found = "no black boxes of this user on this machine, of running or dead processes"
-        return f"{found}; monitel run -- COMMAND records a job"
-    numbers = {
-        state: sum(each.state is state for each in processes) for state in (State.DEAD, State.SILENT, State.ALIVE)
-    }
-    counted = ", ".join(f"{number:,} {state.value}" for state, number in numbers.items() if number)
-    return f"{len(processes):,} process{'' if len(processes) == 1 else 'es'}: {counted}"

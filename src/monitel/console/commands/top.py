@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.console.arguments import at_least, target
+from monitel.console.as_json import look_as_json
 from monitel.console.commands.output import show, warn
+from monitel.console.live import Live
 from monitel.console.table.columns import COLUMNS, by_name, matches, sorted_ranks
 from monitel.console.table.plain_text import table_lines, width_of
 from monitel.console.text import Screen
-from monitel.console.top.as_json import look_as_json
-from monitel.console.top.ranks import Ranks
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from monitel.console.top.rank import Look, Rank
+    from monitel.console.live import Look
+    from monitel.console.process import Process
 
 _INTERVAL_S, _ONCE_S, _DAY_S = 1.0, 0.5, 86_400.0
 _NOT_INSTALLED = (
@@ -81,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
     check_platform()
     if not (arguments.once or arguments.json):
         return _show(arguments)
-    ranks = Ranks(arguments.targets, show=arguments.show)
+    ranks = Live(arguments.targets, show=arguments.show)
     try:
         if arguments.once:
             _print_once(ranks, arguments)
@@ -92,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_once(ranks: Ranks, arguments: argparse.Namespace) -> None:
+def _print_once(ranks: Live, arguments: argparse.Namespace) -> None:
     ranks.look()
     Event().wait(arguments.interval or _ONCE_S)
     look = ranks.look()
@@ -106,7 +107,7 @@ def _print_once(ranks: Ranks, arguments: argparse.Namespace) -> None:
         show(line)
 
 
-def _print_lines(ranks: Ranks, arguments: argparse.Namespace) -> None:
+def _print_lines(ranks: Live, arguments: argparse.Namespace) -> None:
     """Print a line for each look until the user interrupts, or nobody reads any more; print new problems to stderr."""
     printed: tuple[str, ...] = ()
     while True:
@@ -122,13 +123,13 @@ def _print_problems(problems: Iterable[str]) -> None:
         warn(problem)
 
 
-def _chosen(look: Look, arguments: argparse.Namespace) -> list[Rank]:
+def _chosen(look: Look, arguments: argparse.Namespace) -> list[Process]:
     """Return the rows that the arguments ask for, job by job."""
     descending = by_name(arguments.sort).descending
     return [
         rank
         for job in look.jobs
-        for rank in sorted_ranks(job.ranks, arguments.sort, descending)
+        for rank in sorted_ranks(job.processes, arguments.sort, descending)
         if not arguments.filter or matches(rank, arguments.filter)
     ]
 
@@ -145,7 +146,7 @@ def _show(arguments: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] not in {"textual", "rich"}:
             raise
         raise FolderError(_NOT_INSTALLED) from None
-    ranks = Ranks(arguments.targets, show=arguments.show)
+    ranks = Live(arguments.targets, show=arguments.show)
     status: int = run_app(  # which closes them, in the thread that reads
         ranks, interval=arguments.interval or _INTERVAL_S, sort=arguments.sort, filter_text=arguments.filter
     )

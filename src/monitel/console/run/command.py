@@ -112,7 +112,7 @@ def _summarize(folder: str, work: _Work, *, endpoint_given: bool) -> None:
     if not work.used:
         _print("nothing was recorded", "monitel run")
         return
-    from monitel.console.summary.lines import print_summary  # late: a command that records nothing does not need it
+    from monitel.console.summary import print_summary  # late: a command that records nothing does not need it
 
     print_summary(Path(folder), cause=work.cause, endpoint_given=endpoint_given)
 

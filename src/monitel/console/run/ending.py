@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.death import Deaths, End
+from monitel.console.ended import read_ends
 from monitel.console.run import attempt
-from monitel.console.summary.stored import read_reports
 from monitel.os_threads import Event
 from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
@@ -111,8 +111,8 @@ class Ending:
 
     def _left_by_processes(self) -> set[Path]:
         """Return the records that processes of the run have not emptied before their end, on the disk or in the box."""
-        reports, _ = read_reports(self._folder)
-        spooled = [Path(each.spool_dir) for each in reports if each.stored and each.spool_dir]
+        ends, _ = read_ends(self._folder)
+        spooled = [Path(each.spool) for each in ends if each.stored and each.spool]
         places = [[path, *(root / path.name for root in self._roots)] for path in spooled]
         return {path for tried in places for path in [each for each in tried if each.is_dir()][:1]}
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from monitel.blackbox.activity import Stage
+    from monitel.console.process import Process
     from monitel.console.text import Screen
-    from monitel.console.top.rank import Rank
 
     Key: TypeAlias = float | str | None
-    Text: TypeAlias = Callable[[Rank, Screen, int], str]
+    Text: TypeAlias = Callable[[Process, Screen, int], str]
 
 GAP = 1  # columns of the terminal between two cells
 _LONG_NS = 10**9  # shorter activities are usual in a step
@@ -51,7 +51,7 @@ class Column:
     importance: int
     meaning: str
     text: Text
-    key: Callable[[Rank], Key]
+    key: Callable[[Process], Key]
     right: bool = True
     descending: bool = True
     growth: int = 0
@@ -68,7 +68,7 @@ class Column:
         return " " * (width - columns_of(text)) + text
 
 
-def fitting(width: int, value_name: str = "", rows: Iterable[Rank] = ()) -> list[tuple[Column, int]]:
+def fitting(width: int, value_name: str = "", rows: Iterable[Process] = ()) -> list[tuple[Column, int]]:
     """Return the columns of the table that fit into a screen, and the width of each.
 
     Args:
@@ -120,14 +120,14 @@ def _step(step: float) -> str:
     return str(step) if len(str(step)) <= _STEP else f"{step:.3e}"
 
 
-def _activity(rank: Rank, screen: Screen, _now_ns: int) -> str:
+def _activity(rank: Process, screen: Screen, _now_ns: int) -> str:
     if not rank.activity:
         return _MISSING
     age_ns = rank.activity_age_ns or 0
     return screen.printable(rank.activity) + (f" {duration(age_ns)}" if age_ns >= _LONG_NS else "")
 
 
-def _waiting(rank: Rank, screen: Screen, _now_ns: int) -> str:
+def _waiting(rank: Process, screen: Screen, _now_ns: int) -> str:
     if not rank.waits:
         stage = _long_stage(rank)
         if stage is None:
@@ -138,16 +138,16 @@ def _waiting(rank: Rank, screen: Screen, _now_ns: int) -> str:
     return f"{duration(wait.age_ns)} {screen.printable(wait.key)}{more}"
 
 
-def _waiting_ns(rank: Rank) -> int | None:
+def _waiting_ns(rank: Process) -> int | None:
     stage = _long_stage(rank)
     return rank.waits[0].age_ns if rank.waits else None if stage is None else stage.age_ns
 
 
-def _long_stage(rank: Rank) -> Stage | None:
+def _long_stage(rank: Process) -> Stage | None:
     return rank.stage if rank.stage is not None and rank.stage.age_ns >= _LONG_NS else None
 
 
-def _event(rank: Rank, screen: Screen, now_ns: int) -> str:
+def _event(rank: Process, screen: Screen, now_ns: int) -> str:
     if rank.event is None:
         return _MISSING
     return f"{duration(max(now_ns - rank.event.time_ns, 0))} {screen.printable(rank.event.name)}"
@@ -254,7 +254,7 @@ COLUMNS = (
 )
 
 
-def sorted_ranks(ranks: Iterable[Rank], column_name: str, descending: bool) -> list[Rank]:
+def sorted_ranks(ranks: Iterable[Process], column_name: str, descending: bool) -> list[Process]:
     """Return rows sorted by a column, those with an unknown value last. Equal rows keep their order.
 
     Args:
@@ -266,22 +266,22 @@ def sorted_ranks(ranks: Iterable[Rank], column_name: str, descending: bool) -> l
         ValueError: There is no such column.
     """
     key = by_name(column_name).key
-    known: list[Rank] = []
-    unknown: list[Rank] = []
+    known: list[Process] = []
+    unknown: list[Process] = []
     for rank in ranks:
         (unknown if key(rank) is None else known).append(rank)
     known.sort(key=key, reverse=descending)  # type: ignore[arg-type]  # the keys of one column can be compared
     return known + unknown
 
 
-def matches(rank: Rank, text: str) -> bool:
+def matches(rank: Process, text: str) -> bool:
     """Return True if a text is in the names, the state, or the activities of a row, in capitals or not.
 
     Example:
         >>> from pathlib import Path
         >>> from monitel.console.table.columns import matches
-        >>> from monitel.console.top.rank import Rank
-        >>> row = Rank(Path("box"), pid=4711, host="n04", rank=3, activity="data")
+        >>> from monitel.console.process import Process
+        >>> row = Process(box=Path("box"), pid=4711, host="n04", rank=3, activity="data")
         >>> matches(row, "Rank 3"), matches(row, "N04"), matches(row, "checkpoint")
         (True, True, False)
     """

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
+from monitel.console.process import State
 from monitel.console.table.columns import GAP, fitting, matches, sorted_ranks
 from monitel.console.table.headings import heading, remark, summary
 from monitel.console.text import UNLIMITED, Screen, columns_of, wrapped
-from monitel.console.top.rank import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from monitel.console.job import Job
+    from monitel.console.live import Look
+    from monitel.console.process import Process
     from monitel.console.table.columns import Column
-    from monitel.console.top.rank import JobRows, Look, Rank
 
 NO_BOXES = (
     "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
 )
 _WIDE = 160  # columns of the terminal
-_COLOURS = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red", RankState.ENDED: ""}
+_COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
 
 
 def width_of(stream: TextIO | None) -> int:
@@ -45,8 +47,10 @@ def table_lines(
         yield from wrapped(NO_BOXES, width)
         return
     yield from wrapped(summary(look), width)
-    jobs = [(job, [rank for rank in job.ranks if not filter_text or matches(rank, filter_text)]) for job in look.jobs]
-    columns = fitting(width, _value_name(look, screen), look.ranks)
+    jobs = [
+        (job, [rank for rank in job.processes if not filter_text or matches(rank, filter_text)]) for job in look.jobs
+    ]
+    columns = fitting(width, _value_name(look, screen), look.processes)
     for job, ranks in jobs:
         if ranks:
             yield ""
@@ -56,7 +60,7 @@ def table_lines(
 
 
 def _job(  # noqa: PLR0917  the parts of one section
-    job: JobRows, ranks: list[Rank], columns: list[tuple[Column, int]], screen: Screen, width: int, now_ns: int
+    job: Job, ranks: list[Process], columns: list[tuple[Column, int]], screen: Screen, width: int, now_ns: int
 ) -> Iterator[str]:
     yield from wrapped(heading(job, screen), width)
     yield from wrapped(screen.printable(job.verdict.text), width)
@@ -77,6 +81,6 @@ def _line(cells: list[str]) -> str:
 
 def _value_name(look: Look, screen: Screen) -> str:
     """Return the printable name of the shown number, if it is the same in all rows; otherwise an empty one."""
-    names = {rank.value_name for rank in look.ranks if rank.value_name}
+    names = {rank.value_name for rank in look.processes if rank.value_name}
     name = screen.printable(names.pop()) if len(names) == 1 else ""
     return name if columns_of(name) <= columns_of(name.upper()) else ""

@@ -22,8 +22,7 @@ from monitel.console.terminal.listing import Listing
 from monitel.console.text import Screen
 
 if TYPE_CHECKING:
-    from monitel.console.top.rank import Look
-    from monitel.console.top.ranks import Ranks
+    from monitel.console.live import Live, Look
 
 
 _ONCE = "use monitel top --once, or --json for programs"
@@ -49,7 +48,7 @@ class TopApp(App[int]):
             super().__init__()
             self.look = look
 
-    def __init__(self, ranks: Ranks, listing: Listing, interval: float, ending: Ending | None = None) -> None:
+    def __init__(self, ranks: Live, listing: Listing, interval: float, ending: Ending | None = None) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
         self._look: Look | None = None
@@ -144,7 +143,7 @@ class TopApp(App[int]):
         self.post_message(self.Looked(look))
 
 
-def run_app(ranks: Ranks, *, interval: float = 1.0, sort: str = "rank", filter_text: str = "") -> int:
+def run_app(ranks: Live, *, interval: float = 1.0, sort: str = "rank", filter_text: str = "") -> int:
     """Show the jobs of this machine in the terminal until a key ends it.
 
     Args:
@@ -178,7 +177,7 @@ def run_app(ranks: Ranks, *, interval: float = 1.0, sort: str = "rank", filter_t
     return status
 
 
-def _app(ranks: Ranks, interval: float, sort: str, filter_text: str, ending: Ending) -> TopApp:
+def _app(ranks: Live, interval: float, sort: str, filter_text: str, ending: Ending) -> TopApp:
     terminal = Screen.of(sys.stdout)
     for name, stream in (("stdin", sys.__stdin__), ("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         if stream is None or not stream.isatty():

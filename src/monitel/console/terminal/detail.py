@@ -6,9 +6,9 @@ import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.console.autopsy.examination import examine
-from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.report import process_lines, stack_lines
+from monitel.console.autopsy import process_lines, stack_lines
+from monitel.console.process import State
+from monitel.console.reader import read_boxes
 from monitel.console.table.columns import COLUMNS
 from monitel.console.table.headings import remark
 from monitel.console.terminal.line import BAD, GOOD, PLAIN, STRONG, WARNING, Line, plain
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from monitel.console.autopsy.findings import Findings
-    from monitel.console.top.rank import Rank
+    from monitel.console.process import Process
 
-_STATES = {State.ALIVE: GOOD, State.SILENT: WARNING, State.DEAD: BAD}
+_STATES = {State.ALIVE: GOOD, State.SILENT: WARNING, State.DEAD: BAD, State.ENDED: BAD}
 _TITLES = ("open windows", "last events", "stacks")  # first words of the sections of a report
 _ALL_THREADS = "monitel autopsy --all shows them"
 _NO_ANSWER = "the process has not answered: no Python code runs in it, or it is stopped or dead"
@@ -46,7 +45,7 @@ class Stacks(NamedTuple):
         time_ns: The time of the answer, Unix ns.
     """
 
-    found: Findings | None
+    found: Process | None
     time_ns: int
 
 
@@ -59,7 +58,7 @@ class Details(NamedTuple):
         time_ns: The time of the look, Unix ns.
     """
 
-    found: Findings | None
+    found: Process | None
     problems: tuple[str, ...]
     time_ns: int
 
@@ -67,17 +66,17 @@ class Details(NamedTuple):
 def read_details(box: Path) -> Details:
     """Return what is in a box now. The process is not asked for stacks."""
     problems: list[str] = []
-    found = examine([box], problems, stacks=False)
+    found = read_boxes([box], problems, stacks=False)
     return Details(found[0] if found else None, tuple(problems), time.time_ns())
 
 
 def read_stacks(box: Path) -> Stacks:
     """Ask a process for its stacks, and wait for the answer for at most three seconds."""
-    found = examine([box], [])
+    found = read_boxes([box], [])
     return Stacks(found[0] if found else None, time.time_ns())
 
 
-def detail_lines(rank: Rank, details: Details | None, screen: Screen, width: int, now_ns: int) -> Iterator[Line]:
+def detail_lines(rank: Process, details: Details | None, screen: Screen, width: int, now_ns: int) -> Iterator[Line]:
     """Yield the lines about one process, without its stacks.
 
     Args:
@@ -117,7 +116,7 @@ def answer_lines(stacks: Stacks, screen: Screen, width: int) -> Iterator[Line]:
     yield from map(plain, lines)
 
 
-def _numbers(rank: Rank, screen: Screen) -> Iterator[Line]:
+def _numbers(rank: Process, screen: Screen) -> Iterator[Line]:
     """Yield the numbers of a row that the findings do not have."""
     trend = sparkline(rank.rates, screen, max(screen.width - 30, 0))
     times = (("p50", rank.step_p50), ("p99", rank.step_p99))

@@ -16,9 +16,10 @@ from monitel.console.terminal.line import BAD, STRONG, WARNING, Line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monitel.console.live import Look
+    from monitel.console.process import Process
     from monitel.console.terminal.detail import Details
     from monitel.console.text import Screen as Terminal
-    from monitel.console.top.rank import Look, Rank
 
 
 class DetailScreen(ScrolledScreen):
@@ -40,7 +41,7 @@ class DetailScreen(ScrolledScreen):
             super().__init__()
             self.seen = seen
 
-    def __init__(self, terminal: Terminal, rank: Rank, interval: float, *, stacks: bool) -> None:
+    def __init__(self, terminal: Terminal, rank: Process, interval: float, *, stacks: bool) -> None:
         super().__init__(terminal)
         self._rank = rank
         self._details: Details | None = None
@@ -65,7 +66,7 @@ class DetailScreen(ScrolledScreen):
 
     def take(self, look: Look) -> None:
         """Take the row of the process from a look."""
-        self._rank = next((rank for rank in look.ranks if rank.box == self._rank.box), self._rank)
+        self._rank = next((rank for rank in look.processes if rank.box == self._rank.box), self._rank)
         self._now_ns = look.time_ns
 
     def head(self) -> Line:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from textual.events import Key as KeyEvent
     from textual.events import Paste
 
+    from monitel.console.live import Look
     from monitel.console.terminal.listing import Listing
-    from monitel.console.top.rank import Look
 
 _SEARCH, _FILTER = "search", "filter"
 _ASKED = {
@@ -73,7 +73,7 @@ class ListScreen(KeyScreen):
         if self._look is None:
             self.body.show([plain("reading the black boxes of this machine")])
             return
-        named = next((rank.value_name for rank in self._look.ranks if rank.value_name), "")
+        named = next((rank.value_name for rank in self._look.processes if rank.value_name), "")
         self._titles.show([self._listing.title(width, named)])
         lines = self._listing.lines(self._look, width)
         chosen = (number for number, line in enumerate(lines) if line.box and line.box == self._listing.cursor)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monitel.console.process import State
 from monitel.console.table.columns import GAP, by_name, fitting, matches, sorted_ranks
 from monitel.console.table.headings import heading, remark
 from monitel.console.terminal.line import BAD, BAR, FAINT, GOOD, PLAIN, STRONG, WARNING, Line, plain
 from monitel.console.text import cut, pad, wrapped
-from monitel.console.top.rank import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from monitel.console.live import Look
+    from monitel.console.process import Process
     from monitel.console.table.columns import Column
     from monitel.console.text import Screen
-    from monitel.console.top.rank import Look, Rank
-    from monitel.console.verdict.rules import Verdict
+    from monitel.console.verdict import Verdict
 
-_STATES = {RankState.ALIVE: GOOD, RankState.SILENT: WARNING, RankState.DEAD: BAD, RankState.ENDED: FAINT}
+_STATES = {State.ALIVE: GOOD, State.SILENT: WARNING, State.DEAD: BAD, State.ENDED: FAINT}
 _VERDICTS = {
     "healthy": GOOD,
     **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps"), BAD),
@@ -44,7 +45,7 @@ class Listing:
         self.filter = filter_text
         self.cursor: Path | None = None
         self.sort_by(column)
-        self._rows: list[Rank] = []  # in the order of the screen
+        self._rows: list[Process] = []  # in the order of the screen
 
     def sort_by(self, column: str) -> None:
         """Sort by a column, in its usual direction.
@@ -67,7 +68,7 @@ class Listing:
         return f"by {self.column}, {'descending' if self.descending else 'ascending'}"
 
     @property
-    def chosen(self) -> Rank | None:
+    def chosen(self) -> Process | None:
         """The row under the cursor."""
         return next((rank for rank in self._rows if rank.box == self.cursor), None)
 
@@ -77,7 +78,7 @@ class Listing:
         self._rows = [
             rank
             for job in look.jobs
-            for rank in sorted_ranks(job.ranks, self.column, self.descending)
+            for rank in sorted_ranks(job.processes, self.column, self.descending)
             if matches(rank, self.filter)
         ]
         boxes = [rank.box for rank in self._rows]
@@ -127,7 +128,7 @@ class Listing:
         rows = iter(self._rows)
         found: list[Line] = []
         for job in look.jobs:
-            number = sum(rank.box in shown for rank in job.ranks)
+            number = sum(rank.box in shown for rank in job.processes)
             if not number:
                 continue
             found += [plain("")] if found else []
@@ -144,7 +145,7 @@ class Listing:
         texts = wrapped(self.screen.printable(verdict.text), max(width - len(_INDENT), 1))
         return [plain(f"{_INDENT}{text}", style) for text in texts]
 
-    def _row(self, rank: Rank, columns: Sequence[tuple[Column, int]], now_ns: int, width: int) -> list[Line]:
+    def _row(self, rank: Process, columns: Sequence[tuple[Column, int]], now_ns: int, width: int) -> list[Line]:
         cells = [
             (column.cell(column.text(rank, self.screen, now_ns), columns_), _style(column, rank))
             for column, columns_ in columns
@@ -155,15 +156,15 @@ class Listing:
         return [line, plain(pad(f"{_INDENT}{end}", width), BAD if not rank.problem else WARNING)] if end else [line]
 
     def _nothing(self, look: Look) -> str:
-        if look.ranks:
+        if look.processes:
             return f"no row contains {self.screen.printable(self.filter)!r}: F4 changes the filter, Esc removes it"
         return "no process of this user with a black box runs here: waiting for one"
 
 
-def _style(column: Column, rank: Rank) -> str:
+def _style(column: Column, rank: Process) -> str:
     if column.name == "state":
         return WARNING if rank.problem else _STATES[rank.state]
-    return FAINT if rank.state in {RankState.DEAD, RankState.ENDED} else PLAIN
+    return FAINT if rank.state in {State.DEAD, State.ENDED} else PLAIN
 
 
 def _joined(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from monitel.blackbox.folder import FolderError, automatic_roots
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, sweep
-from monitel.console.summary.box_report import report_death
+from monitel.console.ended import store_death
 from monitel.run_folder import is_running
 from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
@@ -140,7 +140,7 @@ def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any, *, keep
         death = None if has_called_exec(record.owner) else death_of(record, deaths)
         records = {} if dead.is_unread else last_records(dead, record, death)
         left = path if is_kept else (dead.spool or path.parent) / dead.name
-        report_death(record, death, left)  # first: nobody does it after the commit
+        store_death(record, death, left)  # first: nobody does it after the commit
         if is_kept:
             return
         dead.end(records)

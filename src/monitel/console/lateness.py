@@ -1,6 +1,6 @@
-"""The lateness of ranks, computed from the mean times of their stages. The rules of ``compose/`` do the same in PromQL.
+"""The lateness of ranks, by the usual times of their stages. The rules of ``compose/`` do the same in PromQL.
 
-All functions take the ranks of one group: a mapping from rank to the seconds of each stage in one cycle.
+Times are those of the ranks of one group: a mapping from rank to the seconds of each stage in one cycle.
 """
 
 from __future__ import annotations
@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monitel.console.process import Process
 
 Times: TypeAlias = Mapping[int, Mapping[str, float]]
 
@@ -71,3 +76,28 @@ def _above_median(seconds: Mapping[int, float]) -> dict[int, float]:
     factor = 2 if len(seconds) == _PAIR else 1
     middle = median(seconds.values())
     return {rank: factor * (value - middle) for rank, value in seconds.items()}
+
+
+def stage_times(process: Process, *, device: bool = False) -> dict[str, dict[str, float]]:
+    """Return the usual seconds of the stages of a process by group, on the host or on the device."""
+    found: dict[str, dict[str, float]] = {}
+    for key, total in process.stages.items():
+        if key.device == device and total.count:
+            found.setdefault(key.group, {})[key.stage] = total.usual
+    return found
+
+
+def compared_times(processes: Iterable[Process]) -> dict[str, Times]:
+    """Return the times of each group of several ranks: on the device if all of them have them there."""
+    found: dict[bool, dict[str, dict[int, dict[str, float]]]] = {False: {}, True: {}}
+    for each in sorted(processes, key=lambda process: process.seen_ns):
+        for device, groups in found.items():
+            for group, stages in stage_times(each, device=device).items():
+                if each.rank is not None:
+                    groups.setdefault(group, {})[each.rank] = stages
+    host, on_device = found.values()
+    best = {
+        group: on_device[group] if on_device.get(group, {}).keys() >= host.get(group, {}).keys() else host[group]
+        for group in sorted({*host, *on_device})
+    }
+    return {group: times for group, times in best.items() if len(times) > 1}

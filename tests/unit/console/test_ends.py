@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.made_reports import report
+from tests.unit.console.made_processes import ended
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.summary.stored import LIMIT_BYTES, encode, read_reports, write_report
+from monitel.console.ended import LIMIT_BYTES, encode, read_ends, write_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,19 +24,19 @@ def folder(tmp_path: Path) -> Path:
 
 def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
     """Each has one message; a FIFO blocks nobody, and links are not followed."""
-    write_report(folder, report(3))
+    write_end(folder, ended(3))
     (folder / "report-1-1-00.json").write_bytes(b"{")
     (folder / "report-2-1-00.json").write_bytes(b"")
-    (folder / "report-3-1-00.json").write_bytes(encode(report(1))[:-1] + b" " * LIMIT_BYTES + b"}")
+    (folder / "report-3-1-00.json").write_bytes(encode(ended(1))[:-1] + b" " * LIMIT_BYTES + b"}")
     os.mkfifo(folder / "report-4-1-00.json", 0o600)
     secret = folder / "secret"
-    secret.write_bytes(encode(report(2)))
+    secret.write_bytes(encode(ended(2)))
     (folder / "report-5-1-00.json").symlink_to(secret)
     (folder / "report-6-1-00.json").mkdir()
     (folder / "report-7-1-00.json").hardlink_to(secret)
     (folder / "other").write_bytes(b"other")
     (folder / ".a1-report-8-1-00.json").write_bytes(b"unfinished")
-    found, problems = read_reports(folder)
+    found, problems = read_ends(folder)
     assert ([3], 7) == ([each.rank for each in found], len(problems))
     assert all(f"report-{number}-" in problem for number, problem in enumerate(problems, 1))
 
@@ -48,8 +48,8 @@ def test_nothing_is_written_into_a_folder_that_others_can_write_to(folder: Path,
     file.touch()
     for path in (link, file, tmp_path / "missing"):
         with pytest.raises((FolderError, OSError)):
-            write_report(path, report())
+            write_end(path, ended())
     folder.chmod(0o777)
     with pytest.raises(FolderError):
-        write_report(folder, report())
+        write_end(folder, ended())
     assert [] == [*folder.glob("*report*")]

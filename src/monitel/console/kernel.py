@@ -1,4 +1,4 @@
-"""State of a process in the kernel, from /proc, and its meaning for a process without a heartbeat.
+"""A process that runs, from outside: its state in the kernel, why it has no heartbeat, and its stacks if it answers.
 
 Only files that any process of the user may read are used.
 """
@@ -6,10 +6,20 @@ Only files that any process of the user may read are used.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.blackbox.crashes import STACKS_NOW, STACKS_WANTED
+from monitel.blackbox.reading import text_of
+from monitel.os_threads import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel.blackbox.folder import Folder
 
 _BUSY = 0.2  # cores
 _THREADS = 512  # beyond, threads are not looked at
@@ -125,3 +135,54 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
         state = f"main thread: state {now.letter}{waits}"
         found.append(f"no Python code runs: C code waits without releasing the GIL ({state})")
     return [*found, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
+
+
+_STACKS_PAUSE_S = 0.02
+
+
+def request_stacks(boxes: Mapping[Folder, float]) -> dict[Folder, str]:
+    """Return the present stacks of processes that run, for each box whose process answers in time.
+
+    All processes are asked at once. A request that is not answered is withdrawn.
+
+    Args:
+        boxes: Open boxes of live processes, and for each the longest time to wait, seconds.
+    """
+    begin = time.monotonic()
+    before = {box: _answer(box) for box in boxes}
+    waiting = [box for box in boxes if _ask(box)]
+    answers = {}
+    pause = Event()  # is never set
+    while waiting:
+        elapsed_s = time.monotonic() - begin
+        for box in waiting.copy():
+            if not box.has(STACKS_WANTED):
+                if _answer(box) != before[box]:  # else another reader has withdrawn the request, or the box is removed
+                    answers[box] = text_of(box, STACKS_NOW)
+            elif elapsed_s >= boxes[box]:
+                box.unlink(STACKS_WANTED)
+            else:
+                continue
+            waiting.remove(box)
+        if waiting:
+            pause.wait(_STACKS_PAUSE_S)
+    return {box: text for box, text in answers.items() if text}
+
+
+def _answer(box: Folder) -> tuple[int, int] | None:
+    """Return a value that differs after each answer; None before the first one."""
+    try:
+        status = box.status(STACKS_NOW)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _ask(box: Folder) -> bool:
+    try:
+        box.write_new(STACKS_WANTED, b"")
+    except FileExistsError:
+        return True  # another reader has asked
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""The processes as JSON, for programs: the report of ``monitel autopsy``, and the rows of ``monitel top``.
+
+The forms are documented in docs/reference/commands.md; later versions only add fields.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monitel import Severity
+from monitel.console.autopsy import open_windows, shared_waits, steps_of, undelivered
+from monitel.console.text import rfc3339, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monitel.blackbox.activity import Wait
+    from monitel.console.job import Job
+    from monitel.console.live import Look
+    from monitel.console.process import PastEvent, Process
+
+_VERSION = 1
+_SEVERITIES = {int(each): each.name for each in Severity}
+
+
+def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: Sequence[str], now_ns: int) -> str:
+    """Return the report of ``monitel autopsy``: one object."""
+    report = {
+        "version": _VERSION,
+        "time": rfc3339(now_ns),
+        "processes": [_process(each) for each in processes],
+        "jobs": [_job(each) for each in jobs],
+        "problems": list(problems),
+    }
+    return to_json(report)
+
+
+def look_as_json(look: Look, processes: Iterable[Process], *, indent: int | None = None) -> str:
+    """Return rows of ``monitel top`` in their order: a list of objects."""
+    verdicts = {each.box: job.verdict for job in look.jobs for each in job.processes}
+    return to_json(
+        [{**_row(each, look.time_ns), "verdict": verdicts[each.box]._asdict()} for each in processes], indent=indent
+    )
+
+
+def _common(process: Process) -> dict[str, Any]:
+    """Return the fields that both forms have."""
+    stage = process.stage
+    return {
+        "state": process.state.value,
+        "pid": process.pid,
+        "host": process.host or None,
+        "service": process.job.service or None,
+        "run": process.job.run or None,
+        "rank": process.rank,
+        "world_size": process.world_size,
+        "attempt": process.attempt,
+        "last_seen": rfc3339(process.seen_ns),
+        "death": process.death or None,
+        "exception": process.exception and dict(zip(("type", "message", "place"), process.exception, strict=True)),
+        "step": process.step,
+        "step_age_seconds": _seconds(process.step_age_ns),
+        "activity": process.activity or None,
+        "activity_age_seconds": _seconds(process.activity_age_ns),
+        "stage": stage
+        and {
+            "name": stage.name,
+            "seconds": _seconds(stage.age_ns),
+            "waits_for_ranks": stage.waits,
+            "thread": stage.thread or None,
+        },
+        "waits": [_wait(each, "key") for each in process.waits],
+    }
+
+
+def _process(process: Process) -> dict[str, Any]:
+    kernel, record = process.kernel, process.record
+    return {
+        **_common(process),
+        "local_rank": process.local_rank,
+        "source": str(process.box),
+        "spool": process.spool if process.stored else None,
+        "collected_in": str(process.box) if process.collected else None,
+        "started": rfc3339(process.started_ns),
+        "replaced_by_exec": process.replaced,
+        "silence": list(process.silence),
+        "steps_per_second": process.mean_rate if process.rate is None else process.rate,
+        "waits_left_out": process.waits_left_out,
+        "ranges": [_wait(each, "name") for each in process.ranges],
+        "windows": [
+            {
+                "name": series.name,
+                "attributes": series.attributes,
+                "unit": series.unit,
+                **{name: getattr(numbers, name) for name in ("count", "sum", "last", "min", "max")},
+                "mean": numbers.sum / numbers.count if numbers.count else float("nan"),
+                "first_step": numbers.first_step,
+                "last_step": numbers.last_step,
+                "start": rfc3339(numbers.start_ns),
+            }
+            for series, numbers in open_windows(process)
+        ],
+        "counters": [
+            {"name": name, "attributes": attributes, "value": total}
+            for name, _, _, attributes, total, *_ in (record.counters if record else ())
+        ],
+        "events": [_event(each) for each in process.events],
+        "not_delivered": undelivered(process),
+        "stacks": process.stacks or None,
+        "kernel": kernel
+        and {
+            "state": kernel.letter,
+            "waiting_in": kernel.waiting_in or None,
+            "threads": dict(kernel.threads),
+            "cpu_seconds": kernel.cpu_ns / 1e9,
+            "tracer": kernel.tracer or None,
+        },
+        "problems": record.problems if record else [],
+    }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    ranks = {each.rank: each for each in job.processes if each.rank is not None}
+    waits = shared_waits(job)
+    return {
+        "service": job.name.service,
+        "run": job.name.run,
+        "attempt": job.attempt,
+        "world_size": job.world_size or None,
+        "ranks": [*ranks],
+        "verdict": job.verdict._asdict(),
+        "dead": [rank for rank, each in ranks.items() if each.state.value == "dead"],
+        "late": sorted({rank for each in waits if each.is_long for rank in each.missing}),
+        "waits": [
+            {
+                "key": each.key,
+                "waiting": [{"rank": rank, "seconds": _seconds(age_ns)} for rank, age_ns in each.waiting.items()],
+                "missing": each.missing,
+            }
+            for each in waits
+        ],
+        "last_steps": [{"step": step, "ranks": of} for step, of in steps_of(job).items()],
+    }
+
+
+def _row(process: Process, time_ns: int) -> dict[str, Any]:
+    return {
+        "time": rfc3339(time_ns),
+        **_common(process),
+        "namespace": process.job.namespace or None,
+        "steps_per_second": process.rate,
+        "step_seconds_p50": process.step_p50,
+        "step_seconds_p99": process.step_p99,
+        "data_share": process.data,
+        "wait_share": process.waiting,
+        "goodput": process.goodput,
+        "value_name": process.value_name or None,
+        "value": process.value,
+        "event": process.event and _event(process.event),
+        "box": str(process.box),
+        "problem": process.problem or None,
+    }
+
+
+def _event(event: PastEvent) -> dict[str, Any]:
+    severity = _SEVERITIES.get(event.severity, str(event.severity))
+    return {"time": rfc3339(event.time_ns), "severity": severity, "name": event.name, "attributes": event.attributes}
+
+
+def _wait(wait: Wait, name: str) -> dict[str, Any]:
+    return {name: wait.key, "seconds": _seconds(wait.age_ns), "thread": wait.thread or None}
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9

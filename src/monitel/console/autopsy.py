@@ -1,0 +1,357 @@
+"""The report about processes for a person, as lines that fit into the columns of a screen."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel import Severity
+from monitel.console.process import TIME, State
+from monitel.console.text import (
+    clock_time,
+    columns_of,
+    cut,
+    duration,
+    labelled,
+    moment,
+    number,
+    pad,
+    per_second,
+    pieces,
+    wrapped,
+)
+from monitel.console.verdict import ranks_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from monitel.blackbox.forms import Definition
+    from monitel.blackbox.reading import Window
+    from monitel.console.job import Job
+    from monitel.console.process import Process
+    from monitel.console.text import Screen
+    from monitel.window_bytes import Snapshot
+
+_LISTED = 20  # windows, counters, events, waits and ranges
+_ACTIVITY, _RANK = "training.activity", "training.rank"
+_COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
+_SEVERITIES = {int(each): each.name for each in Severity}
+_THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
+_OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
+_USUAL_WIDTH = 80
+_SHORT_NAME = 12
+_GAP = 2
+_WAITS, _STEPS = 3, 4
+_LONG_NS = 10**9  # shorter waits are usual in a job that makes progress
+
+#: The cause of a death about which nothing is known.
+UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
+
+
+# ---- jobs
+
+
+class SharedWait(NamedTuple):
+    """A wait that at least half of the ranks are in.
+
+    Attributes:
+        key: The key of the wait counter.
+        waiting: Time since the begin of the wait, ns, by rank.
+        missing: The other ranks that were found.
+    """
+
+    key: str
+    waiting: Mapping[int, int]
+    missing: Sequence[int]
+
+    @property
+    def longest_ns(self) -> int:
+        """Time since the first rank began to wait."""
+        return max(self.waiting.values())
+
+    @property
+    def is_long(self) -> bool:
+        """True if the wait is longer than usual waits."""
+        return self.longest_ns >= _LONG_NS
+
+
+def shared_waits(job: Job) -> list[SharedWait]:
+    """Return the waits that at least half of several ranks are in: first those that a rank is not in."""
+    waiting: dict[str, dict[int, int]] = {}
+    ranks = sorted({each.rank for each in job.processes if each.rank is not None})
+    for each in job.processes:
+        for wait in each.waits if each.rank is not None else ():
+            of_key = waiting.setdefault(wait.key, {})
+            of_key[each.rank] = max(wait.age_ns, of_key.get(each.rank, 0))  # type: ignore[index, arg-type]
+    found = [
+        SharedWait(key, of_key, [rank for rank in ranks if rank not in of_key])
+        for key, of_key in waiting.items()
+        if len(of_key) * 2 >= len(ranks) > 1
+    ]
+    return sorted(found, key=lambda wait: (not wait.missing, -wait.longest_ns, wait.key))
+
+
+def steps_of(job: Job) -> dict[int, list[int]]:
+    """Return ranks by their last step, the latest step first."""
+    found: dict[int, set[int]] = {}
+    for each in job.processes:
+        if each.step is not None and each.rank is not None and each.stepped:
+            found.setdefault(each.step, set()).add(each.rank)
+    return {step: sorted(found[step]) for step in sorted(found, reverse=True)}
+
+
+def job_lines(job: Job, screen: Screen) -> Iterator[str]:
+    """Yield lines about a job of several ranks: the verdict, the waits that ranks share, and different last steps."""
+    yield from wrapped(screen.printable(job.verdict.text), screen.width)
+    for wait in shared_waits(job)[:_WAITS]:
+        waiting, key = [*wait.waiting], screen.printable(wait.key)
+        over = not any(each.runs for each in job.processes)
+        verb = "waited" if over else "waits" if len(waiting) == 1 else "wait"
+        first = "" if len(waiting) == 1 else ", the first one"
+        text = f"{ranks_in_words(sorted(waiting))} {verb} in {key}{first} for {duration(wait.longest_ns)}"
+        if wait.missing and wait.is_long:
+            be = (
+                "was"
+                if over and len(wait.missing) == 1
+                else "were"
+                if over
+                else "is"
+                if len(wait.missing) == 1
+                else "are"
+            )
+            text += f"; {ranks_in_words(wait.missing)} {be} not"
+        yield from wrapped(text, screen.width)
+    if len(steps := steps_of(job)) > 1:
+        shown = [f"{step:,} ({ranks_in_words(ranks)})" for step, ranks in steps.items()]
+        more = f" and {len(shown) - _STEPS} more" if len(shown) > _STEPS else ""
+        yield from wrapped(f"last steps differ: {', '.join(shown[:_STEPS])}{more}", screen.width)
+
+
+def counts(processes: Sequence[Process]) -> str:
+    """Return the number of processes in each state in words."""
+    numbers = Counter(each.state for each in processes)
+    order = State.DEAD, State.ENDED, State.SILENT, State.ALIVE
+    states = ", ".join(f"{numbers[state]:,} {state.value}" for state in order if numbers[state])
+    return f"{_count(len(processes), 'process', 'es')}: {states}"
+
+
+# ---- one process
+
+
+def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bool = False) -> Iterator[str]:
+    """Yield the lines about one process.
+
+    Args:
+        process: The process.
+        screen: The stream that the lines are printed to.
+        now_ns: The time, Unix ns.
+        complete: List everything, instead of the first twenty windows, counters, waits and ranges and the last twenty
+            events.
+    """
+    limit = 1 << 30 if complete else _LISTED
+    yield from wrapped(", ".join(_title(process, screen)), screen.width)
+    for label, text in _rows(process, screen, now_ns, limit):
+        lines = labelled(label, text, screen.width)
+        if label == "state":
+            yield screen.paint(next(lines), _COLOURS[process.state])
+        yield from lines
+    if windows := open_windows(process):
+        yield ""
+        yield from _window_table(windows, screen, limit)
+    if process.events:
+        yield ""
+        yield from _event_lines(process, screen, limit)
+    if process.stacks:
+        yield ""
+        yield from stack_lines(process, screen, complete=complete)
+
+
+def _title(process: Process, screen: Screen) -> Iterator[str]:
+    if process.rank is not None:
+        yield f"rank {process.rank}{'' if process.world_size is None else f' of {process.world_size}'}"
+    yield "process unknown" if process.pid is None else f"process {process.pid}"
+    if process.host:
+        yield f"host {screen.printable(process.host)}"
+    if process.job.service:
+        yield screen.printable(process.job.service)
+    if process.job.run:
+        yield f"run {screen.printable(process.job.run)}"
+    if process.attempt:
+        yield f"attempt {process.attempt}"
+
+
+def _rows(process: Process, screen: Screen, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each row; a text in many rows has the label once."""
+    yield "state", _state(process, screen, now_ns)
+    for sentence in process.silence:
+        yield "", screen.printable(sentence)
+    if process.started_ns:
+        since = duration(max(process.seen_ns - process.started_ns, 0))
+        yield "since", f"{moment(process.started_ns)}, {since} of telemetry"
+    yield "exception", screen.printable(process.failure)
+    yield "step", _step(process)
+    if process.activity:
+        age_ns = process.activity_age_ns
+        yield "activity", f"{screen.printable(process.activity)}{'' if age_ns is None else f' for {duration(age_ns)}'}"
+    if process.stage is not None:
+        waits_too = ", waiting for other ranks" if process.stage.waits else ""
+        yield "stage", f"{screen.printable(process.stage.name)} for {duration(process.stage.age_ns)}{waits_too}"
+    for label, found, left_out in (
+        ("waits", process.waits, process.waits_left_out),
+        ("open ranges", process.ranges, 0),
+    ):
+        texts = [f"{screen.printable(each.key)} for {duration(each.age_ns)}" for each in found]
+        yield from _listed(label, texts, limit, left_out)
+    spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
+    yield "time", ", ".join(f"{screen.printable(name)} {duration(time_ns)}" for name, time_ns in spent)
+    counters = [
+        f"{screen.printable(name)}{_attributes(attributes, screen)} {number(total)}"
+        for name, _, _, attributes, total, *_ in (process.record.counters if process.record else ())
+        if name != TIME
+    ]
+    yield from _listed("counters", sorted(counters), limit)
+    left = undelivered(process)
+    parts = [
+        _count(left["items"], "item") if left["items"] else "",
+        _count(left["events"], "event") if left["events"] else "",
+    ]
+    if left["windows"]:
+        parts.append(f"{_count(left['windows'], 'open window')} with {_count(left['samples'], 'sample')}")
+    yield "not delivered", ", ".join(filter(None, parts)) or "nothing"
+    yield "on disk", screen.printable(process.spool) if process.stored else ""
+    yield "collected in", screen.printable(str(process.box)) if process.collected else ""
+    for problem in process.record.problems if process.record else ():
+        yield "problem", screen.printable(problem)
+
+
+def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> Iterator[tuple[str, str]]:
+    for text in texts[:limit]:
+        yield label, text
+        label = ""
+    if more := max(len(texts) - limit, 0) + left_out:
+        yield label, f"and {more:,} more"
+
+
+def _state(process: Process, screen: Screen, now_ns: int) -> str:
+    age_ns = now_ns - process.seen_ns
+    ago = f"{duration(age_ns)} ago" if age_ns >= 0 else "ahead of the clock here"
+    if process.state is State.ALIVE:
+        return "alive"
+    if process.state is State.SILENT:
+        return f"silent: its last heartbeat was {ago}"
+    when = f"; last sign of life at {moment(process.seen_ns)}, {ago}" if process.seen_ns else ""
+    return f"{'replaced by exec' if process.replaced else f'dead: {screen.printable(process.death) or UNKNOWN}'}{when}"
+
+
+def _step(process: Process) -> str:
+    if process.step is None:
+        return "none was set"
+    age = ""
+    if process.step_age_ns is not None:
+        before = "ago" if process.runs else "before the last sign of life"
+        age = f", set {duration(process.step_age_ns)} {before}"
+    rate = process.mean_rate if process.rate is None else process.rate
+    return f"{process.step:,}{age}{'' if rate is None else f', {per_second(rate)} steps/s'}"
+
+
+def undelivered(process: Process) -> dict[str, int]:
+    """Return the telemetry that no backend has acknowledged.
+
+    It is the number of ``items`` (windows, logged numbers and spans), ``events``, open ``windows``, and of ``samples``
+    in these. Of a record that was collected, the items include everything.
+    """
+    record = process.record
+    waiting = Counter({} if record is None else record.waiting)
+    if process.collected:
+        return {"items": sum(waiting.values()), "events": 0, "windows": 0, "samples": 0}
+    opened = [] if record is None or "metrics" in record.off else record.open_windows
+    samples = sum(each.window.snapshot.count for each in opened)
+    items = waiting["metrics"] + waiting["traces"]
+    return {"items": items, "events": waiting["logs"], "windows": len(opened), "samples": samples}
+
+
+def open_windows(process: Process) -> list[tuple[Definition, Snapshot]]:
+    """Return the newest window of each Stat, unless a backend has it, in the order of their names."""
+    record = process.record
+    if record is None or process.collected:
+        return []
+    newest: dict[int, Window] = {}
+    for each in record.windows:
+        known = newest.get(each.window.serial)
+        if not 0 < each.item <= record.settled.get("metrics", 0) and (
+            known is None or known.window.snapshot.end_ns <= each.window.snapshot.end_ns
+        ):
+            newest[each.window.serial] = each
+    found = [(each.series, each.window.snapshot) for each in newest.values()]
+    return sorted(found, key=lambda pair: (pair[0].name, str(pair[0].attributes)))
+
+
+def _count(number_of: int, noun: str, plural: str = "s") -> str:
+    return f"{number_of:,} {noun}{'' if number_of == 1 else plural}"
+
+
+def _attributes(attributes: Mapping[str, object], screen: Screen) -> str:
+    shown = [f"{screen.printable(key)}={_value(value, screen)}" for key, value in attributes.items() if key != _RANK]
+    return f"{{{', '.join(shown)}}}" if shown else ""
+
+
+def _value(value: object, screen: Screen) -> str:
+    return number(value) if isinstance(value, float) else screen.printable(str(value))
+
+
+def _window_table(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
+    """Yield a table. A narrow screen has fewer columns."""
+    shown = windows[:limit]
+    names = [f"{screen.printable(series.name)}{_attributes(series.attributes, screen)}" for series, _ in shown]
+    columns = {"count": [f"{each.count:,}" for _, each in shown]}
+    columns["mean"] = [number(each.sum / each.count if each.count else float("nan")) for _, each in shown]
+    columns |= {name: [number(getattr(each, name)) for _, each in shown] for name in ("last", "min", "max")}
+    title = "open windows"
+    widths = {name: _GAP + max(map(len, [name, *cells])) for name, cells in columns.items()}
+    longest = max(map(columns_of, [title, *names]))
+    while len(widths) > 1 and screen.width - sum(widths.values()) < min(longest, _SHORT_NAME):
+        widths.popitem()
+    name_columns = max(min(longest, screen.width - sum(widths.values())), 1)
+    yield pad(title, name_columns) + "".join(f"{name:>{width}}" for name, width in widths.items())
+    for row, name in enumerate(names):
+        cells = "".join(f"{columns[column][row]:>{width}}" for column, width in widths.items())
+        yield pad(name, name_columns) + cells
+    if more := len(windows) - len(shown):
+        yield from wrapped(f"and {more:,} more: use --all", screen.width)
+
+
+def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
+    shown = process.events[-limit:]
+    older = len(process.events) - len(shown)
+    yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
+    for event in shown:
+        severity = _SEVERITIES.get(event.severity, str(event.severity))
+        data = "".join(f" {screen.printable(key)}={_value(each, screen)}" for key, each in event.attributes.items())
+        line = f"{clock_time(event.time_ns)} {severity:<5} {screen.printable(event.name)}{data}"
+        yield cut(line, screen.width) if limit == _LISTED else line
+
+
+def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str = "use --all") -> Iterator[str]:
+    """Yield the lines of the stacks. Long lines are broken in a terminal, and whole elsewhere.
+
+    Of a dead process, the thread that has crashed comes first. The stacks of live processes are without monitel's
+    threads, unless everything is wanted.
+
+    Args:
+        process: The process.
+        screen: The stream that the lines are printed to.
+        complete: Include monitel's threads.
+        hint: The way to see the threads that are left out.
+    """
+    threads = [thread for thread in _THREAD.split(process.stacks.strip("\n")) if thread]
+    if not process.runs:  # the thread that has crashed comes first, behind the line about the signal
+        threads.sort(key=lambda thread: bool(_THREAD.match(thread)) + thread.startswith("Thread"))
+    shown = [thread for thread in threads if complete or not (process.runs and _OWN.match(thread))]
+    yield "stacks now" if process.runs else "stacks"
+    breaks = screen.terminal or screen.width < _USUAL_WIDTH
+    for line in "\n\n".join(thread.strip("\n") for thread in shown).split("\n"):
+        printable = screen.printable(line)
+        yield from pieces(printable, screen.width) if breaks else [printable]
+    if more := len(threads) - len(shown):
+        yield from wrapped(f"and {_count(more, 'thread')} of monitel: {hint}", screen.width)

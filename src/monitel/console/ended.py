@@ -1,0 +1,237 @@
+"""Processes that have ended, as ``monitel run`` keeps them while it runs: one file of JSON in its folder for each.
+
+A process writes the file itself at its end; for a killed one, the collector of its record does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel.blackbox.account import Account
+from monitel.blackbox.activity import Stage, Wait, at_shutdown
+from monitel.blackbox.box import process_facts, process_start
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.forms import REPORTED, STAT, Definition
+from monitel.blackbox.process import Owner
+from monitel.blackbox.reading import Record
+from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.recovery import Snapshot
+from monitel.blackbox.settings import mark_of
+from monitel.console.ledger.shares import RunTime
+from monitel.console.process import EXEC, JobName, Process, StageKey, State, Total, dead, doing_at, life_of
+from monitel.run_events import last_exception, status
+from monitel.run_folder import VARIABLE, is_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from monitel.blackbox.death import Death
+    from monitel.blackbox.recorder import Series
+
+_log = logging.getLogger("monitel")
+
+VERSION = 1
+LIMIT_BYTES = 1 << 20
+
+_NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
+_MOST = 10_000  # files that are read
+_MOST_STAGES = 300
+_TOKEN = 3  # place of the random part in the name of a record
+_LIVE = {"box", "silence", "kernel", "record", "event", "events", "rates", "problem", "ranges"}
+_STORED = [each.name for each in fields(Process) if each.name not in _LIVE]
+
+
+def store_end(
+    attributes: Mapping[str, Any],
+    series: Iterable[Series],
+    accounts: Mapping[str, Account],
+    run_time: Callable[[], RunTime | None],
+    *,
+    spool: os.PathLike[str],
+    offline: bool,
+    stored: bool,
+) -> bool:
+    """Store the end of this process, with what it did before its shutdown. Never raises, and takes no lock.
+
+    Args:
+        attributes: Attributes of the resource.
+        series: All series of the pipeline.
+        accounts: The account of each signal.
+        run_time: Returns the time of the run over all attempts; None in other ranks than zero.
+        spool: The spool folder of this process.
+        offline: True if no signal has an endpoint.
+        stored: True if something is on disk, even if it is no item.
+
+    Returns:
+        False if ``monitel run`` has not started this process, or does not run any more.
+    """
+    folder = os.environ.get(VARIABLE, "")
+    if not is_running(folder):
+        return False
+    try:
+        doing, time_ns = at_shutdown()
+        parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
+        names: list[Any] = [{**process_facts(), "attributes": dict(attributes), "parent": parent}]
+        totals = []
+        for each in series:
+            if (name := each.definition.name) in REPORTED:
+                totals.append((len(names), each.count, each.sum, each.windows, each.largest))
+                names.append(Definition(STAT, name, name, "", "", False, each.plain_attributes))
+        counters = [(each.name, "", "", dict(each.attributes), total, 0, None) for each, total, _ in monitel.counters()]
+        values = {"doing": doing, "totals": totals, "counters": counters, "exception": last_exception()}
+        record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, 0, b"", (), values))  # noqa: PTH100  without looking at the disk
+        book = monitel.ledger()
+        ended = replace(
+            doing_at(life_of(record), record, time_ns),
+            state=State.ENDED,
+            status=status(),
+            started_ns=0 if book is None else book.start_ns,
+            activities={} if book is None else book.activities,
+            run_time=run_time(),
+            accounts=accounts,
+            spool=str(record.path),
+            offline=offline,
+            stored=stored,
+        )
+        write_end(Path(folder), ended)
+    except Exception as error:
+        _log.debug("the end cannot be stored for monitel run: %s", error)
+        return False
+    return True
+
+
+def store_death(record: Record, death: Death | None, spool: Path) -> bool:
+    """Store the death of a process whose record is collected. Never raises. Idempotent.
+
+    Args:
+        record: The record of the process.
+        death: The death; None if the process lives on with another program.
+        spool: Where its items are.
+
+    Returns:
+        False if no ``monitel run`` has started it, or does not run any more.
+    """
+    if not record.run:
+        return False
+    try:
+        items = Counter(record.waiting)
+        items["metrics"] += len(record.open_windows)
+        items["logs"] += death is not None
+        name, life = str(record.identity["name"]), life_of(record)
+        ended = replace(life, state=State.ENDED, death=EXEC) if death is None else dead(life, record, death)
+        ended = replace(
+            ended,
+            accounts={
+                signal: Account(recorded=number, on_disk=number)
+                for signal, number in items.items()
+                if number and signal not in record.off
+            },
+            spool=str(spool),
+            offline=not mark_of(name),
+            stored=not record.off.issuperset(JOURNALS),
+        )
+        write_end(Path(record.run), ended, name.split("-")[_TOKEN])
+    except Exception as error:
+        _log.debug("the death cannot be stored for monitel run: %s", error)
+        return False
+    return True
+
+
+def write_end(path: Path, process: Process, token: str = "") -> None:
+    """Write a process that has ended. A reader finds the complete file, or none.
+
+    Args:
+        path: The folder of the run.
+        process: The process.
+        token: Distinguishes files of one process: a file of the same token is replaced. By default a new one.
+
+    Raises:
+        FolderError: The folder is missing, a link, or unsafe.
+        OSError: The file cannot be written.
+    """
+    name = f"report-{process.key}-{token or token_hex(4)}.json"
+    unfinished = f".{token_hex(4)}-{name}"
+    with closing(Folder.open(path)) as folder:
+        folder.write_new(unfinished, encode(process))
+        try:
+            folder.rename(unfinished, name)
+        except BaseException:
+            folder.unlink(unfinished)
+            raise
+
+
+def read_ends(path: Path) -> tuple[list[Process], list[str]]:
+    """Read the processes in the folder of a run. Never raises.
+
+    Returns:
+        One for each process, the oldest first, and a message for each file that cannot be read.
+    """
+    found: list[Process] = []
+    problems: list[str] = []
+    try:
+        with closing(Folder.open(path)) as folder:
+            for name in sorted(filter(_NAME.fullmatch, folder.names()))[:_MOST]:
+                try:
+                    found.append(decode(folder.read(name, LIMIT_BYTES + 1)))
+                except OSError as error:
+                    problems.append(f"the report {name} cannot be read: {error.strerror}")
+                except Exception as error:  # it may be damaged in any way
+                    reason = str(error) if isinstance(error, RuntimeError) else "is not a report"
+                    problems.append(f"the report {name} {reason}")
+    except FolderError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"the reports in {str(path)!r} cannot be read: {error.strerror}")
+    ends: dict[Owner | None, Process] = {}
+    for each in sorted(found, key=lambda process: process.seen_ns):  # a process may have had several pipelines
+        earlier = ends.pop(each.owner, None)
+        ends[each.owner] = each if earlier is None else each.before(earlier)
+    return [*ends.values()], problems
+
+
+def encode(process: Process) -> bytes:
+    """Return the content of a file."""
+    values = {name: getattr(process, name) for name in _STORED}
+    values["stages"] = [[*key, *total] for key, total in [*process.stages.items()][:_MOST_STAGES]]
+    values["accounts"] = {
+        signal: asdict(replace(each, dropped=dict(each.dropped))) for signal, each in process.accounts.items()
+    }
+    return json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
+
+
+def decode(content: bytes) -> Process:
+    """Return the process in a file.
+
+    Raises:
+        RuntimeError: It is too large, or has another version. Other exceptions: its values are not those of a process.
+    """
+    if len(content) > LIMIT_BYTES:
+        raise RuntimeError(f"has more than {LIMIT_BYTES} bytes")
+    values = json.loads(content)
+    if values.pop("version") != VERSION:
+        raise RuntimeError("has another version")
+    made: dict[str, Callable[[Any], Any]] = {
+        "job": lambda names: JobName(*names),
+        "owner": lambda names: Owner(*map(str, names)),
+        "state": State,
+        "exception": lambda parts: parts and (*map(str, parts),),
+        "stage": lambda parts: parts and Stage(*parts),
+        "waits": lambda waits: tuple(Wait(*each) for each in waits),
+        "step_time": lambda parts: Total(*parts),
+        "stages": lambda stages: {StageKey(*each[:3]): Total(*each[3:]) for each in stages},
+        "run_time": lambda parts: parts and RunTime(*parts),
+        "accounts": lambda accounts: {signal: Account(**each) for signal, each in accounts.items()},
+    }
+    found = Process(**{**values, **{name: make(values[name]) for name, make in made.items()}})
+    _ = found.usual_step, found.seen_ns + found.made, found.death + found.status
+    return found

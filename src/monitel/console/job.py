@@ -1,0 +1,210 @@
+"""A job: the processes of one attempt, and the verdict about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.console.lateness import compared_times, cycle, suspects
+from monitel.console.ledger.shares import RunTime
+from monitel.console.process import COMPLETED, EXITED, STOPPED, State
+from monitel.console.verdict import counted, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from monitel.console.lateness import Times
+    from monitel.console.process import JobName, Process
+    from monitel.console.verdict import Verdict
+
+_STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
+_BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
+
+
+class LateRank(NamedTuple):
+    """A rank for which the others wait.
+
+    Attributes:
+        seconds: Seconds per cycle by which it is later than the median of the ranks in the stage.
+        rank: The rank.
+        stage: The stage.
+        group: Name of the group of ranks; empty for the group of all ranks.
+        share: The seconds as a share of the cycle.
+    """
+
+    seconds: float
+    rank: int
+    stage: str
+    group: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """The processes of one attempt of a job.
+
+    Attributes:
+        name: The names that they have in common.
+        attempt: ``training.attempt``; None if unknown.
+        processes: The processes, in the order of rank and process id.
+        verdict: The verdict about them.
+    """
+
+    name: JobName
+    attempt: int | None
+    processes: tuple[Process, ...]
+    verdict: Verdict
+
+    @property
+    def stepping(self) -> list[Process]:
+        """The processes that have made steps."""
+        return [each for each in self.processes if each.made]
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, on other machines too; 0 if it is not known."""
+        return max((each.world_size or 0 for each in self.stepping or self.processes), default=0)
+
+    @property
+    def deaths(self) -> list[Process]:
+        """The processes that died, the first one first; not helpers that their parent has ended."""
+        chosen = {id(each) for each in counted(self.processes)}
+        died = [each for each in self.processes if _has_died(each)]
+        found = [each for each in died if id(each) in chosen or not _is_usual(each.death)]
+        return sorted(found, key=lambda each: each.seen_ns)
+
+    @property
+    def unfinished(self) -> list[Process]:
+        """The processes that ended by themselves, and did not complete; not helpers that were preempted."""
+        chosen = {id(each) for each in counted(self.processes)}
+        ended = [each for each in self.processes if each.status not in {"", COMPLETED} and not _has_died(each)]
+        return [each for each in ended if id(each) in chosen or each.status not in STOPPED]
+
+    @property
+    def time(self) -> RunTime | None:
+        """The time of the run from rank zero; without that, of the first rank."""
+        whole = [each.run_time for each in self.processes if each.run_time is not None]
+        first = next((each for each in self.stepping if each.activities), None)
+        if whole or first is None:
+            return max(whole, key=lambda time: time.elapsed_ns, default=None)
+        elapsed_ns = sum(first.activities.values())
+        times = first.seen_ns - elapsed_ns, first.seen_ns
+        return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=not _has_died(first))
+
+    def compared(self) -> dict[str, Times]:
+        """Return the times of the ranks in each group of several ranks."""
+        return compared_times(self.stepping)
+
+    def late(self) -> list[LateRank]:
+        """Return the ranks for which the others wait, the latest first."""
+        found = [
+            LateRank(seconds, rank, stage, group, seconds / cycle(times))
+            for group, times in self.compared().items()
+            for seconds, rank, stage in suspects(times)
+        ]
+        return sorted(found, reverse=True)
+
+
+def _has_died(process: Process) -> bool:
+    return process.state is State.DEAD or bool(process.death)
+
+
+def _is_usual(death: str) -> bool:
+    return death in {"", "killed by SIGTERM"} or death.startswith(EXITED)
+
+
+def jobs_of(
+    processes: Iterable[Process], facts: Callable[[Sequence[Process]], Sequence[Process]] = lambda of_job: of_job
+) -> list[Job]:
+    """Return the jobs in the order of their names.
+
+    The processes of a job have the same names and the same attempt. A process without a rank belongs to the job of the
+    process that has started it; otherwise it is a job.
+
+    Args:
+        processes: The processes.
+        facts: Returns what the verdict is about: the processes of a job over one period.
+    """
+    found: dict[tuple[object, ...], list[Process]] = {}
+    known = [*processes]
+    roots = roots_of(known)
+    for each, root in zip(known, roots, strict=True):
+        alone = root.rank is None and each.rank is None
+        place = (root.host, root.pid or 0, str(root.box)) if alone else ()
+        found.setdefault((*each.job, each.attempt or 0, place), []).append(each)
+    launchers = {id(each): root.parent for each, root in zip(known, roots, strict=True)}
+    jobs = []
+    for key in sorted(found):
+        for of_job in _by_launcher(found[key], launchers):
+            of_job.sort(key=lambda each: (-1 if each.rank is None else each.rank, each.pid or 0, each.started_ns))
+            jobs.append(Job(of_job[0].job, of_job[0].attempt, tuple(of_job), verdict(facts(of_job))))
+    return jobs
+
+
+def roots_of(processes: Sequence[Process]) -> list[Process]:
+    """Return for each process the outermost one, with the same names, that has started it or its parents."""
+    keys = {each.key: each for each in processes if each.key}
+    found = []
+    for each in processes:
+        root, seen = each, {""}
+        while root.parent not in seen and (parent := keys.get(root.parent)) is not None and parent.job == each.job:
+            seen.add(root.parent)
+            root = parent
+        found.append(root)
+    return found
+
+
+def _by_launcher(processes: list[Process], launchers: Mapping[int, str]) -> list[list[Process]]:
+    """Return the jobs among processes of the same names.
+
+    Without a run id their launchers distinguish jobs, but only if two of them have started the same rank: otherwise
+    each rank may have a shell for a parent, or the first rank may have started the others.
+    """
+    started = {(each.rank, launchers[id(each)]) for each in processes if launchers[id(each)] and each.rank is not None}
+    if processes[0].job.run or len(started) == len({rank for rank, _ in started}):
+        return [processes]
+    found: dict[str, list[Process]] = {}
+    for each in processes:
+        found.setdefault(launchers[id(each)], []).append(each)
+    return [*found.values()]
+
+
+def replaced(processes: Sequence[Process]) -> list[Process]:
+    """Return the ended processes whose place another process has taken.
+
+    The other process was made after the end of this one. It is the same rank, a later attempt, or the same process with
+    another box; or the job has begun again more than a minute after the process had ended. It may have another launcher
+    if no process of this one's launcher runs any more.
+    """
+    newest: dict[tuple[object, ...], int] = {}
+    attempts: dict[object, int] = {}
+    running = set()
+    jobs = [
+        (each.job, "" if each.job.run else root.parent)
+        for each, root in zip(processes, roots_of(processes), strict=True)
+    ]
+    for process, job in zip(processes, jobs, strict=True):
+        for of in (job, (job[0], "")):
+            for place in _places(process, of):
+                newest[place] = max(newest.get(place, 0), process.started_ns)
+            if process.rank is not None:
+                attempts[of] = max(attempts.get(of, 0), process.attempt or 0)
+        if process.runs:
+            running.add(job)
+
+    def is_replaced(process: Process, job: tuple[JobName, str]) -> bool:
+        of = job if job in running else (job[0], "")
+        after_ns = max(process.started_ns, process.seen_ns + _BEATS_NS)
+        places = _places(process, of)
+        if any(newest[place] > after_ns for place in places if place[0] != "job"):
+            return True
+        if process.rank is None:
+            return False
+        return attempts[of] > (process.attempt or 0) or process.seen_ns + _STARTS_NS < newest["job", of]
+
+    return [each for each, job in zip(processes, jobs, strict=True) if not each.runs and is_replaced(each, job)]
+
+
+def _places(process: Process, job: object) -> list[tuple[object, ...]]:
+    places: list[tuple[object, ...]] = [("process", process.host, process.pid)]
+    return places if process.rank is None else [*places, ("rank", job, process.rank), ("job", job)]

@@ -1,0 +1,509 @@
+"""One model of a process: what the snapshot of its record holds, what it does now, and how it ended.
+
+All views are functions of it. A period of its life is ``later.since(earlier)``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.attributes import INT64_MAX
+from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.discovery import SILENT_NS, has_called_exec
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STAGE_TIME, STEP_TIME
+from monitel.training_time import DOWN, LOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from monitel.blackbox.account import Account
+    from monitel.blackbox.activity import Stage, Wait
+    from monitel.blackbox.death import Death
+    from monitel.blackbox.forms import LogRecord
+    from monitel.blackbox.process import Owner
+    from monitel.blackbox.reading import Record
+    from monitel.console.ledger.shares import RunTime
+
+STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
+RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"
+COMPLETED = "completed"
+#: Statuses of processes that somebody else has ended.
+STOPPED = frozenset({"interrupted", "preempted"})
+
+#: The begin of the words for a death by ``os._exit(0)``: the program has ended as it wanted.
+EXITED = "ended with exit code 0 "
+#: The words for the end of the telemetry of a process that has replaced its program.
+EXEC = "replaced by exec"
+_NOWHERE = Path()
+_OUTSIDE = frozenset({"startup", "init", "shutdown", DOWN, LOST})  # activities outside of the training loop
+_FEW = 10  # samples of a window
+_LONGEST = 200  # characters of a name
+_MOST = 1000  # values of an event
+_INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+)[/\\]|^<")
+
+
+class State(str, Enum):
+    """The state of a process.
+
+    ``SILENT`` is one that runs, or is stopped, and whose heartbeat is too old. ``ENDED`` is one that has ended by
+    itself, or has ended its telemetry.
+    """
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    DEAD = "dead"
+    ENDED = "ended"
+
+
+class JobName(NamedTuple):
+    """The names that the processes of one job have in common; empty if there is none."""
+
+    namespace: str = ""
+    service: str = ""
+    run: str = ""
+
+
+class Total(NamedTuple):
+    """The samples of one series, added up.
+
+    Attributes:
+        count: Number of samples.
+        sum: Sum of the samples, in the unit of the series.
+        windows: Number of windows of which the largest sample is known.
+        largest: Sum of these samples.
+    """
+
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count
+    sum: float = 0.0
+    windows: int = 0
+    largest: float = 0.0
+
+    def plus(self, other: Total) -> Total:
+        """Return both totals as one."""
+        windows, largest = self.windows + other.windows, self.largest + other.largest
+        return Total(self.count + other.count, self.sum + other.sum, windows, largest)
+
+    def since(self, earlier: Total) -> Total:
+        """Return the samples after an earlier total. A total that has fallen has begun again."""
+        windows, largest = self.windows - earlier.windows, self.largest - earlier.largest
+        rest = Total(self.count - earlier.count, self.sum - earlier.sum, windows, largest)
+        if rest.count < 0 or rest.sum < 0:
+            return self
+        return rest if rest.windows >= 0 and rest.largest >= 0 else Total(rest.count, rest.sum)
+
+    @property
+    def usual(self) -> float:
+        """The mean without the largest sample of each window, which a single pause may be.
+
+        Windows of a few samples count as they are.
+        """
+        if self.windows * _FEW > self.count:
+            return self.sum / self.count
+        return max(self.sum - self.largest, 0.0) / (self.count - self.windows)
+
+
+NO_SAMPLES = Total()
+
+
+class StageKey(NamedTuple):
+    """A stage of a cycle: the group of ranks (empty for all), its name, and whether it is measured on the device."""
+
+    group: str
+    stage: str
+    device: bool = False
+
+
+class PastEvent(NamedTuple):
+    """An event: its time in Unix ns, the number of its severity in OpenTelemetry, its name and its data."""
+
+    time_ns: int
+    severity: int
+    name: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one moment: now, or at its end. A number that is not known is None, a text is empty.
+
+    Times are Unix ns, 0 if unknown. Ages are ns before the moment. Totals are those of its life up to its last
+    snapshot, or of a period.
+
+    Attributes:
+        job: The names of its job.
+        box: The box, or the spool that holds its record.
+        owner: Its identity; None if only an event about it is left.
+        parent: Process id and start of the process that has started it.
+        pid: Process id, in its namespace.
+        host: Host name.
+        rank, local_rank, world_size, attempt: The attributes ``training.*``; those of torch.distributed come first.
+        state: Its state.
+        death: How it died, in words such as ``killed by SIGKILL``.
+        status: How it ended by itself: ``completed``, ``failed``, ``interrupted`` or ``preempted``.
+        exception: Type, message and place of the last exception that was not caught.
+        replaced: It has replaced its program by ``exec``: its telemetry has ended, the process has not.
+        time_ns: The moment at which it was looked at.
+        started_ns: Begin of its record.
+        seen_ns: The end, or the last sign of life.
+        observed: The end was seen by another process, so that ``seen_ns`` is its time.
+        step: The last training step.
+        step_age_ns: Time since the step was set; since the begin of the record if it was set before.
+        stepped: The process has set a step itself. A forked child begins with that of its parent.
+        activity, activity_age_ns: The activity of the training thread.
+        stage: The stage of a step that the training thread is in.
+        thread: Identity of the training thread; 0 if unknown.
+        waits: Waits in progress, the longest first.
+        waits_left_out: Number of further ones.
+        ranges: Ranges in progress, the outermost first.
+        first_step: The step that the program has set first.
+        made: Number of steps that it has made, skipped ones included.
+        skipped: Number of skipped optimizer steps.
+        step_time: Seconds from step to step.
+        stages: Seconds in each stage.
+        activities: Nanoseconds of each activity.
+        recompilations, recompiling_ns: Compilations of code that was compiled before, and their time in all threads.
+        usual_data: Usual share of ``data`` in ``data`` and ``step`` in a period.
+        step_p50, step_p99: The median of the step times, and the time that 99 of 100 do not exceed, seconds.
+        rate: Steps per second over the last ten seconds that were observed.
+        rates: Steps per second at each of the last looks, the oldest first.
+        data, waiting: Shares of the last ten seconds in which the training thread waited for data, and for other ranks.
+        goodput: Share of productive steps in the time of the run, over all attempts.
+        value_name, value: The Stat or logged number that a row shows, and its last value.
+        event: The last event, other than logged numbers.
+        events: The events that no backend has, the oldest first.
+        run_time: The time of the run over all attempts; in rank zero.
+        accounts: The account of each signal.
+        spool: The spool folder.
+        offline: No signal had an endpoint.
+        stored: Something is in the spool, even if it is no item.
+        collected: The record was moved to ``box`` from elsewhere.
+        stacks: Of a live process those of all threads, if it was asked; after a crash those of all threads; otherwise
+            that of the main thread in the last second.
+        silence: Sentences about why a silent process has no heartbeat.
+        kernel: State of a live process in the kernel.
+        record: The content of the record, for a report with everything.
+        problem: Why the record cannot be read.
+    """
+
+    job: JobName = JobName()  # noqa: RUF009  immutable
+    box: Path = _NOWHERE
+    owner: Owner | None = None
+    parent: str = ""
+    pid: int | None = None
+    host: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    attempt: int | None = None
+    state: State = State.ALIVE
+    death: str = ""
+    status: str = ""
+    exception: tuple[str, str, str] | None = None
+    replaced: bool = False
+    time_ns: int = 0
+    started_ns: int = 0
+    seen_ns: int = 0
+    observed: bool = False
+    step: int | None = None
+    step_age_ns: int | None = None
+    stepped: bool = True
+    activity: str = ""
+    activity_age_ns: int | None = None
+    stage: Stage | None = None
+    thread: int = 0
+    waits: tuple[Wait, ...] = ()
+    waits_left_out: int = 0
+    ranges: tuple[Wait, ...] = ()
+    first_step: int | None = None
+    made: int = 0
+    skipped: int = 0
+    step_time: Total = NO_SAMPLES
+    stages: Mapping[StageKey, Total] = field(default_factory=dict)
+    activities: Mapping[str, int] = field(default_factory=dict)
+    recompilations: int = 0
+    recompiling_ns: int = 0
+    usual_data: float | None = None
+    step_p50: float | None = None
+    step_p99: float | None = None
+    rate: float | None = None
+    rates: tuple[float, ...] = ()
+    data: float | None = None
+    waiting: float | None = None
+    goodput: float | None = None
+    value_name: str = ""
+    value: float | None = None
+    event: PastEvent | None = None
+    events: Sequence[PastEvent] = ()
+    run_time: RunTime | None = None
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    spool: str = ""
+    offline: bool = False
+    stored: bool = False
+    collected: bool = False
+    stacks: str = ""
+    silence: Sequence[str] = ()
+    kernel: Any = None
+    record: Record | None = None
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """Process id and start, as ``parent`` has them."""
+        return "" if self.owner is None else f"{self.owner.pid}-{self.owner.start}"
+
+    @property
+    def runs(self) -> bool:
+        """True if it has not ended."""
+        return self.state in {State.ALIVE, State.SILENT}
+
+    @property
+    def silent_ns(self) -> int:
+        """Time since the last sign of life; 0 if unknown."""
+        return max(self.time_ns - self.seen_ns, 0) if self.seen_ns and self.state is not State.ALIVE else 0
+
+    @property
+    def age_ns(self) -> int | None:
+        """Time since the begin of the record of a process that runs."""
+        return max(self.time_ns - self.started_ns, 0) if self.runs and self.started_ns else None
+
+    @property
+    def loop_ns(self) -> int:
+        """Nanoseconds in the training loop."""
+        return sum(time_ns for name, time_ns in self.activities.items() if name not in _OUTSIDE and time_ns > 0)
+
+    @property
+    def usual_step(self) -> float | None:
+        """The usual seconds from step to step."""
+        if self.step_p50 is not None:
+            seconds = self.step_p50
+        elif self.step_time.count:
+            seconds = self.step_time.sum / self.step_time.count
+        else:
+            seconds = (self.loop_ns - (self.step_age_ns or 0)) / 1e9 / self.made if self.made else 0.0
+        return seconds if math.isfinite(seconds) and seconds > 0 else None
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Steps per second, evaluations and checkpoints between steps included."""
+        seconds = replace(self, step_p50=None).usual_step
+        return None if seconds is None else 1 / seconds
+
+    @property
+    def failure(self) -> str:
+        """The exception in words, such as ``ValueError: no file (train.py:30)``; empty without one."""
+        if self.exception is None:
+            return ""
+        kind, message, place = self.exception
+        first = message.strip().partition("\n")[0]
+        return f"{kind}{f': {first}' if first else ''}{f' ({place})' if place else ''}"
+
+    @property
+    def last_place(self) -> str:
+        """File, line and function of the application in the main thread in the last second before a kill."""
+        frames = re.findall(r'^  File "(.*)", line (\d+) in (\S+)$', self.stacks, re.MULTILINE)
+        own = [each for each in frames if not _INSTALLED.search(each[0])] or frames
+        return "{}:{} in {}".format(*own[0]) if own else ""
+
+    def since(self, earlier: Process) -> Process:
+        """Return the process with the totals of the time between two moments."""
+        rests = {key: total.since(earlier.stages.get(key, NO_SAMPLES)) for key, total in self.stages.items()}
+        return replace(
+            self,
+            made=max(self.made - earlier.made, 0),
+            skipped=0,
+            first_step=None,
+            step_time=self.step_time.since(earlier.step_time),
+            stages={key: rest for key, rest in rests.items() if rest.count},
+            activities={
+                name: rest
+                for name, time_ns in self.activities.items()
+                if (rest := time_ns - earlier.activities.get(name, 0)) > 0
+            },
+            recompilations=max(self.recompilations - earlier.recompilations, 0),
+            recompiling_ns=max(self.recompiling_ns - earlier.recompiling_ns, 0),
+        )
+
+    def before(self, earlier: Process) -> Process:
+        """Return this process after an earlier pipeline of it: only the totals of series have begun again."""
+        totals = {key: total.plus(self.stages.get(key, NO_SAMPLES)) for key, total in earlier.stages.items()}
+        return replace(
+            self,
+            rank=earlier.rank if self.rank is None else self.rank,
+            first_step=earlier.first_step if self.first_step is None else self.first_step,
+            step_time=earlier.step_time.plus(self.step_time),
+            stages={**self.stages, **totals},
+            run_time=self.run_time or earlier.run_time,
+        )
+
+
+def process_of(record: Record, *, alive: bool, deaths: Deaths | None = None) -> Process:
+    """Return the process of a record as it is now, or at its death.
+
+    Args:
+        record: The record; without journals its windows and items are not known.
+        alive: The process runs.
+        deaths: The ends of processes that the caller has observed.
+    """
+    life = life_of(record)
+    return now(life, record) if alive else dead(life, record, death_of(record, deaths or Deaths()))
+
+
+def life_of(record: Record) -> Process:
+    """Return the names of a process and its totals up to its snapshot."""
+    attributes, counters, doing, owner = record.attributes, record.counters, record.doing, record.owner
+    counted = {name: total for name, _, _, labels, total, *_ in counters if not labels}
+    activities: dict[str, int] = {}
+    for name, _, _, labels, total, *_ in counters:
+        if name == TIME and (activity := labels.get("training.activity")) is not None:
+            key = "step" if activity == LOST else str(activity)[:_LONGEST]  # steps that it makes again are lost there
+            activities[key] = activities.get(key, 0) + round(total * 1e9)
+    made = _whole(counted.get(STEPS, 0) + counted.get(SKIPPED, 0))
+    first, last = doing.get("first_step"), doing.get("step")
+    if not made and first is not None and last is not None:  # steps may begin again in each epoch
+        made = max(last - first + 1, 1 + (doing.get("timed") or 0), 1)
+    step_time, stages = _times(record)
+    goodput = doing.get("goodput")
+    if goodput is None and "step" in activities:
+        goodput = activities["step"] / (sum(activities.values()) or 1)
+    rank, world_size = doing.get("member") or (attributes.get("training.rank"), attributes.get("training.world_size"))
+    return Process(
+        job=JobName(
+            *(_text(attributes.get(each)) for each in ("service.namespace", "service.name", "training.run.id"))
+        ),
+        box=record.path,
+        owner=owner,
+        parent=str(record.identity.get("parent", "")),
+        pid=whole(owner.pid),
+        host=_text(attributes.get("host.name")) or owner.host,
+        rank=whole(rank),
+        local_rank=whole(attributes.get("training.local_rank")),
+        world_size=whole(world_size),
+        attempt=whole(attributes.get("training.attempt")),
+        time_ns=record.time_ns,
+        started_ns=record.created_ns,
+        seen_ns=record.time_ns,
+        thread=whole(doing.get("thread")) or 0,
+        exception=None if record.exception is None else (*map(str, record.exception),),  # type: ignore[arg-type]
+        first_step=first,
+        made=made,
+        skipped=_whole(counted.get(SKIPPED, 0)),
+        step_time=step_time,
+        stages=stages,
+        activities=activities,
+        recompilations=_whole(counted.get(RECOMPILATIONS, 0)),
+        recompiling_ns=_whole(counted.get(RECOMPILING, 0) * 1e9),
+        goodput=goodput,
+        event=None if record.last_event is None else event_of(record.last_event),
+        spool=str(record.spool or ""),
+        stacks=record.stacks or record.stack,
+        record=record,
+    )
+
+
+def now(life: Process, record: Record) -> Process:
+    """Return a process as it is now: ages grow with the monotonic clock, which is that of its page."""
+    at_ns = record.page.unix_ns(time.monotonic_ns()) or time.time_ns()
+    seen_ns = record.page.heartbeat_unix_ns or at_ns  # without a page, the lock shows that the process runs
+    state = State.SILENT if at_ns - seen_ns > SILENT_NS else State.ALIVE
+    return replace(doing_at(life, record, at_ns), state=state, seen_ns=min(seen_ns, at_ns), stacks="")
+
+
+def dead(life: Process, record: Record, death: Death) -> Process:
+    """Return a process at its death."""
+    found = doing_at(life, record, death.time_ns)
+    how, replaced = "" if death.end is None else death.how, has_called_exec(record.owner)
+    return replace(
+        found,
+        time_ns=time.time_ns(),
+        seen_ns=death.time_ns,
+        observed=death.end is not None and death.end.time_ns > 0,
+        state=State.ENDED if replaced or how.startswith(EXITED) else State.DEAD,
+        death=EXEC if replaced else how,
+        stacks=death.stacks,
+        replaced=replaced,
+    )
+
+
+def doing_at(life: Process, record: Record, at_ns: int) -> Process:
+    """Return a process with what it did at a time, Unix ns."""
+    doing, page = record.doing_at(at_ns), record.page
+    step_age_ns, known = doing.step_age_ns, record.doing.get("step")
+    stepped = life.made > 0 or step_age_ns is not None
+    if step_age_ns is None and page.step is not None:
+        step_age_ns = max(at_ns - record.created_ns, 0)  # a process may hang in its first step
+    made = life.made  # steps since the snapshot are those of optimizers, unless the program has set them
+    if life.first_step is None and made and known is not None and doing.step is not None:
+        made += max(doing.step - known, 0)
+    return replace(
+        life,
+        time_ns=at_ns,
+        made=made,
+        stepped=stepped,
+        step=doing.step,
+        step_age_ns=step_age_ns,
+        activity=doing.activity,
+        activity_age_ns=doing.activity_age_ns,
+        stage=doing.stage,
+        waits=doing.waits,
+        waits_left_out=page.waits_left_out,
+        ranges=doing.ranges,
+    )
+
+
+def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
+    """Return the step time and the stages: totals up to the snapshot, and the windows since then."""
+    step, stages = NO_SAMPLES, dict[StageKey, Total]()
+    for name, attributes, total in _series(record):
+        if total.count <= 0 or not math.isfinite(total.sum):
+            continue
+        group, stage = (_text(attributes.get(each)) for each in ("training.group", "training.stage"))
+        if name == STEP_TIME:
+            step = step.plus(total)
+        elif name in {STAGE_TIME, DEVICE_STAGE_TIME} and stage:
+            key = StageKey(group, stage, name == DEVICE_STAGE_TIME)
+            stages[key] = stages.get(key, NO_SAMPLES).plus(total)
+    return step, stages
+
+
+def _series(record: Record) -> Iterator[tuple[str, Mapping[str, Any], Total]]:
+    for series, count, total, windows, largest in record.reported:
+        yield series.name, series.attributes, Total(count, total, windows, largest)
+    for each in record.windows:
+        if each.series.name in REPORTED:
+            numbers = each.window.snapshot
+            known = (1, numbers.max) if numbers.count and math.isfinite(numbers.max) else (0, 0.0)
+            yield each.series.name, each.series.attributes, Total(numbers.count, numbers.sum, *known)
+
+
+def event_of(plain: LogRecord) -> PastEvent:
+    """Return a log record as an event. A body that is a mapping becomes part of the data, of which 1,000 are shown."""
+    step = {} if plain.step is None else {"training.step": plain.step}
+    data = {**(plain.body if isinstance(plain.body, dict) else {}), **step, **plain.attributes}
+    if isinstance(plain.body, str):
+        data = {"message": plain.body, **data}
+    if len(data) > _MOST:
+        data = {**dict(islice(data.items(), _MOST)), "...": f"{len(data) - _MOST:,} more"}
+    return PastEvent(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope or "log", data)
+
+
+def whole(value: object) -> int | None:
+    """Return a value that is an integer, or the text of one; None for any other."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = value if isinstance(value, str) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None  # noqa: PLR2004  64 bits
+
+
+def _whole(number: float) -> int:
+    return int(min(number, INT64_MAX))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)[:_LONGEST]

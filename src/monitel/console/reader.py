@@ -1,0 +1,391 @@
+"""The processes that a user asks for, read once for every view: from boxes, and from spools with their deaths."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.box import ENDED
+from monitel.blackbox.death import NAME as DIED
+from monitel.blackbox.discovery import (
+    SILENT_NS,
+    find_boxes,
+    find_spools,
+    holds_boxes,
+    is_box,
+    is_running,
+    process_of,
+)
+from monitel.blackbox.folder import Folder, FolderError, automatic_roots
+from monitel.blackbox.process import Owner, this_process
+from monitel.blackbox.reading import RecordError, page_of, read_head, read_record
+from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.console import process as model
+from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
+from monitel.console.process import State, event_of, life_of, whole
+from monitel.os_threads import Event, Thread
+from monitel.variables import read_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from monitel.blackbox.forms import LogRecord
+    from monitel.blackbox.reading import Record
+    from monitel.console.process import Process
+    from monitel.context_page import Context
+
+_LISTED = 10
+_ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
+_LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
+_SPOOL_PATIENCE_S = 2.0
+_LARGEST_SPOOL = 32 << 20  # bytes
+_EVENTS = 1000  # the newest ones
+_STATUSES = {"completed", "failed", "interrupted", "preempted"}
+
+
+def read_processes(target: str | None, problems: list[str], *, stacks: bool = True) -> list[Process]:
+    """Return the processes that a user asks for: the dead ones first, then the silent ones.
+
+    It takes as long as the slowest answer of a process that runs, at most three seconds.
+
+    Args:
+        target: A process id; or a box, a folder of boxes, or a folder of spools. None for all boxes of this user on
+            this machine, or if there is none, for the boxes that were collected into the usual spools.
+        problems: Receives the description of each box or spool that cannot be read.
+        stacks: Ask the processes that run for their stacks. Otherwise nothing is waited for, and nothing is written.
+
+    Raises:
+        FolderError: There is no such process or folder, or nothing is in it.
+    """
+    found = read_boxes(boxes_of(target, problems), problems, stacks=stacks)
+    if not found or (target is not None and _is_folder(target)):
+        again: list[str] = []  # a box is looked at for the second time
+        found += deaths_of(target, again)
+        problems += [each for each in again if each not in problems]
+    if not found and target is not None:
+        raise nothing_known(target, problems)
+    return found
+
+
+# ---- boxes
+
+
+class _FirstLook(NamedTuple):
+    """An open box, and the facts before its process was asked for stacks."""
+
+    folder: Folder
+    owner: Owner
+    alive: bool
+    page: Context
+    kernel: KernelState | None
+    at_ns: int
+
+
+def read_boxes(paths: Iterable[Path], problems: list[str], *, stacks: bool = True) -> list[Process]:
+    """Return the processes of boxes, as :func:`read_processes` does. A box that vanishes meanwhile is left out."""
+    found = []
+
+    def report(path: Path, error: Exception) -> None:
+        if path.exists():  # else it was removed meanwhile
+            problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
+
+    with ExitStack() as opened:
+        looks = []
+        for path in paths:
+            try:
+                folder = Folder.open(path, probe=False)
+                opened.callback(folder.close)
+                owner, page = read_head(folder).owner, page_of(folder)
+                alive = is_running(folder, owner, page)
+                looks.append(_FirstLook(folder, owner, alive, page, _kernel(owner, alive), time.monotonic_ns()))
+            except Exception as error:  # the content may be damaged in any way
+                report(path, error)
+        answers = request_stacks({look.folder: _patience_s(look) for look in looks if look.alive and stacks})
+        for look in looks:
+            try:
+                found.append(_examined(look, answers.get(look.folder, "")))
+            except Exception as error:
+                report(look.folder.path, error)
+    return sorted(found, key=lambda each: (_ORDER[each.state], each.job, each.rank or 0, each.pid or 0, str(each.box)))
+
+
+def _patience_s(look: _FirstLook) -> float:
+    """Return how long a process may take for its answer. One that runs Python code answers within a second."""
+    beat_ns = look.page.heartbeat_ns
+    return _LONG_PATIENCE_S if beat_ns is None or look.at_ns - beat_ns < SILENT_NS else _SHORT_PATIENCE_S
+
+
+def _examined(look: _FirstLook, stacks: str) -> Process:
+    folder = look.folder
+    record = read_record(folder)
+    found = model.process_of(record, alive=is_running(folder, look.owner, record.page))
+    stored, spooled = _spool_of(record)
+    events = sorted(deque(map(event_of, [*spooled, *record.events]), _EVENTS), key=lambda event: event.time_ns)
+    found = replace(found, stored=stored, events=events)
+    if not found.runs:
+        return found
+    before, page, kernel = look.page, record.page, _kernel(look.owner, True)
+    rate = None
+    if None not in {before.step, before.step_ns, page.step, page.step_ns}:
+        steps, elapsed_ns = page.step - before.step, page.step_ns - before.step_ns  # type: ignore[operator]
+        rate = steps * 1e9 / elapsed_ns if steps > 0 and elapsed_ns > 0 else None
+    silence = []
+    if found.state is State.SILENT:
+        silence = ["the process is in another container: there is nothing about it in /proc"]
+        if kernel is not None:
+            silence = explain_silence(found.pid, kernel, look.kernel, time.monotonic_ns() - look.at_ns)
+    return replace(found, kernel=kernel, stacks=stacks, rate=rate, silence=silence)
+
+
+def _kernel(owner: Owner, alive: bool) -> KernelState | None:
+    """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
+    return kernel_state(owner.pid, owner.start) if alive and owner.is_near(this_process()) else None
+
+
+def _spool_of(record: Record) -> tuple[bool, list[LogRecord]]:
+    """Return True if the spool of the process exists, and the events in it.
+
+    The spool may be on a file system that hangs, which may be why the process hangs. So it is read in a thread, and
+    left out if that takes too long. It is also left out if it is large.
+    """
+    path = record.spool
+    if path is None or not path.is_absolute():
+        return False, []
+    found: list[LogRecord] = []
+    seen = Event()
+
+    def read() -> None:
+        with suppress(Exception):  # the spool may be damaged in any way
+            size = sum(file.stat().st_size for file in path.iterdir() if file.name.startswith("logs-"))
+            seen.set()
+            if size <= _LARGEST_SPOOL:
+                with closing(Folder.open(path, probe=False)) as folder:
+                    found.extend(read_record(folder, journals=["logs"]).events)
+
+    thread = Thread(target=read, name="monitel-autopsy-spool", daemon=True)
+    thread.start()
+    thread.join(_SPOOL_PATIENCE_S)
+    return seen.is_set(), found.copy()
+
+
+def reason(error: Exception) -> str:
+    """Return why a box cannot be read, in words."""
+    if isinstance(error, OSError) and error.strerror:
+        words = error.strerror
+    else:
+        words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
+    return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
+
+
+# ---- deaths and ends in spools
+
+
+def deaths_below(root: Path, problems: list[str]) -> list[Process]:
+    """Return the processes of all events ``process.died`` in the spools below a folder, in the order of their folders.
+
+    Args:
+        root: A spool, or a folder that holds spools. It may be missing.
+        problems: Receives the description of each folder that cannot be read.
+    """
+    try:
+        found = find_spools(root)
+    except FolderError:
+        return []
+    except OSError as error:
+        problems.append(f"{str(root)!r} cannot be searched: {error.strerror}")
+        return []
+    problems += found.problems
+    deaths = []
+    for path in found.folders:
+        try:
+            with closing(Folder.open(path)) as folder:
+                record = read_record(folder)
+            deaths += [_of_death(record, event) for event in record.events if event.name == DIED]
+        except Exception as error:  # the spool may be damaged in any way
+            words = str(error) if isinstance(error, FolderError) else f"{str(path)!r} cannot be read: {reason(error)}"
+            problems.append(words)
+    return deaths
+
+
+def _of_death(record: Record, event: LogRecord) -> Process:
+    life, death = life_of(record), event.attributes
+    kind, place = death.get("exception.type"), f"{death.get('code.file.path', '')}:{death.get('code.line.number', '')}"
+    stage, stage_age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
+    shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
+    known = event_of(event)._replace(attributes=shown)
+    pid = whole(death.get("process.pid"))
+    return replace(
+        life,
+        pid=life.pid if pid is None else pid,
+        state=State.DEAD,
+        time_ns=time.time_ns(),
+        started_ns=0,
+        seen_ns=event.time_ns,
+        death=cause_of(death),
+        step=whole(death.get("training.step")),
+        step_age_ns=_ns(death.get("training.step.age")),
+        activity=str(death.get("training.activity", "")),
+        activity_age_ns=_ns(death.get("training.activity.duration")),
+        stage=Stage(str(stage), bool(death.get("training.stage.waits")), stage_age_ns)
+        if stage and stage_age_ns
+        else None,
+        waits=tuple(_pairs(death, "wait.keys", "wait.durations")),
+        ranges=tuple(_pairs(death, "range.names", "range.durations")),
+        exception=None if kind is None else (str(kind), str(death.get("exception.message", "")), place.strip(":")),
+        event=known,
+        events=[known],
+        stacks=str(death.get("code.stacktrace", "")),
+        collected=True,
+    )
+
+
+def cause_of(death: Mapping[str, Any]) -> str:
+    """Return the cause of a death in words, from the attributes of its event; empty if it is unknown."""
+    memory = ", because the memory was exhausted" if death.get("process.exit.reason") == "out_of_memory" else ""
+    if (signal := death.get("process.exit.signal")) is not None:
+        return f"killed by {signal}{memory}"
+    if (code := death.get("process.exit.code")) is not None:
+        return f"ended with exit code {code} without a shutdown"
+    return ""
+
+
+def _pairs(death: Mapping[str, Any], names: str, durations: str) -> Iterator[Wait]:
+    for key, each in zip(death.get(names) or (), death.get(durations) or (), strict=False):
+        yield Wait(str(key), _ns(each) or 0)
+
+
+def _ns(seconds: object) -> int | None:
+    return round(seconds * 1e9) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
+
+
+def stored_end(path: Path) -> tuple[str, int] | None:
+    """Return status and time of the end of a process; None if its spool does not have it, or is too large.
+
+    Args:
+        path: The spool folder of the process, or its box.
+
+    Raises:
+        FolderError: The folder is unsafe.
+        RecordError: It is damaged.
+        OSError: It cannot be read.
+    """
+    if not path.is_absolute() or not path.is_dir():
+        return None
+    if sum(file.stat().st_size for file in path.iterdir() if file.is_file()) > _LARGEST_SPOOL:
+        return None
+    with closing(Folder.open(path, probe=False)) as folder:
+        events = read_record(folder, journals=["logs"]).events
+    ends = [(str(each.attributes.get("run.status", "")), each.time_ns) for each in events if each.name == "run.ended"]
+    return next((each for each in reversed(ends) if each[0] in _STATUSES), None)
+
+
+# ---- targets
+
+
+def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
+    """Return the black boxes that a user asks for; the arguments are those of :func:`read_processes`.
+
+    Raises:
+        FolderError: There is no such folder, or it cannot be read.
+    """
+    if target is None:
+        return _boxes(problems)
+    if not _is_folder(target):
+        return [path for path in _boxes([]) if process_of(path) == int(target)]
+    path = Path(target)
+    if _is_box(path):
+        return [path]
+    return _boxes(problems, path) if holds_boxes(path) else []
+
+
+def folders_of(target: str | None) -> list[Path]:
+    """Return the folders in which the boxes that a user asks for appear and vanish. They may be missing."""
+    if target is not None and _is_folder(target):
+        return [Path(target)]
+    given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
+    return automatic_roots() if given is None else [given]
+
+
+def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
+    """Return the deaths that a user asks for of processes whose boxes were collected into spools.
+
+    Raises:
+        FolderError: There is no such folder, or it cannot be read.
+    """
+    if target is not None and _is_folder(target):
+        path = Path(target)
+        return [] if _is_box(path) else deaths_below(path, problems)
+    given = read_variables(FOLDERS, {"spool_dir": None}).get("spool_dir")
+    roots = [*([given] if given else default_roots()), *folders_of(None)]  # a collector may have ended some in place
+    found = [each for root in roots for each in deaths_below(root, problems if target is None else [])]
+    return found if target is None else [each for each in found if each.pid == int(target)]
+
+
+def nothing_known(target: str, problems: list[str]) -> FolderError:
+    """Return the error about a process or a folder of which nothing is known."""
+    if _is_folder(target):
+        words = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
+        return FolderError(f"nothing is known from {str(Path(target))!r}: {words}")
+    if problems:
+        return FolderError("; ".join(problems))
+    return FolderError(f"there is no black box of process {int(target)}: {_why_none(int(target), _boxes([]))}")
+
+
+def _is_folder(target: str) -> bool:
+    return not (target.isascii() and target.isdecimal())
+
+
+def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
+    if root is None:
+        root = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
+    boxes = find_boxes(root)
+    problems += boxes.problems
+    problems += [f"{str(path)!r} is damaged, and was set aside by a collector" for path in boxes.corrupt]
+    return boxes.readable
+
+
+def _why_none(pid: int, boxes: list[Path]) -> str:
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  only the owner is needed
+    except OSError:
+        known = sorted({process_of(path) for path in boxes})
+        listed = f"{', '.join(map(str, known[:_LISTED]))}{', ...' if len(known) > _LISTED else ''}"
+        others = f"; there are boxes of the processes {listed}" if known else ""
+        return (
+            "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
+            f"look for the event process.died in the backend{others}"
+        )
+    if owner != os.geteuid():
+        return f"the process belongs to another user (id {owner}): run this command as that user"
+    return (
+        "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
+        "monitel doctor, run with its variables, shows where boxes are made"
+    )
+
+
+def _is_box(path: Path) -> bool:
+    """Return True for a box that nobody has ended: other ones are read like spools.
+
+    Raises:
+        FolderError: There is no such folder, or it cannot be read.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        names = os.listdir(path)  # noqa: PTH208
+    except FileNotFoundError:
+        raise FolderError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
+    except NotADirectoryError:
+        raise FolderError(f"{str(path)!r} is not a folder: give the folder that holds it") from None
+    except PermissionError:
+        owner = f"belongs to another user (id {status.st_uid})" if status.st_uid != os.geteuid() else "cannot be read"
+        raise FolderError(f"{str(path)!r} {owner}: run this command as a user who can read it") from None
+    except OSError as error:  # such as a name that is too long
+        raise FolderError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
+    return is_box(names) and ENDED not in names

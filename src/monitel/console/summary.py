@@ -1,0 +1,285 @@
+"""The summary at the end of ``monitel run``: a block for each job, and the outcome of the items of all processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.console.ended import read_ends
+from monitel.console.job import jobs_of
+from monitel.console.ledger.last_line import ledger_lines, shows_work
+from monitel.console.process import COMPLETED, EXITED, State
+from monitel.console.text import Screen, duration, wrapped
+from monitel.console.verdict import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
+
+    from monitel.blackbox.process import Owner
+    from monitel.console.job import Job
+    from monitel.console.process import JobName, Process
+
+_START = "monitel run: "
+_INDENT = "  "
+_LABEL = len("exported") + 2  # columns of a label
+_JOBS = 5  # at most
+_SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
+_DIGITS = 3
+_SAME = 1.02  # rates of ranks that differ less are the same
+
+
+def print_summary(
+    folder: Path,
+    stream: TextIO | None = None,
+    *,
+    cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
+    endpoint_given: bool = False,
+) -> None:
+    """Print the summary of all processes that have stored their end. Never raises.
+
+    Args:
+        folder: The folder of the run, which ``MONITEL_RUN_FOLDER`` names in its processes.
+        stream: The output; stderr by default, so that the job's output stays as it is.
+        cause: Returns how a process ended, in words, and when, Unix ns; None if the caller does not know that.
+        endpoint_given: The endpoint was an option of the command, and not in the user's variables.
+    """
+    stream = sys.stderr if stream is None else stream
+    with suppress(Exception):  # the stream may be closed
+        found, problems = read_ends(folder)
+        found = [with_cause(each, cause(each.owner)) for each in found if each.owner is not None]
+        text = "\n".join(summary_lines(found, problems, Screen.of(stream), endpoint_given=endpoint_given))
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:
+    """Return a process with its end as its parent has seen it: another exit status than 0 is a failure."""
+    if cause is None or process.replaced:
+        return process
+    how, time_ns = cause
+    if process.death or process.state is State.DEAD:
+        age_ns = process.step_age_ns
+        if age_ns is not None:
+            age_ns = max(age_ns + time_ns - process.seen_ns, 0)
+        state = State.ENDED if how.startswith(EXITED) else State.DEAD
+        return replace(process, state=state, death=how, seen_ns=time_ns, observed=True, step_age_ns=age_ns)
+    if process.status == COMPLETED and not how.startswith(EXITED):
+        how = how.removesuffix(" without a shutdown").replace("ended with exit code", "exit status")
+        return replace(process, status="failed", exception=process.exception or (how, "", ""))
+    return process
+
+
+def summary_lines(
+    processes: Iterable[Process], problems: Sequence[str], screen: Screen, *, endpoint_given: bool = False
+) -> list[str]:
+    """Return the lines of the summary.
+
+    Args:
+        processes: All processes, at their ends.
+        problems: Messages about what cannot be read.
+        screen: The stream that the lines are printed to.
+        endpoint_given: The endpoint was an option, so that a command without it does not find it.
+    """
+    processes = [*processes]
+    attempts: dict[tuple[JobName, object], list[Job]] = {}
+    for job in jobs_of(processes):
+        first = job.processes[0]
+        attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)
+    shown = [
+        jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
+    ]
+    items = list(outcome(processes, screen, endpoint_given=endpoint_given))
+    width = screen.width - len(_INDENT) - _LABEL
+    lines: list[str] = []
+    for jobs in shown[:_JOBS]:
+        lines += wrapped(f"{'' if lines else _START}{_header(jobs, screen)}", screen.width, whole=True)
+        for label, row in _rows(jobs, screen, width):
+            lines += _row(label, row)
+    if len(shown) > _JOBS:
+        lines.append(f"and {len(shown) - _JOBS:,} more jobs")
+    lines = lines or [f"{_START}{'no training steps' if items else 'nothing was recorded'}"]
+    for label, text in items:
+        lines += _row(label, wrapped(text, width, whole=True))
+    if problems:
+        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        lines += _row("missing", wrapped(f"{screen.printable(problems[0])}{more}", width, whole=True))
+    return lines
+
+
+def _row(label: str, lines: Iterable[str]) -> list[str]:
+    labels = chain([label], repeat(""))
+    return [f"{_INDENT}{left:<{_LABEL}}{right}" for left, right in zip(labels, lines, strict=False)]
+
+
+def _last(jobs: Sequence[Job]) -> Job:
+    """Return the last attempt with steps; without steps the last one."""
+    return next((each for each in reversed(jobs) if each.stepping), jobs[-1])
+
+
+def _header(jobs: Sequence[Job], screen: Screen) -> str:
+    """Return the name of a job, its ranks, steps and rate."""
+    last = _last(jobs)
+    stepping, name = last.stepping, last.name
+    parts = []
+    if name.service and not name.service.startswith("unknown_service"):
+        parts.append(screen.printable("/".join(filter(None, (name.namespace, name.service)))))
+    ranks = {each.rank for each in stepping or last.processes} - {None}
+    if 0 < len(ranks) < last.world_size:
+        parts.append(f"{len(ranks):,} of {last.world_size:,} ranks (those with reports on this machine)")
+    elif len(ranks) > 1:
+        parts.append(f"{len(ranks):,} ranks")
+    if len(jobs) > 1:
+        parts.append(f"{len(jobs):,} attempts")
+    which = f" in attempt {last.attempt}" if stepping and len(jobs) > 1 else ""
+    return ", ".join([*parts, f"{_steps(stepping)}{which}", *_rates(stepping)])
+
+
+def _steps(processes: Sequence[Process]) -> str:
+    if not processes:
+        return "no steps"
+    made = [each.made for each in processes]
+    least, most = min(made), max(made)
+    steps = f"{most:,} step{'' if most == 1 else 's'}" if least == most else f"{least:,} to {most:,} steps"
+    firsts = [each.first_step for each in processes if each.first_step is not None]
+    lasts = [each.step for each in processes if each.step is not None]
+    if firsts and lasts and min(firsts) > 1:
+        steps += f" (steps {min(firsts):,} to {max(lasts):,})"  # resumed
+    skipped = max(each.skipped for each in processes)
+    return f"{steps} ({skipped:,} skipped)" if skipped else steps
+
+
+def _rates(processes: Iterable[Process]) -> Iterator[str]:
+    rates = sorted((rate, named([each])) for each in processes if (rate := each.mean_rate) is not None)
+    if not rates:
+        return
+    (slowest, slowest_rank), (fastest, fastest_rank) = rates[0], rates[-1]
+    if fastest <= _SAME * slowest:
+        yield _rate(slowest)
+    else:
+        yield f"{_rate(slowest)} ({slowest_rank}) to {_rate(fastest)} ({fastest_rank})"
+
+
+def _rate(rate: float) -> str:
+    return f"{_number(1 / rate)} s per step" if rate < 1 else f"{_number(rate)} steps/s"
+
+
+def _number(number: float) -> str:
+    """Return a number with three digits, or as a whole number."""
+    return f"{number:,.{max(_DIGITS - len(str(int(number))), 0)}f}"
+
+
+def _rows(jobs: Sequence[Job], screen: Screen, width: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the label and the lines of each row."""
+    yield "verdict", wrapped(screen.printable(jobs[-1].verdict.text), width, whole=True)
+    times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
+    time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
+    if time is not None and shows_work(time):
+        lines = ledger_lines(time, screen, width)  # in a terminal they have the width, and colours
+        yield "ledger", lines if screen.terminal else _wrapped(lines, width)
+    deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
+    endings = [text for job in reversed(jobs) for text in _endings(job, screen, several=len(jobs) > 1)]
+    for label, texts in (
+        ("late", _late(_last(jobs), screen)),
+        ("died", _first(_death(each, screen) for each in deaths)),
+        ("ended", _first(endings)),
+    ):
+        if lines := _wrapped(texts, width):
+            yield label, lines
+
+
+def _wrapped(texts: Iterable[str], width: int) -> list[str]:
+    return [line for text in texts for line in wrapped(text, width, whole=True)]
+
+
+def _late(job: Job, screen: Screen) -> Iterator[str]:
+    compared = job.compared()
+    if not compared:
+        return
+    found = [
+        f"rank {each.rank}{f' of group {screen.printable(each.group)}' if each.group else ''}, "
+        f"{screen.printable(each.stage)}, {1000 * each.seconds:,.1f} ms a step ({100 * each.share:.0f} % of the cycle)"
+        for each in job.late()
+    ]
+    ranks = len({rank for times in compared.values() for rank in times})
+    yield from _first(found) or [f"none of {ranks:,} ranks"]
+    if ranks < job.world_size:
+        yield f"(compared: {ranks:,} of {job.world_size:,} ranks)"
+
+
+def _death(process: Process, screen: Screen) -> str:
+    text = f"{named([process])} {screen.printable(process.death) or 'died of an unknown cause'}"
+    if process.step is not None:
+        text += f" at step {process.step:,}"
+        if process.step_age_ns is not None and process.observed:
+            text += f", {duration(process.step_age_ns)} after its last step"
+    if process.last_place:
+        text += f", in {screen.printable(process.last_place)}"
+    if process.failure:
+        text += f"; {screen.printable(process.failure)}"
+    left = os.path.lexists(process.spool)  # else its telemetry is delivered
+    return f"{text}; {f'monitel autopsy {process.pid}' if left else 'see the event process.died'}"
+
+
+def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:
+    """Yield a text for each exception that has ended processes, and for each status, such as ``rank 1 failed``."""
+    suffix = f" in attempt {job.attempt or 0}" if several else ""
+    found: dict[tuple[str, str], list[Process]] = {}
+    for status in ("failed", "interrupted", "preempted"):
+        for each in sorted(job.unfinished, key=lambda process: process.seen_ns):
+            if each.status == status:
+                found.setdefault((status, each.failure if status == "failed" else ""), []).append(each)
+    for (status, failure), ended in found.items():
+        ranks = [each for each in ended if each.rank is not None]
+        who = (
+            named(sorted(ended, key=lambda each: each.rank or 0), _RANKS) if len(ranks) == len(ended) else named(ended)
+        )
+        yield f"{who}{suffix}: {screen.printable(failure)}" if failure else f"{who} {screen.printable(status)}{suffix}"
+
+
+def _first(texts: Iterable[str]) -> list[str]:
+    """Return the first texts, and the number of the others."""
+    found = list(texts)
+    more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+    return [*found[:_SHOWN], *more]
+
+
+def outcome(processes: Iterable[Process], screen: Screen, *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each row about items; none if nothing was recorded.
+
+    A spool that does not exist any more was delivered after its process had ended.
+    """
+    delivered: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    on_disk = 0
+    spools = []
+    for each in processes:
+        stored = each.stored or any(account.on_disk for account in each.accounts.values())
+        stored = stored and os.path.lexists(each.spool)
+        if stored:
+            spools.append(each)
+        for signal, account in each.accounts.items():
+            delivered[signal] += account.delivered + (0 if stored else account.on_disk)
+            on_disk += account.on_disk if stored else 0
+            dropped.update(account.dropped)
+    if sum(delivered.values()):
+        spans = f", {delivered['traces']:,} spans" if delivered["traces"] else ""
+        yield "exported", f"{delivered['metrics']:,} windows and numbers, {delivered['logs']:,} events{spans}"
+    if spools:
+        what = f"{on_disk:,} item{'' if on_disk == 1 else 's'}" if on_disk else "values of instruments"
+        unknown = endpoint_given or all(each.offline for each in spools)
+        endpoint = " --endpoint http://HOST:4318" if unknown else ""
+        # The folder that holds the spools: in further spools there is what the processes had on disk before.
+        folders = sorted({str(Path(each.spool).parent) for each in spools})
+        commands = [f"monitel replay {shlex.quote(screen.printable(folder))}{endpoint}" for folder in folders]
+        yield "on disk", f"{what}, deliver with: {'; '.join(commands)}"
+    if lost := sum(dropped.values()):
+        reasons = ", ".join(f"{screen.printable(reason)} {items:,}" for reason, items in sorted(dropped.items()))
+        yield "lost", f"{lost:,} item{'' if lost == 1 else 's'} ({reasons})"

@@ -1,0 +1,826 @@
+"""The verdict about a job: the first rule that applies, the same while the job runs and at its end.
+
+The rules are those of docs/reference/verdicts.md. They are about the processes of one attempt: all of them over the
+same period.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import groupby
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.console.lateness import STAGES, compared_times, cycle, stage_times, suspects
+from monitel.console.process import COMPLETED, EXITED, STOPPED, State
+from monitel.console.text import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from monitel.console.lateness import Times
+    from monitel.console.process import Process
+
+
+class Verdict(NamedTuple):
+    """The verdict about a job.
+
+    Attributes:
+        kind: The rule that applies.
+        text: One line in plain English. Names in it come from the job: print it with ``Screen.printable``.
+        rank: The rank that it is about; None if it is about no rank, or about several ones.
+        stage: The stage, activity or key of a wait that it is about; empty if there is none.
+        seconds: Lateness per step, or time for which the job stands still; None if there is none.
+        share: The share of the time that is lost, 0 to 1; None if there is none.
+    """
+
+    kind: str
+    text: str
+    rank: int | None = None
+    stage: str = ""
+    seconds: float | None = None
+    share: float | None = None
+
+
+def verdict(processes: Iterable[Process]) -> Verdict:
+    """Return the verdict about a job.
+
+    Args:
+        processes: The processes of one attempt that were found on this machine, in any order.
+    """
+    job = _Job(processes)
+    for rule in (
+        *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting),
+        *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown),
+    ):
+        found = rule(job)
+        if found is not None:
+            return found
+    return _healthy(job)
+
+
+def counted(processes: Iterable[Process]) -> list[Process]:
+    """Return the processes that a verdict is about: one of each rank, and those without a rank that are not helpers.
+
+    Of a rank it is the process that makes steps. Helpers make no steps, and others do, or another process of the job
+    has started them.
+    """
+    ranks: dict[int, Process] = {}
+    others = []
+    for each in processes:
+        if each.rank is None:
+            others.append(each)
+        elif each.rank not in ranks or _relevance(each) > _relevance(ranks[each.rank]):
+            ranks[each.rank] = each
+    chosen = [*(ranks[rank] for rank in sorted(ranks)), *others]
+    steps, keys = any(map(_steps, chosen)), {each.key for each in chosen}
+    return [each for each in chosen if each.rank is not None or _steps(each) or not (steps or each.parent in keys)]
+
+
+def _relevance(process: Process) -> tuple[bool, bool, int]:
+    return _step(process) is not None, process.runs, process.seen_ns
+
+
+def _step(process: Process) -> int | None:
+    """Return the last step that a process has set itself."""
+    return process.step if process.stepped else None
+
+
+def _steps(process: Process) -> bool:
+    return process.made > 0 or _step(process) is not None
+
+
+class _Job:
+    """The processes that a verdict is about."""
+
+    def __init__(self, processes: Iterable[Process]) -> None:
+        self.processes = counted(processes)
+        self.running = [each for each in self.processes if each.runs]
+        self.over = not self.running
+        self.measured = [each for each in self.processes if each.made >= ENOUGH_STEPS]
+        self.times = compared_times(self.measured)
+        found = len({each.rank for each in self.processes if each.rank is not None})
+        world = max((each.world_size or 0 for each in self.processes), default=0)
+        others = "" if self.over else ", the others elsewhere or ended"
+        #: A remark in parentheses if not all ranks of the job were found.
+        self.elsewhere = f" ({found:,} of {world:,} ranks found here{others})" if 0 < found < world else ""
+
+    def stages(self, process: Process) -> Mapping[str, Mapping[str, float]]:
+        """Return the usual times of the stages: those in which it is compared, otherwise those on the host."""
+        rank = process.rank
+        found = {group: times[rank] for group, times in self.times.items() if rank is not None and rank in times}
+        return found or stage_times(process)
+
+
+def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
+    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8``.
+
+    Example:
+        >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5]), ranks_in_words([0, 2], limit=1)
+        ('rank 3', 'ranks 0-2 and 5', 'ranks 0 and 1 more')
+    """
+    runs = []
+    for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in group]
+        if len(run) > 2:  # noqa: PLR2004  two are written one by one
+            runs.append((f"{run[0]}-{run[-1]}", len(run)))
+        else:
+            runs += [(str(rank), 1) for rank in run]
+    shown = [text for text, _ in runs[:limit]]
+    if more := sum(number for _, number in runs[limit:]):
+        shown.append(f"{more} more")
+    words = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def named(processes: Sequence[Process], limit: int = 4) -> str:
+    """Return processes in words: their ranks, or their process ids if a rank is not known."""
+    ranks = sorted({each.rank for each in processes if each.rank is not None})
+    if len(ranks) == len(processes):
+        return ranks_in_words(ranks, limit)
+    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes):,} processes"
+
+
+def _verb(processes: Sequence[Process], singular: str, plural: str) -> str:
+    return singular if len(processes) == 1 else plural
+
+
+def _only(processes: Sequence[Process]) -> int | None:
+    return processes[0].rank if len(processes) == 1 else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+# ---- dead, failed, ended
+
+_BEATS_NS = 2 * 10**9  # by which the last sign of life may be before the end
+_LONGEST_FAILURE = 200  # characters
+
+
+def _ended_badly(job: _Job) -> Verdict | None:
+    """The first process that has ended without completing.
+
+    A process whose end is not known is the first one only if it has ended seconds before the others.
+    """
+    bad = [each for each in job.processes if _is_bad(each)]
+    until = min((_order(each) for each in bad), default=None)
+    left = [each for each in job.processes if _has_exited(each) and (_order(each) < until if until else job.running)]
+    unknown = _of_unknown_end(job)
+    known = [*bad, *left]
+    ended = [*known, *unknown]
+    if not ended:
+        return None
+    first = min(ended, key=lambda each: _order(each, _BEATS_NS if known and each in unknown else 0))
+    alike = [each for each in ended if _how(each) == _how(first)]
+    step = _step(first)
+    text = f"{named(alike)} {_how(first)}{' before the first step' if step is None else f' at step {step:,}'}"
+    if first.status == "failed" and first.failure:
+        text += f": {first.failure[:_LONGEST_FAILURE]}"
+    if len(alike) > 1 and first.seen_ns > 0 and first not in unknown:
+        text += f", {named([first])} first"
+    kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
+    if kind == "ended" and first.silent_ns:
+        text += f", {duration(first.silent_ns)} ago"
+    others = len(ended) - len(alike)
+    doubtful = first not in unknown and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
+    if others:
+        text += f"; {others:,} more ended{'' if doubtful else ' after it'}"
+    going = _waits_of(job.running)
+    if kind == "ended":
+        running = job.running
+        going = going or (f"; {named(running)} {_verb(running, 'runs', 'run')} on" if running else "")
+        going += "; look at the end of the output" if first in unknown else ""
+    sure = len(alike) == 1 or (first.seen_ns > 0 and first not in unknown)
+    return Verdict(kind, f"{kind}: {text}{going}{job.elsewhere}", first.rank if sure and not doubtful else None)
+
+
+def _is_bad(process: Process) -> bool:
+    return process.state is State.DEAD or process.status == "failed"
+
+
+def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
+    return process.seen_ns <= 0, process.seen_ns + later_ns, process.state is not State.DEAD
+
+
+def _has_exited(process: Process) -> bool:
+    return process.state is State.ENDED and process.death.startswith(EXITED)
+
+
+def _of_unknown_end(job: _Job) -> list[Process]:
+    """Return the processes of which it is not known how they ended.
+
+    A process that has made as many steps as one that is known to have completed has done so too.
+    """
+    found = [each for each in job.processes if each.state is State.ENDED and not each.status and not _has_exited(each)]
+    last = [step for each in job.processes if each.status == COMPLETED and (step := _step(each)) is not None]
+    return [each for each in found if not (job.over and last and (_step(each) or -1) >= max(last))]
+
+
+def _how(process: Process) -> str:
+    if process.state is State.DEAD:
+        return process.death or "died of an unknown cause"
+    return "failed" if process.status == "failed" else process.death or "ended for an unknown reason"
+
+
+def _waits_of(running: Sequence[Process]) -> str:
+    """Return the wait of the processes that are left, if most of them are in one."""
+    waiting: dict[str, list[Process]] = {}
+    for process in running:
+        for key in dict.fromkeys(wait.key for wait in process.waits):
+            waiting.setdefault(key, []).append(process)
+    for key, processes in waiting.items():
+        if len(processes) * 2 > len(running):
+            return f"; {named(processes)} {_verb(processes, 'waits', 'wait')} in {key}"
+    return ""
+
+
+# ---- silent
+
+_S = 10**9
+#: A process is silent after this time without a heartbeat. Loading a large file may take shorter ones.
+SILENT_NS = 10 * _S
+
+
+def _silent(job: _Job) -> Verdict | None:
+    found = [each for each in job.running if _is_silent(each)]
+    if not found:
+        return None
+    since_ns = max(each.silent_ns for each in found)
+    text = f"silent: {named(found)} {_verb(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
+    others = [each for each in job.running if not _is_silent(each)]
+    if others and all(map(_stands_still, others)):
+        text += f"; {named(others)} {_verb(others, 'makes', 'make')} no steps"
+    return Verdict("silent", f"{text}{job.elsewhere}", _only(found), seconds=since_ns / _S)
+
+
+def _is_silent(process: Process) -> bool:
+    return process.state is State.SILENT and process.silent_ns >= SILENT_NS
+
+
+# ---- stuck, paused, no-steps: of processes that run, or that somebody has ended while they stood still
+
+#: A process stands still after this time without a step, and after this many usual steps.
+STILL_NS, STILL_STEPS = 30 * _S, 10
+#: The time where the usual one of a step is not known.
+STILL_UNKNOWN_NS = 300 * _S
+#: The activity of a wait over its threshold.
+STUCK = "stuck"
+#: Activities in which a rank may wait for another one.
+QUIET = frozenset({"", "step", "other", STUCK})
+
+_SLACK_NS = _S  # between the step and its time in the black box
+_LONGEST_STEP = 1e6  # seconds
+_SHOWN = 3  # ranks in a list
+
+
+class _Evidence(NamedTuple):
+    """The ranks that the others wait for.
+
+    Attributes:
+        holding: The ranks that the others wait for; all ranks if they are not known.
+        waiting: The ranks that wait for them.
+        key: The key of the wait that most of the ranks are in; empty if there is none.
+        stage: The stage in which most of the ranks wait for others; empty if there is none, or if there are several.
+        sure: A wait, a stage or an activity shows it, and not only a missing step.
+    """
+
+    holding: Sequence[Process]
+    waiting: Sequence[Process] = ()
+    key: str = ""
+    stage: str = ""
+    sure: bool = True
+
+
+def _standing_still(job: _Job) -> Verdict | None:
+    ranks = job.running or [each for each in job.processes if each.status in STOPPED]
+    training = [each for each in ranks if each.rank is not None or _step(each) is not None]
+    still = [each for each in training if _stands_still(each)]
+    if not still:
+        return None
+    since_ns = _since_ns(still)
+    stepping = [each for each in training if each.step_age_ns is not None and each.step_age_ns * 2 < since_ns]
+    words = _Words(still if stepping else training, over=job.over)  # the others are about to reach their thresholds
+    evidence = next(words.evidence())
+    go_on = f"; {named(stepping)} {'went' if job.over else _verb(stepping, 'goes', 'go')} on" if stepping else ""
+    rank, seconds = _only(evidence.holding), words.since_ns / _S
+    if not evidence.sure:
+        text = f"no steps: {words.without(evidence)}{go_on}{job.elsewhere}"
+        return Verdict("no-steps", text, rank, seconds=seconds)
+    endless = {"data", "shutdown"} if evidence.waiting else {"data"}
+    explained = all(words.is_active(each) and each.activity not in endless for each in evidence.holding)
+    kind = "paused" if explained else "stuck"
+    if evidence.waiting and not evidence.key and any(words.stage(each) == "other" for each in evidence.holding):
+        kind = "no-steps"  # an evaluation that is not marked looks the same
+    text = f"{kind.replace('-', ' ')}: {words.with_(evidence)}{go_on}{job.elsewhere}"
+    return Verdict(kind, text, rank, words.about(evidence), seconds)
+
+
+def _stands_still(process: Process) -> bool:
+    if process.activity == STUCK:
+        return True
+    usual = process.usual_step
+    least_ns = STILL_UNKNOWN_NS
+    if usual is not None:
+        least_ns = max(STILL_NS, int(STILL_STEPS * min(usual, _LONGEST_STEP) * _S))
+    return process.stepped and process.step_age_ns is not None and process.step_age_ns > least_ns
+
+
+def _since_ns(ranks: Sequence[Process]) -> int:
+    """Return the time for which no rank has made a step; without steps, that of the longest stuck wait."""
+    ages = [each.step_age_ns for each in ranks if each.stepped and each.step_age_ns is not None]
+    stuck = [each.activity_age_ns or 0 for each in ranks if each.activity == STUCK]
+    return min(ages) if ages else max(stuck, default=0)
+
+
+class _Words:
+    """Ranks that make no steps: the ones that the others wait for, and words for what they do.
+
+    Args:
+        ranks: The ranks.
+        over: They have ended.
+    """
+
+    def __init__(self, ranks: Sequence[Process], *, over: bool) -> None:
+        self.ranks, self.since_ns, self.over = ranks, _since_ns(ranks), over
+
+    def evidence(self) -> Iterator[_Evidence]:
+        """Yield the ranks that the others wait for: the first one is the answer.
+
+        1. More than half of the ranks are in the same wait: the ranks that are not.
+        2. At least half of the ranks wait for others in a stage: the ranks that do not.
+        3. Some ranks, and not all, are in an activity other than ``step``: these ranks.
+        4. All ranks are in the same wait, or all wait for others in a stage: nobody here.
+        5. Fewer than half of the ranks are in a wait: these, because the others may wait where nothing can be seen.
+        6. Any rank is in a wait or such an activity: all ranks, because it is not known which one the others wait for.
+        7. The last steps differ: the ranks behind.
+        """
+        ranks = self.ranks
+        waits = [self.waits(each) for each in ranks]
+        shared = _shared_wait(waits)
+        if shared and (outside := [each for each, keys in zip(ranks, waits, strict=True) if shared not in keys]):
+            yield _Evidence(outside, self._without(outside), shared)
+        if (found := self._outside_of_sync()) is not None:
+            yield found
+        active = [*filter(self.is_active, ranks)]
+        if 0 < len(active) < len(ranks):
+            yield _Evidence(active, self._without(active))
+        if shared:
+            yield _Evidence(ranks, (), shared)
+        if all(map(self._waits_for_ranks, ranks)):
+            yield _Evidence(ranks, (), stage=_common_stage(ranks))
+        waiting = [each for each, keys in zip(ranks, waits, strict=True) if keys or each.activity == STUCK]
+        if 0 < len(waiting) * 2 < len(ranks) and not any(map(self._waits_for_ranks, waiting)):
+            yield _Evidence(waiting, self._without(waiting))
+        if waiting or active:
+            yield _Evidence(ranks)
+        steps = [step for each in ranks if (step := _step(each)) is not None]
+        behind = [each for each in ranks if steps and _step(each) == min(steps)]
+        if len(behind) < len(ranks) == len(steps):
+            yield _Evidence(behind, self._without(behind), sure=False)
+        yield _Evidence(ranks, sure=False)
+
+    def _outside_of_sync(self) -> _Evidence | None:
+        """Return the ranks that do not wait for others, if at least half of all ranks do; None if that is not clear.
+
+        A rank does not wait for one that has made more steps. A rank that is in nothing for long may be anywhere.
+        """
+        waiting = [*filter(self._waits_for_ranks, self.ranks)]
+        outside = self._without(waiting)
+        if not outside or len(waiting) * 2 < len(self.ranks):
+            return None
+        known = all(self._long_stage(each) or self.waits(each) or self.is_active(each) for each in outside)
+        least = min((step for each in waiting if (step := _step(each)) is not None), default=None)
+        ahead = least is not None and any((_step(each) or 0) > least for each in outside)
+        return _Evidence(outside, waiting, stage=_common_stage(waiting)) if known and not ahead else None
+
+    def _without(self, others: Sequence[Process]) -> list[Process]:
+        left_out = {id(each) for each in others}
+        return [each for each in self.ranks if id(each) not in left_out]
+
+    def _waits_for_ranks(self, process: Process) -> bool:
+        return process.stage is not None and process.stage.waits and bool(self._long_stage(process))
+
+    def _latest_ns(self, process: Process) -> float:
+        return math.inf if process.step_age_ns is None or not process.stepped else process.step_age_ns + _SLACK_NS
+
+    def _long_stage(self, process: Process) -> str:
+        """Return the stage that began after the last step and soon after it; empty if there is none."""
+        stage = process.stage
+        if (
+            stage is None
+            or (process.thread not in {0, stage.thread} and stage.thread)
+            or stage.age_ns * 2 < self.since_ns
+        ):
+            return ""
+        return stage.name if stage.age_ns <= self._latest_ns(process) else ""
+
+    def waits(self, process: Process) -> dict[str, int]:
+        """Return the age of each wait that began after the last step and soon after it, by key, the longest first.
+
+        A wait that is older than the last step is that of a thread beside the training.
+        """
+        found: dict[str, int] = {}
+        for wait in process.waits:
+            trains = not process.thread or wait.thread in {0, process.thread}
+            if trains and wait.age_ns * 2 >= self.since_ns and wait.age_ns <= self._latest_ns(process):
+                found[wait.key] = max(wait.age_ns, found.get(wait.key, 0))
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    def is_active(self, process: Process) -> bool:
+        """Return True if the activity explains why others wait. One wait for data is as long as the standstill."""
+        if process.activity == "data":
+            return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
+        return process.activity not in QUIET
+
+    def stage(self, process: Process) -> str:
+        """Return the stage that a rank has long been in, unless an activity or a wait tells more."""
+        return "" if self.is_active(process) or self.waits(process) else self._long_stage(process)
+
+    def about(self, evidence: _Evidence) -> str:
+        """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
+        if evidence.key:
+            return evidence.key
+        if _only(evidence.holding) is None:
+            return "" if evidence.waiting else evidence.stage
+        return self.stage(evidence.holding[0]) or evidence.holding[0].activity
+
+    def with_(self, evidence: _Evidence) -> str:
+        """Return the ranks that the others wait for, and what they do."""
+        holding, waiting = evidence.holding, evidence.waiting
+        doing = self._together(holding)
+        if waiting and not doing and evidence.key:
+            doing = f"{self._are(holding)} not in this wait"
+        text = f"{named(holding)} {doing}" if doing else self._one_by_one(holding)
+        if self.over:
+            text += " before the end"
+        if waiting:
+            where = f" in {evidence.key or evidence.stage}" if evidence.key or evidence.stage else ""
+            wait = "waited" if self.over else _verb(waiting, "waits", "wait")
+            text += f"; {named(waiting)} {wait} for {_verb(holding, 'it', 'them')}{where}"
+        return text
+
+    def _one_by_one(self, ranks: Sequence[Process]) -> str:
+        each = [f"{named([rank])} {self._doing(rank)}" for rank in ranks[:_SHOWN]]
+        more = [f"{len(ranks) - _SHOWN:,} more"] if len(ranks) > _SHOWN else []
+        return ", ".join([*each, *more])
+
+    def without(self, evidence: _Evidence) -> str:
+        """Return what is known where nothing shows why no steps are made."""
+        holding, since = evidence.holding, duration(self.since_ns)
+        end = " before the end" if self.over else ""
+        if evidence.waiting:
+            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {_step(holding[0]) or 0:,}"
+            return f"none for {since}{end}; {behind}{self._stages(holding)}"
+        usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
+        usually = f" (usually one in {duration(round(min(max(usual), _LONGEST_STEP) * _S))})" if usual else ""
+        see = "" if self.over else "; see monitel autopsy"
+        return f"{named(holding)} made none for {since}{end}{usually}{self._stages(holding)}{see}"
+
+    def _stages(self, ranks: Sequence[Process]) -> str:
+        """Return the stages that ranks have long been in, the rarest first, such as ``, in forward``."""
+        found: dict[str, list[Process]] = {}
+        for each in ranks:
+            found.setdefault(self._long_stage(each), []).append(each)
+        found.pop("", None)
+        if [len(ranks)] == [*map(len, found.values())]:
+            return f", in {next(iter(found))}"
+        rarest = sorted(found.items(), key=lambda each: len(each[1]))
+        parts = [f"{named(of)} {self._are(of)} in {stage}" for stage, of in rarest]
+        return f"; {', '.join(parts)}" if parts else ""
+
+    def _together(self, ranks: Sequence[Process]) -> str:
+        """Return what ranks have in common, as a verb with its object; empty if there is nothing."""
+        if len(ranks) == 1:
+            return self._doing(ranks[0])
+        have = "had" if self.over else "have"
+        activities = {each.activity if self.is_active(each) else "" for each in ranks}
+        if len(activities) == 1 and "" not in activities:
+            return f"{have} been in {min(activities)}{_for(each.activity_age_ns for each in ranks)}"
+        waits = [self.waits(each) for each in ranks]
+        if keys := set.intersection(*map(set, waits)):
+            key = max(keys, key=lambda key: (waits[0][key], key))
+            return f"{have} waited in {key}{_for(of[key] for of in waits)}"
+        stages = [each.stage for each in ranks if each.stage is not None and self._long_stage(each)]
+        if len(stages) == len(ranks) and len({(each.name, each.waits) for each in stages}) == 1:
+            doing = f"{have} waited for other ranks" if stages[0].waits else f"{have} been"
+            return f"{doing} in {stages[0].name}{_for(each.age_ns for each in stages)}"
+        return ""
+
+    def _doing(self, process: Process) -> str:
+        """Return the activity, the wait or the stage of a rank, as a verb with its object."""
+        has = "had" if self.over else "has"
+        if self.is_active(process):
+            return f"{has} been in {process.activity}{_for([process.activity_age_ns])}"
+        if waits := self.waits(process):
+            key = next(iter(waits))
+            return f"{has} waited in {key}{_for([waits[key]])}"
+        if process.activity == STUCK:
+            return f"{has} been in a wait over its threshold{_for([process.activity_age_ns])}"
+        if process.stage is not None and self._long_stage(process):
+            doing = f"{has} waited for other ranks" if process.stage.waits else f"{has} been"
+            return f"{doing} in {process.stage.name}{_for([process.stage.age_ns])}"
+        return f"{self._are([process])} in no known wait"
+
+    def _are(self, ranks: Sequence[Process]) -> str:
+        return _verb(ranks, "was", "were") if self.over else _verb(ranks, "is", "are")
+
+
+def _common_stage(ranks: Sequence[Process]) -> str:
+    names = {each.stage.name for each in ranks if each.stage is not None}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _shared_wait(waits: Sequence[Mapping[str, int]]) -> str:
+    """Return the wait that most of several ranks are in: first one that a rank is not in, then the longest."""
+    ages: dict[str, list[int]] = {}
+    for keys in waits:
+        for key, age_ns in keys.items():
+            ages.setdefault(key, []).append(age_ns)
+    found = [(len(of) == len(waits), -max(of), key) for key, of in ages.items() if len(of) * 2 > len(waits) > 1]
+    return min(found)[2] if found else ""
+
+
+def _for(ages_ns: Iterable[int | None]) -> str:
+    """Return the longest time, such as `` for 12 s``; empty if no time is known."""
+    longest_ns = max((age_ns for age_ns in ages_ns if age_ns is not None), default=None)
+    return "" if longest_ns is None else f" for {duration(longest_ns)}"
+
+
+# ---- starting
+
+_NOT_STARTING = frozenset({"", "other", "shutdown"})  # activities of a process without steps
+_BEGINS_NS = 10 * _S  # within which a process has not set a step yet
+
+
+def _starting(job: _Job) -> Verdict | None:
+    """No process has made a step yet."""
+    starting = [each for each in job.running if each.activity not in _NOT_STARTING or _begins(each)]
+    if not starting or any(map(_steps, job.processes)):
+        return None
+    activities: dict[str, list[Process]] = {}
+    for each in starting:
+        activities.setdefault("" if each.activity in _NOT_STARTING else each.activity, []).append(each)
+    parts = []
+    for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
+        doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
+        parts.append(
+            f"{named(processes)} {_verb(processes, 'has', 'have')} {doing}{_for(map(_starting_ns, processes))}"
+        )
+    return Verdict("starting", f"starting: {', '.join(parts[:3])}{job.elsewhere}", stage=starting[0].activity)
+
+
+def _begins(process: Process) -> bool:
+    """Return True if a process without an activity is so young that it may have none yet."""
+    return process.activity == "" and process.age_ns is not None and process.age_ns < _BEGINS_NS
+
+
+def _starting_ns(process: Process) -> int | None:
+    """Return the time of the activity; of ``startup``, which may be the rest after ``init``, the whole time so far."""
+    if process.activity == "":
+        return process.age_ns
+    if process.activity != "startup":
+        return process.activity_age_ns
+    times = [process.activity_age_ns, process.age_ns, sum(process.activities.values()) or None]
+    return max((each for each in times if each is not None), default=None)
+
+
+# ---- losses: compilations, a late rank, waiting for data, checkpoints
+
+#: Steps that a process must have made in the period.
+ENOUGH_STEPS = 20
+#: Share of the loop's time in compilations of code that was compiled before, and their least number.
+COMPILING, RECOMPILATIONS = 0.2, 3
+#: A late rank takes at least this share of a step longer than the others; with few steps, chance divided by the root of
+#: their number.
+LATE, CHANCE = 0.05, 1.0
+#: Share of each step that waits for data, on all ranks.
+INPUT = 0.2
+#: Share of the loop's time in saved checkpoints, and the least time of the loop in which it means something.
+CHECKPOINTS, CHECKPOINT_PERIOD_NS = 0.2, 600 * _S
+#: Share of the loop's time in waits over their threshold.
+STUCK_SHARE = 0.1
+#: A loss must be more than this many of the longest cycles explain.
+PAUSES = 2
+
+_LONGEST_STAGE = 1e6  # seconds
+_SAVE = "checkpoint.save"
+
+
+def _stuck_for_long(job: _Job) -> Verdict | None:
+    """The job has ended, and spent much of its time in stuck waits."""
+    share, process = _largest(job.processes, STUCK)
+    if job.running or process is None or share < STUCK_SHARE:
+        return None
+    time_ns = process.activities[STUCK]
+    text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({_percent(share)})"
+    return Verdict("stuck", f"{text}{job.elsewhere}", process.rank, STUCK, time_ns / 1e9, share)
+
+
+def _compile_storm(job: _Job) -> Verdict | None:
+    """Code is compiled again and again."""
+    often = [each for each in job.measured if each.recompilations >= RECOMPILATIONS]
+    share, process = _largest([replace(each, activities=_recompiling(each)) for each in often], "compile")
+    if process is None or share < COMPILING:
+        return None
+    who = f" on {named([process])}" if len(job.processes) > 1 else ""
+    text = f"compile storm: {_percent(share)} of the time {_goes(job)} into compilation{who}"
+    text += f", {process.recompilations:,} recompilations{job.elsewhere}"
+    return Verdict("compile-storm", text, process.rank, "compile", None, share)
+
+
+def _late_rank(job: _Job) -> Verdict | None:
+    """The others wait for one rank in each step."""
+    found = []
+    for group, times, steps in _compared(job):
+        whole = cycle(times)
+        least = max(LATE, CHANCE / math.sqrt(steps))
+        found += [
+            (seconds, rank, stage, group, seconds / whole)
+            for seconds, rank, stage in suspects(times)
+            if seconds >= least * whole and seconds > PAUSES * _longest(job, rank, group, stage)
+        ]
+    if not found:
+        return None
+    seconds, rank, stage, group, share = max(found)
+    of_group = f" of group {group}" if group else ""
+    took = "took" if job.over else "takes"
+    text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
+    more = len({(each[1], each[2]) for each in found}) - 1
+    text += f" ({_percent(share)} of each step{f'; {more:,} more' if more else ''}){job.elsewhere}"
+    return Verdict("late-rank", text, rank, stage, seconds, share)
+
+
+def _compared(job: _Job) -> list[tuple[str, Times, int]]:
+    """Return the plausible times of each group of several ranks, with the fewest steps of a rank."""
+    steps = {each.rank: each.made for each in job.measured}
+    found: list[tuple[str, Times, int]] = []
+    for group, all_times in job.times.items():
+        times = {rank: of for rank, of in all_times.items() if of and all(map(_plausible, of.values()))}
+        if len(times) > 1 and cycle(times) > 0:
+            found.append((group, times, min(steps[rank] for rank in times)))
+    return found
+
+
+def _input_bound(job: _Job) -> Verdict | None:
+    """All ranks wait for data."""
+    shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
+    if not shares or min(shares) < INPUT or any(_is_a_pause(job, each) for each in job.measured):
+        return None
+    least, most = _percent(min(shares)), _percent(max(shares))
+    between = least if least == most else f"{least.removesuffix(' %')} to {most}"
+    ranks = f", on all {len(shares):,} ranks" if len(shares) > 1 else ""
+    text = f"input-bound: {between} of each step {_goes(job)} into waiting for data{ranks}"
+    return Verdict("input-bound", f"{text}{job.elsewhere}", None, "data", None, min(shares))
+
+
+def _checkpoint_bound(job: _Job) -> Verdict | None:
+    """Checkpoints take much of the time."""
+    share, process = _largest([each for each in job.measured if each.loop_ns >= CHECKPOINT_PERIOD_NS], _SAVE)
+    if process is None or share < CHECKPOINTS:
+        return None
+    who = f" of {named([process])}" if len(job.processes) > 1 else ""
+    text = f"checkpoint-bound: {_percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
+    return Verdict("checkpoint-bound", f"{text}{job.elsewhere}", process.rank, _SAVE, None, share)
+
+
+def _goes(job: _Job) -> str:
+    return "went" if job.over else "goes"
+
+
+def _data_share(job: _Job, process: Process) -> float | None:
+    """Return the share of data in the steps of a process, by its stages, otherwise by its ledger; None without both."""
+    parts = [0.0, 0.0]
+    for stages in job.stages(process).values():
+        if all(map(_plausible, stages.values())) and set(stages) <= set(STAGES):
+            parts[0] += stages.get("data", 0.0)
+            parts[1] += sum(stages.values())
+    if not parts[1]:
+        if process.usual_data is not None:
+            return process.usual_data
+        longest = process.step_time.largest * 1e9
+        data, step = (max(process.activities.get(name, 0), 0) for name in ("data", "step"))
+        pause = min(data, longest) if 0 <= longest < data + step else 0.0  # it may be all of the longest steps
+        parts = [data - pause, data + step - pause]
+    if not parts[1]:
+        return 0.0 if process.loop_ns else None  # the whole loop may be in another activity
+    return parts[0] / parts[1]
+
+
+def _longest(job: _Job, rank: int | None, group: str, stage: str) -> float:
+    """Return the part of the mean of a stage that the longest cycle of each window is."""
+    found = [
+        total.largest / total.count
+        for each in job.processes
+        if each.rank == rank
+        for key, total in each.stages.items()
+        if key[:2] == (group, stage) and total.windows and total.count
+    ]
+    return max(found, default=0.0)
+
+
+def _is_a_pause(job: _Job, process: Process) -> bool:
+    """Return True if a few long waits explain the time for data in the stages."""
+    data = [
+        (stages.get("data", 0.0), _longest(job, process.rank, group, "data"))
+        for group, stages in job.stages(process).items()
+    ]
+    return bool(data) and all(seconds <= PAUSES * longest for seconds, longest in data if seconds > 0)
+
+
+def _recompiling(process: Process) -> dict[str, int]:
+    """Return the activities with ``compile`` divided: first compilations of a code are ``first compilation``.
+
+    The counter has the time in all threads, so it may be more than that of the training thread.
+    """
+    found = dict(process.activities)
+    again_ns = min(found.get("compile", 0), process.recompiling_ns)
+    return {**found, "first compilation": found.get("compile", 0) - again_ns, "compile": again_ns}
+
+
+def _largest(processes: Sequence[Process], activity: str) -> tuple[float, Process | None]:
+    """Return the largest share of an activity in the time of a loop, and its process; None without a loop."""
+    shares = [
+        (each.activities.get(activity, 0) / time_ns, -number)
+        for number, each in enumerate(processes)
+        if (time_ns := each.loop_ns) > 0
+    ]
+    if not shares:
+        return 0.0, None
+    share, number = max(shares)
+    return share, processes[-number]
+
+
+def _plausible(seconds: float) -> bool:
+    return 0 <= seconds < _LONGEST_STAGE
+
+
+# ---- unknown, healthy
+
+_FAST = 100  # steps per second, from which on a rate has no decimals
+_OVERDUE_NS, _OVERDUE_STEPS = 5 * _S, 10  # without a step, after which a rate would be wrong
+_SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
+
+
+def _unknown(job: _Job) -> Verdict | None:
+    """There are too few facts; the text names the remedy."""
+    enough, text = job.measured, ""
+    ranks = {each.rank for each in enough if each.rank is not None}
+    stopped = [each for each in job.processes if each.status in STOPPED]
+    if not any(map(_steps, job.processes)):
+        text = f"no step was set; {_SET_STEP}"
+    elif not enough:
+        most = max(each.made for each in job.processes)
+        steps = f"{most} step{'' if most == 1 else 's'}{'' if job.over else ' so far'}"
+        text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
+    elif all(_data_share(job, each) is None for each in enough):
+        text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
+    elif len(ranks) > 1 and not _compared(job):
+        remedy = "late ranks are not known without stages; call monitel.torch.instrument()"
+        text = f"{_pace(job)}, no loss found, but {remedy}"
+    elif job.over and stopped and all(each.step_age_ns is None for each in stopped):
+        text = f"{_pace(job)}, no loss found; {_statuses(job)}, the time since the last step is not known"
+    return Verdict("unknown", f"unknown: {text}{job.elsewhere}") if text else None
+
+
+def _healthy(job: _Job) -> Verdict:
+    shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
+    waiting = f", {100 * median(shares):.0f} % waiting for data" if shares else ""
+    ended = f"; {statuses}" if (statuses := _statuses(job)) else ""
+    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}{job.elsewhere}")
+
+
+def _statuses(job: _Job) -> str:
+    return " and ".join(sorted({each.status for each in job.processes} - {"", COMPLETED}))
+
+
+def _pace(job: _Job) -> str:
+    """Return the number of ranks, and steps per second."""
+    processes = job.measured
+    ranks = f"{len(processes):,} {'ranks' if all(each.rank is not None for each in processes) else 'processes'}, "
+    ranks = ranks if len(processes) > 1 else ""
+    if overdue := [each for each in processes if _is_overdue(each)]:
+        since = duration(min(each.step_age_ns or 0 for each in overdue))
+        of = f" of {named(overdue)}" if len(overdue) < len(processes) else ""
+        return f"{ranks}no step{of} for {since}"
+    rates = [rate for each in processes if (rate := _rate(each)) is not None]
+    if not rates:
+        return f"{ranks}step rate unknown"
+    rate = median(rates)
+    return f"{ranks}{f'{1 / rate:,.3g} s per step' if rate < 1 else f'{rate:,.{2 if rate < _FAST else 0}f} steps/s'}"
+
+
+def _is_overdue(process: Process) -> bool:
+    usual = process.usual_step
+    if not process.runs or process.step_age_ns is None or usual is None:
+        return False
+    return process.step_age_ns > max(_OVERDUE_NS, _OVERDUE_STEPS * usual * 1e9)
+
+
+def _rate(process: Process) -> float | None:
+    rate = process.rate if process.runs else None
+    if rate is None or not 0 < rate < math.inf:
+        rate = process.mean_rate
+    return rate if rate is not None and 0 < rate < math.inf else None

@@ -1,0 +1,84 @@
+"""Processes with known numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monitel.blackbox.process import Owner
+from monitel.console.process import JobName, Process, StageKey, State, Total
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JOB = JobName("", "train", "run-7")
+S, MS = 10**9, 10**6
+CYCLES = 200
+#: 2026-01-02 03:04:05 UTC.
+START = 1_767_323_045 * S
+
+#: Milliseconds of the stages of four ranks: rank 2 needs 30 ms more for its data, for which the others wait.
+LATE: dict[int, dict[str, float]] = {
+    rank: {
+        "optimizer": 5,
+        "other": 2,
+        "data": 40 if rank == 2 else 10,
+        "forward": 28,
+        "backward": 60,
+        "sync": 0 if rank == 2 else 30,
+    }
+    for rank in range(4)
+}
+
+
+def owner_of(pid: int, start: str = "7") -> Owner:
+    """Return the identity of a process."""
+    return Owner("host", "boot", "1", f"{pid}", start)
+
+
+def ended(rank: int | None = None, **fields: Any) -> Process:
+    """Return a process at its end; one of a rank has the process id 100 + rank."""
+    pid = 100 + (rank or 0)
+    usual: dict[str, Any] = {
+        "owner": owner_of(pid),
+        "pid": pid,
+        "job": JOB,
+        "rank": rank,
+        "state": State.DEAD if fields.get("death") else State.ENDED,
+        "time_ns": fields.get("seen_ns", 1000 * S),
+        "seen_ns": 1000 * S,
+        "status": "completed",
+    }
+    return Process(**{**usual, **fields})
+
+
+def totals(
+    milliseconds: Mapping[str, float], *, group: str = "", device: bool = False, cycles: int = CYCLES
+) -> dict[StageKey, Total]:
+    """Return the totals of stages that take these times in each cycle."""
+    return {StageKey(group, stage, device): Total(cycles, cycles * each / 1000) for stage, each in milliseconds.items()}
+
+
+def late_ranks(**fields: Any) -> list[Process]:
+    """Return the four ranks of ``LATE`` at their ends: 200 steps, 8 of them per second."""
+    usual: dict[str, Any] = {"made": CYCLES, "world_size": 4, "step_time": Total(CYCLES - 1, (CYCLES - 1) / 8)}
+    return [ended(rank, stages=totals(stages), **{**usual, **fields}) for rank, stages in LATE.items()]
+
+
+def alive(rank: int | None, begun_s: int = 0, **changes: Any) -> Process:
+    """Return a live process, whose box was made at a time after the start."""
+    pid = changes.pop("pid", 4000 + (rank or 0))
+    usual: dict[str, Any] = {
+        "owner": owner_of(pid),
+        "pid": pid,
+        "host": "n04",
+        "job": JOB,
+        "rank": rank,
+        "world_size": None if rank is None else 2,
+        "box": f"/boxes/{pid}",
+        "step": 9,
+        "step_age_ns": S // 10,
+        "started_ns": START + begun_s * S,
+        "seen_ns": START + 100 * S,
+        "time_ns": START + 100 * S,
+    }
+    return Process(**{**usual, **changes})

@@ -1,0 +1,201 @@
+"""Jobs: the processes that belong together, those that are replaced, late ranks, and the facts of a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.console.made_processes import (
+    JOB,
+    LATE,
+    START,
+    S,
+    alive,
+    ended,
+    late_ranks,
+    totals,
+)
+
+from monitel.blackbox.activity import Stage, Wait
+from monitel.console.job import Job, jobs_of, replaced
+from monitel.console.ledger.shares import RunTime
+from monitel.console.period import History, over_a_period
+from monitel.console.process import JobName, Process, State, Total
+
+if TYPE_CHECKING:
+    from monitel.console.verdict import Verdict
+
+
+def only_job(processes: list[Process]) -> Job:
+    """Return the only job of some processes."""
+    [job] = jobs_of(processes)
+    return job
+
+
+def suspects(job: Job) -> list[tuple[int, str, str, float]]:
+    """Return rank, stage, group and milliseconds of each late rank."""
+    return [(each.rank, each.stage, each.group, round(1000 * each.seconds, 3)) for each in job.late()]
+
+
+def test_processes_of_other_jobs_are_not_compared() -> None:
+    """Neither those of another run, nor those of another service, namespace or attempt."""
+    ranks = late_ranks()
+    others: list[dict[str, Any]] = [
+        *({"job": JOB._replace(**name)} for name in ({"run": "run-8"}, {"service": "eval"}, {"namespace": "b"})),
+        {"attempt": 1},
+    ]
+    for other in others:
+        jobs = jobs_of([*ranks[:2], *(replace(each, **other) for each in ranks[2:])])
+        assert [2, 2] == [len(job.processes) for job in jobs]
+
+
+def launched(rank: int | None, parent: str, pid: int, begun_s: int = 0, **changes: Any) -> Process:
+    """Return a live process of a job without a run id; ``parent`` is the name of a shell, or a process id."""
+    parent = f"{parent}-7" if parent.isdecimal() else parent
+    return alive(rank, begun_s, job=JobName("", "llm"), parent=parent, pid=pid, **changes)
+
+
+@pytest.mark.parametrize(
+    ("processes", "jobs"),
+    [
+        ([(0, "a", 1), (0, "b", 2), (1, "a", 3), (1, "b", 4)], [[0, 1], [0, 1]]),
+        ([(0, "shell 1", 1), (1, "shell 2", 2)], [[0, 1]]),
+        ([(0, "a", 1), (1, "", 2)], [[0, 1]]),
+        (
+            [(0, "a", 1), (1, "a", 2), (1, "2", 3), (1, "3", 4)],
+            [[0, 1, 1, 1]],
+        ),  # children
+        ([(0, "loop", 1), (0, "b", 2)], [[0], [0]]),
+        ([(0, "a", 1), (1, "1", 2), (0, "b", 3), (1, "3", 4)], [[0, 1], [0, 1]]),  # rank 0 has started the others
+        ([(None, "a", 1), (None, "a", 2)], [[None], [None]]),
+        ([(None, "a", 1), (None, "1", 2)], [[None, None]]),  # a helper
+        ([(0, "a", 1), (None, "1", 2)], [[None, 0]]),
+    ],
+)
+def test_ranks_share_a_job_without_a_run_id(processes: list[tuple[Any, ...]], jobs: list[list[int | None]]) -> None:
+    """Launchers tell jobs apart that have the same ranks. Otherwise they may be shells around the ranks of one job."""
+    found = [[each.rank for each in job.processes] for job in jobs_of([launched(*each) for each in processes])]
+    assert jobs == found
+
+
+@pytest.mark.parametrize(
+    ("later", "stays"),
+    [
+        (alive(1, 200, pid=77), False),  # the same rank
+        (alive(0, 200, attempt=1), False),  # a later attempt
+        (alive(0, 170), False),  # the job has begun again
+        (alive(0, 150), True),  # it may belong to the same start
+        (alive(1, 50, pid=77), True),  # a helper of the rank, which was made while the rank still ran
+    ],
+)
+def test_dead_process_is_replaced_by_a_later_one(later: Process, stays: bool) -> None:
+    """Not by another job, and not by another rank of the same start. A live process is never replaced."""
+    dead, live = (alive(1, state=state) for state in (State.DEAD, State.ALIVE))
+    assert ([] if stays else [dead]) == replaced([dead, later])
+    assert [] == replaced([live, later])
+
+
+def test_groups_are_compared_apart() -> None:
+    """Ranks of another pipeline stage differ by design."""
+    ranks = [
+        replace(
+            each, stages=totals({**LATE[each.rank or 0], "forward": 28 if index < 2 else 90}, group=f"{index // 2}")
+        )
+        for index, each in enumerate(late_ranks())
+    ]
+    assert [(2, "data", "1", 30.0)] == suspects(only_job(ranks))
+
+
+def test_times_of_the_device_count_if_all_ranks_have_them() -> None:
+    """Otherwise a rank on the host would be compared with ranks on the device."""
+    on_device = {rank: {**LATE[0], "sync": 0 if rank == 1 else 30} for rank in LATE}
+    on_device[1] = {**on_device[1], "backward": 90}
+    ranks = [
+        replace(each, stages={**each.stages, **totals(on_device[each.rank or 0], device=True)}) for each in late_ranks()
+    ]
+    assert [(1, "backward", "", 30.0)] == suspects(only_job(ranks))
+    ranks[3] = replace(ranks[3], stages=totals(LATE[3]))
+    assert [(2, "data", "", 30.0)] == suspects(only_job(ranks))
+
+
+def test_pipelines_of_one_process_are_added_up() -> None:
+    """The totals of series begin again with each pipeline; counters, steps and the ledger do not."""
+    first = ended(
+        1, seen_ns=S, made=50, first_step=1, step=50, stages=totals({"data": 10}, cycles=50),
+        step_time=Total(49, 4.9), activities={"step": 5},
+    )  # fmt: skip
+    second = ended(
+        seen_ns=2 * S, made=200, step=200, stages=totals({"data": 30}, cycles=150),
+        step_time=Total(150, 15.1), activities={"step": 20}, status="failed",
+    )  # fmt: skip
+    process = second.before(first)
+    assert (200, 200, Total(199, 20.0), {"step": 20}, "failed", 1, 1) == (
+        *(process.made, process.step, process.step_time, process.activities, process.status),
+        *(process.rank, process.first_step),
+    )
+    [stage] = process.stages.values()
+    assert 200 == stage.count
+    assert pytest.approx(50 * 0.01 + 150 * 0.03) == stage.sum
+
+
+def test_ledger_is_that_of_the_run() -> None:
+    """Rank zero has it over all attempts. Without rank zero it is that of the first rank on this machine."""
+    whole = RunTime("run-7", {"step": 3 * S, "down": S}, 4 * S, 2, 0, 4 * S, ended=True)
+    ranks = late_ranks(activities={"startup": S, "step": 2 * S})
+    own = only_job(ranks).time
+    assert own is not None
+    assert (3 * S, 1) == (own.elapsed_ns, own.attempts)
+    assert whole == only_job([replace(ranks[0], run_time=whole), *ranks[1:]]).time
+
+
+def verdict_of(process: Process, *lives: Process) -> Verdict:
+    """Return the verdict about a process whose snapshots were seen one after the other."""
+    history = History()
+    for life in lives:
+        history.add(life)
+    (job,) = jobs_of([process], lambda of_job: over_a_period(of_job, {process.box: history}))
+    return job.verdict
+
+
+def life_at(at_s: float, steps: int, data_s: int) -> Process:
+    """Return a process without stages: the seconds that are not data are steps."""
+    times = {"data": data_s * S, "step": round(at_s - data_s) * S}
+    return alive(None, time_ns=START + round(at_s * S), made=steps, step_p50=0.5, activities=times)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ages", "kind"),
+    [
+        (20, (60, 0), "healthy"),
+        (19, (60, 0), "input-bound"),  # the life of the process
+        (19, (180, 0), "input-bound"),
+    ],
+)
+def test_period_has_twenty_steps(steps: int, ages: tuple[int, ...], kind: str) -> None:
+    """The last minute, otherwise the last three. Before it half of the time was data, and in it nothing is."""
+    lives = [life_at(1000 - age, 900 + (0 if age else steps), 400) for age in ages]
+    assert kind == verdict_of(lives[-1], *lives).kind
+
+
+def still(**changes: Any) -> Process:
+    """Return a process that stands still for 100 seconds."""
+    return alive(None, made=100, step_p50=0.5, step_age_ns=100 * S, activities={"step": 90 * S}, **changes)
+
+
+def test_forked_child_has_no_step_of_its_parent() -> None:
+    """With that step the child would seem to stand still."""
+    parent = replace(still(), made=0, activities={}, step_age_ns=900 * S)
+    assert "no-steps" == verdict_of(parent).kind
+    found = verdict_of(replace(parent, stepped=False))
+    assert ("unknown", True) == (found.kind, "no step was set" in found.text)
+
+
+@pytest.mark.parametrize(("thread", "known"), [(0, True), (5, True), (7, False)])
+def test_waits_and_stage_are_those_of_the_training_thread(thread: int, known: bool) -> None:
+    """An unknown training thread may be any thread; a wait without a thread may be that of the training."""
+    waits = still(waits=(Wait("share", 99 * S, 5),), thread=thread)
+    assert ("stuck" if known else "no-steps") == verdict_of(waits).kind
+    assert "stuck" == verdict_of(still(waits=(Wait("share", 99 * S, 0),), thread=thread)).kind
+    stage = still(stage=Stage("forward", False, 99 * S, 5), thread=thread)
+    assert known == ("forward" in verdict_of(stage).text)
