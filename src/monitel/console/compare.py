@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.ledger.shares import parts_of
-from monitel.console.text import columns_of, duration, moment, number, pad, per_second, rfc3339, wrapped
+from monitel.console.text import columns_of, duration, labelled, moment, number, pad, per_second, rfc3339, wrapped
 from monitel.masking import MASK
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ _SHOWN = 30  # rows of values
 
 
 class Row(NamedTuple):
-    """The name of a row, and its text for each run."""
+    """The name of a row, and its text for each run; no text for the title of a section."""
 
     name: str
-    cells: Sequence[str]
+    cells: Sequence[str] = ()
 
 
 class Settings(NamedTuple):
@@ -60,23 +60,40 @@ def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = Fa
     """
     config, values = _config(runs), _value_rows(runs)
     shown = values if complete else values[:_SHOWN]
-    sections = {
-        "": _summary_rows(runs),
-        "time": _time_rows(runs),
-        "last values of rank zero": shown,
-        "configuration that differs": [*_setting_rows(config)],
-        "attributes that differ": [*_setting_rows(_attributes(runs))],
-    }
-    table = _Table(runs, [row for rows in sections.values() for row in rows], screen)
-    lines = [*table.heading()]
-    for title, rows in sections.items():
-        if title and rows:
-            lines += ["", *wrapped(title, screen.width)]
-        for row in rows:
-            lines += table.row(row)
-        if rows is shown and len(values) > len(shown):
-            lines += wrapped(f"and {len(values) - len(shown):,} more values: --all shows them", screen.width)
-    return [*lines, "", *(line for each in _remarks(runs, config, screen) for line in wrapped(each, screen.width))]
+    rows = [Row("", [each.name for each in runs]), *_summary_rows(runs)]
+    for title, section in (
+        ("time", _time_rows(runs)),
+        ("last values of rank zero", shown),
+        ("configuration that differs", _setting_rows(config)),
+        ("attributes that differ", _setting_rows(_attributes(runs))),
+    ):
+        rows += [Row(title), *section] if section else []
+    remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
+    remarks += _remarks(runs, config)
+    texts = (line for each in remarks for line in wrapped(screen.printable(each), screen.width))
+    return [*_lines(rows, len(runs), screen), "", *texts]
+
+
+def _lines(rows: Sequence[Row], runs: int, screen: Screen) -> Iterator[str]:
+    """Yield the lines of rows: a column for each run, or where these are too narrow, a line for each run."""
+    rows = [Row(screen.printable(row.name), [*map(screen.printable, row.cells)]) for row in rows]
+    needed = max(columns_of(cell) for row in rows for cell in row.cells)
+    longest = max(columns_of(row.name) for row in rows if row.cells)
+    for_names = screen.columns - runs * (_LEAST_COLUMN + len(_GAP))
+    of_name = max(min(longest, _LONGEST_NAME, for_names), _LEAST_NAME)
+    left = (screen.columns - of_name) // runs - len(_GAP)
+    of_cell = min(max(needed, _LEAST_COLUMN), left, _LONGEST_COLUMN)
+    for name, cells in rows:
+        if not cells:
+            yield from ("", *wrapped(name, screen.columns))
+        elif left >= _LEAST_COLUMN:
+            parts = [wrapped(name, of_name), *(wrapped(cell, of_cell) for cell in cells)]
+            for first, *others in zip_longest(*parts, fillvalue=""):
+                yield _GAP.join([pad(first, of_name), *(pad(each, of_cell) for each in others)]).rstrip()
+        else:
+            yield from wrapped(name, screen.columns)
+            for place, cell in enumerate(cells, start=1):
+                yield from labelled(f"  {place}", cell, screen.columns)
 
 
 def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int) -> dict[str, Any]:
@@ -120,9 +137,6 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 def _as_json(settings: Settings) -> dict[str, list[Any]]:
     """Return a list for each setting, with null where a run does not have it."""
     return {name: [None if each is _MISSING else each for each in row] for name, row in settings.differing.items()}
-
-
-# ---- rows
 
 
 def _row(name: str, values: Sequence[Any], text: Callable[[Any], str], change: Change | None = None) -> Row:
@@ -227,9 +241,8 @@ def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
     return Settings(differing, len(names) - len(differing) - masked, masked)
 
 
-def _setting_rows(settings: Settings) -> Iterator[Row]:
-    for name, values in settings.differing.items():
-        yield Row(name, [*map(_setting, values)])
+def _setting_rows(settings: Settings) -> list[Row]:
+    return [Row(name, [*map(_setting, values)]) for name, values in settings.differing.items()]
 
 
 def _setting(value: Any) -> str:
@@ -238,67 +251,22 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _remarks(runs: Sequence[Run], config: Settings, screen: Screen) -> Iterator[str]:
+def _remarks(runs: Sequence[Run], config: Settings) -> Iterator[str]:
     """Yield sentences about what is not in the table."""
-    known = [run for run in runs if run.values.config]
-    if len(known) < len(runs):
-        without = ", ".join(screen.printable(run.name) for run in runs if not run.values.config)
+    if without := ", ".join(run.name for run in runs if not run.values.config):
         yield f"no configuration found for {without}"
-    if len(known) > 1 and not config.differing:
-        is_complete = not any(run.values.left_out for run in known)
-        yield "the configuration is the same" if is_complete else "the settings that were stored are the same"
-    elif len(known) > 1 and config.equal:
-        settings = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
-        yield f"{config.equal:,} other {settings} the same"
-    if len(known) > 1 and config.masked:
-        settings = "setting is" if config.masked == 1 else "settings are"
-        yield f"{config.masked:,} {settings} masked, and may differ"
+    if sum(bool(run.values.config) for run in runs) > 1:
+        if not config.differing and any(run.values.left_out for run in runs):
+            yield "the settings that were stored are the same"
+        elif not config.differing:
+            yield "the configuration is the same"
+        elif config.equal:
+            settings = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
+            yield f"{config.equal:,} other {settings} the same"
+        if config.masked:
+            yield f"{config.masked:,} {'setting is' if config.masked == 1 else 'settings are'} masked, and may differ"
     for run in runs:
-        if count := run.values.left_out:
-            left_out = f"{count:,} of its values, settings and attributes {'was' if count == 1 else 'were'} not stored"
-            yield f"{screen.printable(run.name)}: {left_out}: there was no room, or a name was too long"
-        yield f"{screen.printable(run.name)}: from {screen.printable(run.source)}"
-
-
-# ---- columns
-
-
-class _Table:
-    """The columns of the runs."""
-
-    def __init__(self, runs: Sequence[Run], rows: Sequence[Row], screen: Screen) -> None:
-        self._screen = screen
-        self._names = [screen.printable(run.name) for run in runs]
-        longest = max(columns_of(screen.printable(row.name)) for row in rows)
-        texts = [*self._names, *(screen.printable(cell) for row in rows for cell in row.cells)]
-        for_names = screen.columns - len(runs) * (_LEAST_COLUMN + len(_GAP))
-        self._name = max(min(longest, _LONGEST_NAME, for_names), _LEAST_NAME)
-        left = (screen.columns - self._name) // len(runs) - len(_GAP)
-        self._column = min(max(_LEAST_COLUMN, *map(columns_of, texts)), left, _LONGEST_COLUMN)
-        self._has_columns = left >= _LEAST_COLUMN
-
-    def heading(self) -> Iterator[str]:
-        """Yield the names of the runs."""
-        return self._in_columns("", self._names) if self._has_columns else self._in_block(self._names, "")
-
-    def row(self, row: Row) -> Iterator[str]:
-        """Yield the lines of a row."""
-        name, cells = self._screen.printable(row.name), [self._screen.printable(each) for each in row.cells]
-        if self._has_columns:
-            yield from self._in_columns(name, cells)
-        else:
-            yield from wrapped(name, self._screen.columns)
-            yield from self._in_block(cells, _GAP)
-
-    def _in_columns(self, name: str, cells: Sequence[str]) -> Iterator[str]:
-        parts = [wrapped(name, self._name), *(wrapped(cell, self._column) for cell in cells)]
-        for first, *others in zip_longest(*parts, fillvalue=""):
-            columns = [pad(first, self._name), *(pad(each, self._column) for each in others)]
-            yield _GAP.join(columns).rstrip()
-
-    def _in_block(self, cells: Sequence[str], indent: str) -> Iterator[str]:
-        for place, cell in enumerate(cells, start=1):
-            label = f"{indent}{place}  "
-            for line in wrapped(cell, self._screen.columns - len(label)) or [""]:
-                yield f"{label}{line}".rstrip()
-                label = " " * len(label)
+        if run.values.left_out:
+            missing = f"{run.values.left_out:,} of its values, settings and attributes not stored"
+            yield f"{run.name}: {missing}: there was no room, or a name was too long"
+        yield f"{run.name}: from {run.source}"

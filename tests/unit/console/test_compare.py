@@ -139,7 +139,7 @@ def test_settings_that_are_not_known_are_not_called_the_same() -> None:
     """If a run has not stored everything, only its stored settings are known to be the same; masked ones are not."""
     lines = comparison_lines([FIRST, changed(FIRST, "run-8", left_out=2)], Screen())
     assert "the settings that were stored are the same" in lines
-    assert any(line.startswith("run-8: 2 of its values, settings and attributes were not stored") for line in lines)
+    assert any(line.startswith("run-8: 2 of its values, settings and attributes not stored") for line in lines)
     masked = {"rate": 0.1, "token": "***", "data.url": "https://***@host"}
     lines = comparison_lines([changed(FIRST, name, config=masked) for name in "ab"], Screen())
     assert "2 settings are masked, and may differ" in lines
