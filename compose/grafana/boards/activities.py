@@ -99,7 +99,7 @@ def make() -> dashboard.Dashboard:
                     alarm=0.5,
                 ),
                 tile(
-                    "Largest loss",
+                    "Largest overhead",
                     "percentunit",
                     "The activity other than steps that takes most of the time of rank zero.",
                     f"topk by ({OF_RUN}) (1, "
@@ -186,17 +186,17 @@ def make() -> dashboard.Dashboard:
             "Restarts": [
                 columns(
                     "Attempts",
-                    "Seconds of rank zero, the newest attempt of a process last. down: before the attempt. lost: steps "
-                    "of earlier attempts that it did again.",
+                    "Seconds of rank zero, the newest attempt of a process last. down: before the attempt. repeated: "
+                    "steps of earlier attempts that it did again.",
                     "training_attempt",
                     down=("s", of_attempt('training_activity="down"')),
                     startup=("s", of_attempt('training_activity="startup"')),
-                    lost=("s", of_attempt('training_activity="lost"')),
+                    repeated=("s", of_attempt('training_activity="lost"')),
                     step=("s", of_attempt(_STEP)),
                     total=("s", spent(_ATTEMPT, RANK_ZERO)),
                 ),
                 bars(
-                    "Time lost by restarts",
+                    "Time spent on restarts",
                     "s",
                     "In the time shown, of rank zero. Long in lost: save checkpoints more often. Long in down: look at "
                     "the scheduler.",

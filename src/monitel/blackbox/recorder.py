@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel.attributes import escape_surrogates, fits_int64, recordable, text_of, typed_items
 from monitel.blackbox.activity import describe
-from monitel.blackbox.forms import NUMBER, REPORTED, STAT, Definition
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.clock import Timestamps
 from monitel.open_windows import forget, live_stats, open_windows
@@ -243,6 +243,14 @@ class Recorder:
         self._define_stats(serials)
         known = self._stats
         return content, tuple(known[serial][0] if serial in known else -1 for serial in serials)
+
+    def stage_times(self) -> dict[str, int]:
+        """Return the nanoseconds of each stage in closed windows: on the device, if they are measured there."""
+        found: dict[str, Counter[str]] = {STAGE_TIME: Counter(), DEVICE_STAGE_TIME: Counter()}
+        for each in self._totals.copy():
+            if (times := found.get(each.definition.name)) is not None:
+                times[str(each.plain_attributes.get("training.stage"))] += round(each.sum * 1e9)
+        return dict(found[DEVICE_STAGE_TIME] or found[STAGE_TIME])
 
     def take_rest(self) -> None:
         """Append the closed windows that are not recorded yet, or wait for values on a device: their known samples.

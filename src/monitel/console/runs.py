@@ -22,7 +22,7 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import STEP_TIME
 from monitel.blackbox.reading import read_head, read_record
 from monitel.blackbox.record import NUMBERS
-from monitel.console.ledger.reading import read_stored
+from monitel.console.ledger.run_folder import read_stored
 from monitel.console.ledger.shares import RunTime
 from monitel.console.reader import cause_of
 from monitel.console.text import moment
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monitel.blackbox.reading import Record
-    from monitel.console.ledger.reading import StoredRun
+    from monitel.console.ledger.run_folder import StoredRun
 
 COMPLETED, RUNNING, LOST = "completed", "running", "killed or hung"
 

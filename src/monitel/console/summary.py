@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
-from monitel.console.ledger.last_line import ledger_lines, shows_work
+from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State
 from monitel.console.text import Screen, duration, wrapped
 from monitel.console.verdict import named

@@ -18,7 +18,7 @@ with activity("data"):
 set_step(next(steps))
 """
 
-_step_marks: Any = optional("monitel.console.ledger.step_marks")
+_step_marks: Any = optional("monitel.console.ledger.run_ledger")
 
 
 def main() -> None:

@@ -119,15 +119,15 @@ def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
         assert shares[activity] == pytest.approx(job.share(activity), abs=extrapolated)
 
 
-def test_tiles_name_losses_and_the_rank(job: Job) -> None:
-    """The goodput and the largest loss are those of rank zero; the rank with the fewest steps is rank 2."""
-    (goodput,), (loss,), (rank,) = (
-        shown(job.board, title)[0] for title in ("Goodput", "Largest loss", "Rank with the fewest steps")
+def test_tiles_name_overheads_and_the_rank(job: Job) -> None:
+    """The goodput and the largest overhead are those of rank zero; the rank with the fewest steps is rank 2."""
+    (goodput,), (overhead,), (rank,) = (
+        shown(job.board, title)[0] for title in ("Goodput", "Largest overhead", "Rank with the fewest steps")
     )
     zero = job.ranks[0]
     assert float(goodput["value"][1]) == pytest.approx(zero.noted["step"] / zero.elapsed, abs=TOLERANCE)
-    losses = {name: zero.activities[name] for name in zero.activities if name != "step"}
-    assert max(losses, key=losses.__getitem__) == loss["metric"]["training_activity"]
+    overheads = {name: zero.activities[name] for name in zero.activities if name != "step"}
+    assert max(overheads, key=overheads.__getitem__) == overhead["metric"]["training_activity"]
     slow = job.ranks[2]
     assert "2" == rank["metric"]["training_rank"]
     assert float(rank["value"][1]) == pytest.approx(slow.noted["step"] / slow.elapsed, abs=TOLERANCE)
@@ -160,11 +160,11 @@ def test_run_with_two_attempts_adds_up(job: Job) -> None:
     assert truth == pytest.approx({name: seconds[name] for name in truth}, abs=TOLERANCE * total)
     assert sum(seconds.values()) == pytest.approx(total, abs=TOLERANCE * total)
     assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
-    (bars,) = shown(job.board, "Time lost by restarts", "run-8")
+    (bars,) = shown(job.board, "Time spent on restarts", "run-8")
     assert {name: seconds[name] for name in ("down", "lost")} == by("training_activity", bars)
-    (loss,) = shown(job.board, "Largest loss", "run-8")[0]
-    assert "down" == loss["metric"]["training_activity"]
-    assert float(loss["value"][1]) == pytest.approx(down / total, abs=TOLERANCE)
+    (overhead,) = shown(job.board, "Largest overhead", "run-8")[0]
+    assert "down" == overhead["metric"]["training_activity"]
+    assert float(overhead["value"][1]) == pytest.approx(down / total, abs=TOLERANCE)
     ((goodput,),) = shown(job.board, "Goodput", "run-8")
     assert float(goodput["value"][1]) == pytest.approx(truth["step"] / total, abs=TOLERANCE)
     of_attempts = [by("training_attempt", each) for each in shown(job.board, "Attempts", "run-8")]

@@ -27,7 +27,7 @@ DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
 OF_FAULTS = {"Ranks whose loss is not finite", "Items dropped", "Dropped so far", "Firing"}
-OF_RESTARTS = {"Time lost by restarts"}
+OF_RESTARTS = {"Time spent on restarts"}
 OF_ENDS = {"Processes that have stopped in the time shown"}
 OF_GPUS = {"Tokens per second", "Share of steps that were skipped", "Model FLOPs utilization"}  # not of the demo
 

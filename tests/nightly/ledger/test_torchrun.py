@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.scripts import write_script
 
-from monitel.console.ledger.reading import read_runs
+from monitel.console.ledger.run_folder import read_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,12 +46,13 @@ def test_restarted_workers_continue_the_run(
     path = write_script(tmp_path, JOB)
     run(*TORCHRUN, *arguments, path, timeout=120)
     run(*TORCHRUN, *arguments, path, timeout=120)
-    found, problems = read_runs(tmp_path / "spool")
-    assert ([], runs) == (problems, [each.attempts for each in found])
-    for each in found:
+    found, problems = read_stored(tmp_path / "spool")
+    times = [each.time for each in found]
+    assert ([], runs) == (problems, [each.attempts for each in times])
+    for each in times:
         assert sum(each.activities.values()) == each.elapsed_ns == each.last_ns - each.start_ns
         jobs = each.attempts // 2
         # Steps 4 to 8 of the first attempt; with one id also all steps of the first job, at the restart from step 0.
-        assert (0.25 if jobs == 1 else 0.25 + 0.6 + 0.25) == pytest.approx(each.activities["lost"] / 1e9, rel=0.3)
+        assert (0.25 if jobs == 1 else 0.25 + 0.6 + 0.25) == pytest.approx(each.activities["repeated"] / 1e9, rel=0.3)
         assert 0.6 == pytest.approx(each.activities["step"] / 1e9, rel=0.3)
         assert each.activities["down"] > 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.inbox import DEADLINE
 
-from monitel.console.ledger.reading import read_stored
+from monitel.console.ledger.run_folder import read_stored
 
 if TYPE_CHECKING:
     from pathlib import Path

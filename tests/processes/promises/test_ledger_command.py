@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -39,10 +40,10 @@ def rows(text: str) -> dict[str, tuple[float, int]]:
     }
 
 
-def test_killed_run_continues_with_its_time_down_and_its_steps_lost(
+def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
     train: Run, commands: Commands, tmp_path: Path
 ) -> None:
-    """All attempts add up to the time from the first start to the last end; steps that are made again are ``lost``."""
+    """All attempts add up to the time from the first start to the last end; steps made again are ``repeated``."""
     began = time.time()
     with started(
         tmp_path, write_script(tmp_path, JOB + HOLD).rename("held.py"), 100, 10, 0.04, 0.5, env=RUN
@@ -62,17 +63,25 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_lost(
     own, activities = truth(ended.stdout), run["activities"]
     assert ("completed", 2) == (run["outcome"], run["attempts"])
     made_again = kept - steps[105]  # with the time that belongs to data
-    assert made_again - before["activities"]["data"] - 1.2 < activities["lost"] < whole
-    assert activities["lost"] == pytest.approx(before["activities"]["step"] + own["step"] - activities["step"], abs=0.3)
+    assert made_again - before["activities"]["data"] - 1.2 < activities["repeated"] < whole
+    made = before["activities"]["step"] + own["step"]
+    assert activities["repeated"] == pytest.approx(made - activities["step"], abs=0.3)
     assert 0 < activities["down"] < whole - run["activities"]["step"]
     assert whole - 30 < run["duration_seconds"] < whole + 0.1
     text = commands.run("ledger", "run-7", "--spool-dir", "spool").out
-    assert re.search(r"^run +run-7\nstarted +.*\nstate +ended at .* ago\nattempts +2, with .* down and .* lost\n", text)
+    assert re.search(r"^run +run-7\nstarted +.*\nstate +ended at .* ago\n", text)
+    assert re.search(r"\nattempts +2, with .* down and .* repeated\n", text)
     table = rows(text)
     assert 100 == sum(percent for _, percent in table.values())
     assert {name: each for name, each in activities.items() if each >= 0.1} == pytest.approx(
         {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
     )
+    stored = json.loads(commands.run("ledger", "run-7", "--spool-dir", "spool", "--json").out)
+    assert stored.pop("state") == "ended"
+    assert {"version": 1, "waiting": {}, "problems": []} == {
+        name: stored.pop(name) for name in ("version", "waiting", "problems")
+    }
+    assert {name: run[name] for name in stored} == stored
     goodput = re.search(r"^goodput +([\d.]+) %$", text, re.MULTILINE)
     assert goodput is not None
     assert 100 * activities["step"] / run["duration_seconds"] == pytest.approx(float(goodput[1]), abs=0.06)
@@ -100,6 +109,27 @@ def test_end_is_stored_and_printed_however_the_process_ends(
     scale = sum(shares.values()) / sum(table[name] for name in shares)
     assert {name: table[name] * scale for name in shares} == pytest.approx(shares, abs=5)
     assert re.search(r"\d+ % of the time went into ", text.splitlines()[-1])
+
+
+STAGES = """\
+pipeline = monitel_otlp.configure(spool_dir="spool")
+monitel.set_step(int(sys.argv[1]))
+for stage, milliseconds in zip(("data", "forward", "sync"), sys.argv[2:]):
+    stat = Stat("training.stage.duration", [MEAN], 1e9, attributes={"training.stage": stage})
+    stat.add(float(milliseconds) / 1e3)
+monitel.flush()
+pipeline.shutdown()
+"""
+
+
+def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, commands: Commands) -> None:
+    """A wait for other ranks is part of ``step``. Attempts and pipelines of one process are added up."""
+    train(STAGES, 1, 10, 70, 20, env=RUN)
+    train(STAGES + STAGES, 2, 5, 15, 30, env=RUN)
+    text = commands.run("ledger", "--spool-dir", "spool").out
+    assert text.endswith("\nof each step: 40 % waiting for other ranks, 10 % waiting for data\n"), text
+    stored = json.loads(commands.run("ledger", "--spool-dir", "spool", "--json").out)
+    assert {"other_ranks": 0.4, "data": 0.1} == pytest.approx(stored["waiting"])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +180,7 @@ def test_start_that_fails_is_startup_of_the_run(train: Run, commands: Commands) 
     run = commands.run_of("run-7")
     assert 3 == run["attempts"]
     assert 2 * 0.5 < run["activities"]["startup"] < whole
-    assert "lost" not in run["activities"]
+    assert "repeated" not in run["activities"]
 
 
 def test_living_attempt_keeps_the_ledger(commands: Commands, tmp_path: Path) -> None:
@@ -165,7 +195,7 @@ def test_living_attempt_keeps_the_ledger(commands: Commands, tmp_path: Path) -> 
         assert 1 == ended.stderr.count("the ledger of the run cannot be stored")
         assert "in use by a running process" in ended.stderr
         finish(first, "\n")
-    assert (1, False) == (commands.run_of("run-7")["attempts"], "lost" in commands.run_of("run-7")["activities"])
+    assert (1, False) == (commands.run_of("run-7")["attempts"], "repeated" in commands.run_of("run-7")["activities"])
 
 
 def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, commands: Commands) -> None:

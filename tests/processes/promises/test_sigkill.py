@@ -25,7 +25,7 @@ from tests.support.receiver import MESSAGES
 from tests.support.scripts import finish, started, write_script
 
 import monitel
-from monitel.console.ledger.reading import read_stored
+from monitel.console.ledger.run_folder import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable

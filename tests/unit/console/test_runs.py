@@ -14,8 +14,7 @@ import pytest
 from tests.unit.promises.program import Program, program
 
 from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import open_run
-from monitel.console.ledger.run_identity import identify
+from monitel.console.ledger.run_folder import identify, open_run
 from monitel.console.values import VALUES, Progress, RunValues, Value, encode
 
 __all__ = ["program"]

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel.console.commands.ledger import table
-from monitel.console.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
-from monitel.console.ledger.last_line import last_line, print_last_line
-from monitel.console.ledger.shares import RunTime, parts_of
-from monitel.console.ledger.stored import decode, encode
+from monitel.console.ledger.history import (
+    Attempt,
+    Earlier,
+    History,
+    ascending,
+    decode,
+    encode,
+    fold,
+    gap,
+    run_time,
+)
+from monitel.console.ledger.shares import RunTime, last_line, parts_of, print_last_line
 from monitel.console.text import Screen
 
 if TYPE_CHECKING:
@@ -53,7 +61,7 @@ class Truth:
 
     startup: int = 0
     down: int = 0
-    lost: int = 0
+    repeated: int = 0
     unknown: int = 0
     steps: list[tuple[int, int]] = field(default_factory=list)
 
@@ -66,14 +74,14 @@ class Truth:
             self.unknown += sum(job.durations)
             return
         if job.explicit and job.durations:
-            self.lost += sum(duration for step, duration in self.steps if step >= job.first)
+            self.repeated += sum(duration for step, duration in self.steps if step >= job.first)
             self.steps = [(step, duration) for step, duration in self.steps if step < job.first]
         self.steps += enumerate(job.durations, job.first)
 
     def activities(self) -> dict[str, int]:
         """Return the activities with time."""
         step = self.unknown + sum(duration for _, duration in self.steps)
-        found = {"startup": self.startup, "step": step, "down": self.down, "lost": self.lost}
+        found = {"startup": self.startup, "step": step, "down": self.down, "repeated": self.repeated}
         return {name: time_ns for name, time_ns in found.items() if time_ns}
 
 
@@ -118,7 +126,7 @@ def histories(jobs: Sequence[Job]) -> list[History]:
 
 @given(JOBS)
 def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> None:
-    """With any kills and resumes, ``step``, ``lost``, ``down`` and ``startup`` are those of the steps, exactly."""
+    """With any kills and resumes, ``step``, ``repeated``, ``down`` and ``startup`` are those of the steps, exactly."""
     truth = Truth()
     for number, history in enumerate(histories(jobs)):
         truth.add(jobs[number], first=number == 0)
@@ -130,27 +138,27 @@ def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> N
 
 
 @pytest.mark.parametrize(
-    ("begin", "step", "lost"),
+    ("begin", "step", "repeated"),
     [(12, 55, None), (13, 55, None), (11, 30, 25), (10, 5, 50), (None, 55, None)],
     ids=["continues", "skips a step", "repeats a step", "repeats all", "counts from one"],
 )
-def test_steps_that_are_made_again_are_lost_once(begin: int | None, step: int, lost: int | None) -> None:
-    """An attempt that resumes at a lower step makes the time of the later ones lost, and nobody else does."""
+def test_steps_that_are_made_again_are_repeated_once(begin: int | None, step: int, repeated: int | None) -> None:
+    """An attempt that resumes at a lower step makes the time of the later ones repeated, and nobody else does."""
     earlier = Earlier(1, {"step": 50}, ((10, 0), (11, 25), (12, 50)))
     marks = ((begin, 0),) if begin is not None else ()
     history = History("", earlier, Attempt("", {"step": 5}, 1, begin=begin, marks=marks))
-    expected = {"step": step, **({"lost": lost} if lost else {})}
+    expected = {"step": step, **({"repeated": repeated} if repeated else {})}
     assert expected == run_time(history).activities
-    assert step / (step + (lost or 0)) == run_time(history).goodput
+    assert step / (step + (repeated or 0)) == run_time(history).goodput
 
 
-def test_attempt_that_is_killed_right_after_its_first_step_loses_steps_once() -> None:
-    """The next attempt, which begins at the same step, loses nothing more."""
+def test_attempt_that_is_killed_right_after_its_first_step_repeats_steps_once() -> None:
+    """The next attempt, which begins at the same step, repeats nothing more."""
     earlier = Earlier(1, {"step": 50}, ((10, 0), (12, 50)))
     killed = fold(History("", earlier, Attempt("", {"startup": 9}, 1, begin=11)))
-    assert {"step": 25, "lost": 25, "startup": 9} == killed.activities
+    assert {"step": 25, "repeated": 25, "startup": 9} == killed.activities
     again = fold(History("", killed, Attempt("", {"startup": 9, "step": 4}, 1, begin=11, marks=((11, 0),))))
-    assert {"step": 29, "lost": 25, "startup": 18} == again.activities
+    assert {"step": 29, "repeated": 25, "startup": 18} == again.activities
 
 
 @pytest.mark.parametrize(
@@ -190,7 +198,8 @@ def test_time_between_attempts_is_never_negative(
 
 FILE = Screen()
 #: 2 h 13 min in three attempts.
-LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "lost": 48.0}
+STAGES = {"data": 9, "forward": 61, "sync": 30}
+LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "repeated": 48.0}
 
 
 def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
@@ -200,8 +209,8 @@ def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
     return RunTime("run-7", activities, elapsed, attempts, 0, elapsed, ended=True)
 
 
-def test_last_line_has_total_attempts_shares_and_the_largest_loss() -> None:
-    """Steps first, then the losses by size; a share below 1 % is left out of the line."""
+def test_last_line_has_total_attempts_shares_and_the_largest_overhead() -> None:
+    """Steps first, then the overheads by size; a share below 1 % is left out of the line."""
     assert (
         "monitel ledger: 2 h 13 min in 3 attempts (step 58 %, data 38 %, startup 3 %, down 1 %); "
         "38 % of the time went into waiting for data"
@@ -235,16 +244,16 @@ def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ({"step": 50, "lost": 50}, "50 % of the time went into steps that had to be repeated after a restart"),
+        ({"step": 50, "repeated": 50}, "50 % of the time went into steps that had to be repeated after a restart"),
         ({"step": 50, "down": 50}, "50 % of the time went into downtime between attempts"),
         ({"step": 60, "\x1b[2J": 40}, '40 % of the time went into the activity "\\x1b[2J"'),
-        ({"step": 97, "data": 2}, "98 % of the time went into steps; the largest loss is waiting for data (2 %)"),
-        ({"step": 999, "data": 1}, "100 % of the time went into steps; no loss reaches 1 %"),
+        ({"step": 97, "data": 2}, "98 % of the time went into steps; the largest overhead is waiting for data (2 %)"),
+        ({"step": 999, "data": 1}, "100 % of the time went into steps; no overhead reaches 1 %"),
         ({"startup": 1, "evaluation": 9}, "90 % of the time went into evaluation; goodput is undefined without steps"),
     ],
 )
-def test_sentence_names_the_largest_loss(seconds: dict[str, float], expected: str) -> None:
-    """Time in steps is not a loss; with 95 % in steps the sentence says so; without steps there is no goodput."""
+def test_sentence_names_the_largest_overhead(seconds: dict[str, float], expected: str) -> None:
+    """Time in steps is not an overhead; with 95 % in steps the sentence says so; without steps there is no goodput."""
     assert last_line(made(seconds), FILE).endswith(f"; {expected}")
 
 
@@ -259,27 +268,31 @@ def test_sentence_names_the_largest_loss(seconds: dict[str, float], expected: st
 def test_table_has_state_attempts_and_a_row_for_each_activity(
     monkeypatch: pytest.MonkeyPatch, ended: bool, age: int, state: str
 ) -> None:
-    """A run whose heartbeat is older than ten seconds is not running; the rows are in the scale of the total."""
+    """A run without a heartbeat for ten seconds does not run; the rows are in the scale of the total.
+
+    What waits for other ranks is part of ``step``, so the last line has the share of each step that waits.
+    """
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     last_ns = 1_767_331_025 * SECOND
-    run = made(LONG, attempts=3)._replace(last_ns=last_ns, start_ns=last_ns - 7980 * SECOND, ended=ended)
+    run = made(LONG, attempts=3)._replace(last_ns=last_ns, start_ns=last_ns - 7980 * SECOND, ended=ended, stages=STAGES)
     assert (
         f"""\
 run         run-7
 started     2026-01-02 03:04:05
 state       {state}
-attempts    3, with 1 min 40 s down and 48 s lost
+attempts    3, with 1 min 40 s down and 48 s repeated
 goodput     57.6 %
 
-step     ███████████████████████                    1 h 17 min   58 %
-data     ███████████████                           50 min 32 s   38 %
-startup  █                                          3 min 20 s    3 %
-down     █                                          1 min 40 s    1 %
-lost                                                      48 s   <1 %
-total                                               2 h 13 min  100 %
+step      ███████████████████████                    1 h 17 min   58 %
+data      ███████████████                           50 min 32 s   38 %
+startup   █                                          3 min 20 s    3 %
+down      █                                          1 min 40 s    1 %
+repeated                                                   48 s   <1 %
+total                                                2 h 13 min  100 %
 
-38 % of the time went into waiting for data""".splitlines()
+38 % of the time went into waiting for data
+of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
         == table(run, Screen(), last_ns + age * SECOND)
     )
 

@@ -26,7 +26,7 @@ from monitel.blackbox.account import Account, print_exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
 from monitel.console.ended import store_end
-from monitel.console.ledger.last_line import print_last_line
+from monitel.console.ledger.shares import print_last_line
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -141,7 +141,7 @@ class Pipeline:
             self._ranges.listen()
         self._register_end()
         if run_ledger is not None:
-            run_ledger.start(self._latest)
+            run_ledger.start(self._latest, self._stage_times)
 
     @property
     def engine(self) -> Engine | None:
@@ -437,6 +437,9 @@ class Pipeline:
 
     def _latest(self) -> Latest | None:
         return None if self._engine is None else self._engine.latest()
+
+    def _stage_times(self) -> dict[str, int]:
+        return {} if self._engine is None else self._engine.recorder.stage_times()
 
     def engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from monitel.console.ledger.reading import StoredRun
+    from monitel.console.ledger.run_folder import StoredRun
 
 _NO_RUNS = (
     "there is no ledger of a run here: rank zero of a job with monitel_otlp.configure() writes one; "

@@ -5,36 +5,47 @@ elapsed time ``e[k]``, divided into activities. Between its predecessor's last h
 gap ``d[k]``, which is ``down``, or the overlap ``o[k]``, which the predecessor has already counted; at least one of
 them is zero. The time of the run is the sum of all ``e[k] + d[k] - o[k]``: from the first start to the last heartbeat.
 
-The *line* of a run is its productive time by step, without lost time: pairs of a step and the time in ``step`` before
-it, the last of them for the step after the last one. ``at(line, n)`` interpolates between them. An attempt that begins
-at step *n* makes all later steps again. So
+The *line* of a run is its productive time by step, without repeated time: pairs of a step and the time in ``step``
+before it, the last of them for the step after the last one. ``at(line, n)`` interpolates between them. An attempt that
+begins at step *n* makes all later steps again. So
 
-* ``lost`` grows by ``total(line) - at(line, n)``, and ``step`` falls by the same time, once;
+* ``repeated`` grows by ``total(line) - at(line, n)``, and ``step`` falls by the same time, once;
 * the line is cut at *n*, and continues with the steps of the attempt.
 
 Only an attempt that sets its step itself begins at a known step. Its time in ``step`` before that, and that of other
-attempts, belongs to no step: nothing of it is ever lost, and it makes nothing lost. The first attempt begins at the
+attempts, belongs to no step: nothing of it is ever repeated, and it repeats nothing. The first attempt begins at the
 step that it counts first, even after attempts without a step.
+
+The name ``repeated`` is that of texts and JSON; the counter ``training.time`` exports the time as ``lost``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import RunTime
+from monitel.activities import ACTIVITIES
+from monitel.console.ledger.shares import REPEATED, STEP, RunTime
 from monitel.console.values import Attempted
-from monitel.training_time import DOWN, LOST, Past
+from monitel.training_time import DOWN, Past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Mark = tuple[int, int]  # a step, and the time in `step` before it
 
-STEP = "step"
+VERSION = 1
+LIMIT_BYTES = 1 << 20  # of a stored history
 MARKS = 256  # marks of a line, at most
+
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
+_TOLERANCE_NS = 10**8  # of the start of a process, which the system rounds down
+_LONGEST = 200  # characters of the stored name of an activity
+_NAMES = 256  # stored activities of a run, at most: attempts may have different ones
+_KEPT = {*ACTIVITIES, DOWN, REPEATED}
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,7 @@ class Attempt:
             process has set a lower step later.
         down_ns: Time between the predecessor's last heartbeat and the start of this attempt.
         overlap_ns: Time that the predecessor's last heartbeat is after the start of this attempt.
+        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
     """
 
     name: str
@@ -65,11 +77,17 @@ class Attempt:
     marks: tuple[Mark, ...] = ()
     down_ns: int = 0
     overlap_ns: int = 0
+    stages: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def attempted(self) -> Attempted:
         """The name of the attempt and its steps."""
         return Attempted(self.name, self.begin, self.marks[-1][0] if self.marks else self.begin)
+
+    @property
+    def elapsed_ns(self) -> int:
+        """The time of the process."""
+        return sum(self.activities.values())
 
     @property
     def counted(self) -> dict[str, int]:
@@ -88,13 +106,15 @@ class Earlier:
 
     Attributes:
         attempts: Their number.
-        activities: Nanoseconds of each activity, with ``down`` and ``lost``.
+        activities: Nanoseconds of each activity, with ``down`` and ``repeated``.
         line: The line of the run; empty if no step is known.
+        stages: Nanoseconds of each stage.
     """
 
     attempts: int = 0
     activities: Mapping[str, int] = field(default_factory=dict)
     line: tuple[Mark, ...] = ()
+    stages: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def elapsed_ns(self) -> int:
@@ -121,35 +141,31 @@ def at(line: tuple[Mark, ...], step: int) -> int:
     return line[-1][1]
 
 
-def lost_by(earlier: Earlier, begin: int | None) -> int:
-    """Return the time in ``step`` that is lost when an attempt begins at a step."""
-    if begin is None or not earlier.line:
-        return 0
-    return earlier.line[-1][1] - at(earlier.line, begin)
+def repeated_by(earlier: Earlier, begin: int | None) -> int:
+    """Return the time in ``step`` that is repeated when an attempt begins at a step."""
+    return earlier.line[-1][1] - at(earlier.line, begin) if earlier.line and begin is not None else 0
 
 
 def fold(history: History) -> Earlier:
     """Return the earlier attempts of the next one: all attempts so far."""
     earlier, attempt = history.earlier, history.attempt
-    found = dict(earlier.activities)
     counted = attempt.counted
-    for name, duration_ns in counted.items():
-        found[name] = found.get(name, 0) + duration_ns
+    found = summed(earlier.activities, counted)
     if attempt.down_ns:
         found[DOWN] = found.get(DOWN, 0) + attempt.down_ns
-    if lost_ns := lost_by(earlier, attempt.begin):
-        found[STEP] -= lost_ns
-        found[LOST] = found.get(LOST, 0) + lost_ns
-    line = _continued(earlier, attempt, counted.get(STEP, 0))
-    return Earlier(earlier.attempts + 1, found, line)
+    if repeated_ns := repeated_by(earlier, attempt.begin):
+        found[STEP] -= repeated_ns
+        found[REPEATED] = found.get(REPEATED, 0) + repeated_ns
+    line = _line_after(earlier, attempt, counted.get(STEP, 0))
+    return Earlier(earlier.attempts + 1, found, line, summed(earlier.stages, attempt.stages))
 
 
 def run_time(history: History) -> RunTime:
     """Return the time of the run."""
-    total = fold(history)
-    last_ns, elapsed_ns = history.attempt.last_ns, total.elapsed_ns
-    start_ns = last_ns - elapsed_ns
-    return RunTime(history.run, total.activities, elapsed_ns, total.attempts, start_ns, last_ns, history.attempt.ended)
+    total, last = fold(history), history.attempt
+    start_ns = last.last_ns - total.elapsed_ns
+    times = total.elapsed_ns, total.attempts, start_ns, last.last_ns
+    return RunTime(history.run, total.activities, *times, last.ended, total.stages)
 
 
 def past_of(history: History) -> Past:
@@ -182,6 +198,47 @@ def gap(previous: Attempt, *, start_ns: int, boot: str, boot_start_ns: int, elap
     return max(gap_ns, 0), min(max(-gap_ns, 0), elapsed_ns)
 
 
+def after(previous: Attempt | None, attempt: Attempt) -> Attempt:
+    """Return an attempt with its gap to the one before, or its overlap with it."""
+    if previous is None:
+        return attempt
+    elapsed_ns = attempt.elapsed_ns
+    down_ns, overlap_ns = gap(
+        previous,
+        start_ns=attempt.last_ns - elapsed_ns,
+        boot=attempt.boot,
+        boot_start_ns=attempt.boot_ns - elapsed_ns,
+        elapsed_ns=elapsed_ns,
+    )
+    return replace(attempt, down_ns=down_ns, overlap_ns=overlap_ns)
+
+
+def joined(found: History | None, starts: Iterable[Attempt], own: History) -> tuple[History, Past]:
+    """Return the run with a new attempt, and its past for the counters.
+
+    A start that failed is an attempt if it lies between the last one and the new one. Any other start is that of a
+    parent or a helper. Those without an activity have exported no ``training.time``.
+
+    Args:
+        found: The run so far; None if there is none.
+        starts: The starts that failed, in the order of their ends.
+        own: The new attempt, as if there were no other.
+    """
+    earlier, last = (Earlier(), None) if found is None else (fold(found), found.attempt)
+    failed_ns = unseen_ns = 0
+    for each in starts:
+        start = after(last, each)
+        overlap_ns = max(start.overlap_ns, after(start, own.attempt).overlap_ns)
+        if start.name != own.attempt.name and overlap_ns <= _TOLERANCE_NS:
+            earlier, last = fold(History(own.run, earlier, start)), start
+            failed_ns += start.down_ns
+            if not {*start.activities} - {"startup", "shutdown"}:
+                unseen_ns += start.elapsed_ns - start.overlap_ns
+    history = History(own.run, earlier, after(last, own.attempt))
+    past = past_of(history)
+    return history, past._replace(down_ns=past.down_ns + failed_ns, startup_ns=unseen_ns)
+
+
 def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:
     """Return marks without those that do not rise, thinned out to at most ``MARKS``. First and last mark stay."""
     found: list[Mark] = []
@@ -193,7 +250,7 @@ def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:
     return tuple(found)
 
 
-def _continued(earlier: Earlier, attempt: Attempt, productive_ns: int) -> tuple[Mark, ...]:
+def _line_after(earlier: Earlier, attempt: Attempt, productive_ns: int) -> tuple[Mark, ...]:
     """Return the line after an attempt."""
     begin, marks = attempt.begin, attempt.marks
     if begin is None:
@@ -206,3 +263,54 @@ def _continued(earlier: Earlier, attempt: Attempt, productive_ns: int) -> tuple[
     own = [(step, base_ns + min(before_ns, productive_ns) - zero_ns) for step, before_ns in marks]
     end = marks[-1][0] + 1, base_ns + productive_ns - zero_ns
     return ascending([*kept, *own, end])
+
+
+def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of two mappings."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+class StoredError(ValueError):
+    """Raised for content that is not a history of this version."""
+
+
+def encode(history: History) -> bytes:
+    """Return the stored form of a history."""
+    parts = {
+        name: {**vars(part), "activities": _shortened(part.activities)}
+        for name, part in (("earlier", history.earlier), ("attempt", history.attempt))
+    }
+    return json.dumps({"version": VERSION, "run": history.run, **parts}, separators=(",", ":")).encode()
+
+
+def decode(content: bytes) -> History:
+    """Return a stored history.
+
+    Raises:
+        StoredError: The content is damaged, or has another version.
+    """
+    if len(content) > LIMIT_BYTES:
+        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
+    try:
+        stored = json.loads(content)
+    except (ValueError, RecursionError):
+        raise StoredError("is not JSON") from None
+    try:
+        if stored["version"] == VERSION:
+            earlier, attempt = stored["earlier"], stored["attempt"]
+            earlier["line"], attempt["marks"] = tuple(map(tuple, earlier["line"])), tuple(map(tuple, attempt["marks"]))
+            found = History(stored["run"], Earlier(**earlier), Attempt(**attempt))
+            fold(found)  # raises for values of other types
+            return found
+    except Exception:
+        raise StoredError("is not a ledger") from None
+    raise StoredError(f"has another version than {VERSION}, the one that this monitel reads")
+
+
+def _shortened(activities: Mapping[str, int]) -> dict[str, int]:
+    """Return activities with names of limited length and number. Beyond that, the shortest ones count as ``other``."""
+    found = Counter[str]()
+    longest = sorted(activities, key=lambda name: (name not in _KEPT, -activities[name]))[:_NAMES]
+    for name, time_ns in activities.items():
+        found[name[:_LONGEST] if name in longest else "other"] += time_ns
+    return found

@@ -8,20 +8,29 @@ import re
 import time
 from dataclasses import replace
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from monitel.activities import ledger, since_boot_ns
+from monitel.activities import ledger, since_boot_ns, total_ns
 from monitel.blackbox.folder import AVAILABLE, FolderError
-from monitel.console.ledger.history import Attempt, Earlier, History, ascending, lost_by, past_of, run_time
-from monitel.console.ledger.run_folder import LEDGERS, open_run
-from monitel.console.ledger.run_identity import boot_id, identify
-from monitel.console.ledger.starts import Start, fold_starts, gap_after
-from monitel.console.ledger.step_marks import StepMarks
+from monitel.blackbox.process import this_process
+from monitel.console.ledger.history import (
+    MARKS,
+    Attempt,
+    Earlier,
+    History,
+    ascending,
+    joined,
+    repeated_by,
+    run_time,
+    summed,
+)
+from monitel.console.ledger.run_folder import identify, open_run, remove_start, store_start
+from monitel.console.ledger.shares import STEP
 from monitel.console.values import VALUES, ValuesFile
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
-from monitel.step import first_step, get_step
+from monitel.step import first_step, get_step, unwatch, watch
 from monitel.training_time import Past, continue_run, repeat
 from monitel.worker import Worker
 
@@ -38,33 +47,14 @@ _log = logging.getLogger("monitel.otlp")
 
 HEARTBEAT = 1.0  # seconds
 
-_PATIENCE = 60.0  # seconds that the ledger waits for an earlier attempt that has not ended yet
 _FORK_PATIENCE = 0.1  # seconds that a fork waits
 _HANGS = 0.5  # seconds after which the exit does not wait for a heartbeat
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
-_COMPLETED, _FAILED = "completed", "failed"
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
-
 _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 _process = token_hex(8)
-
-
-class _Own(NamedTuple):
-    """The time before this process.
-
-    Attributes:
-        earlier: The earlier attempts.
-        down_ns: Time between them and this process.
-        overlap_ns: Time that they have counted of this process.
-        marks: Steps of this process that an earlier pipeline has stored.
-    """
-
-    earlier: Earlier = Earlier()
-    down_ns: int = 0
-    overlap_ns: int = 0
-    marks: tuple[Mark, ...] = ()
 
 
 class RunLedger:
@@ -86,32 +76,33 @@ class RunLedger:
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self._name = f"{_process}-{os.getpid()}"
-        self._boot = boot_id()
+        self._boot = this_process().boot
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=HEARTBEAT, ended=self._end)
         self._marks = StepMarks(self._worker.wake)
-        self._own_start = Start(self._root / LEDGERS, self._identity)
-        self._failed = False
+        self._stages: Callable[[], Mapping[str, int]] = dict
+        self._failed = self._has_start = False
         self._status = ""  # until the end
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
-        self._start: _Own | None = None
+        self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
         self._values: ValuesFile | None = None
         self._resumed = False
-        self._refused_since: float | None = None
         self._given_up = self._ending = False
         self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
         self._forking = False
         self._warned = False
         self._busy_since: float | None = None
 
-    def start(self, latest: Callable[[], Latest | None]) -> None:
+    def start(self, latest: Callable[[], Latest | None], stages: Callable[[], Mapping[str, int]]) -> None:
         """Start the heartbeat, unless this process is known not to be rank zero.
 
         Args:
             latest: Returns the values of this process, which are stored beside the ledger; None if there are none.
+            stages: Returns the nanoseconds of each stage so far.
         """
         if self._is_rank_zero():
             self._values = ValuesFile(self._identity.run, self._name, self._attributes, latest)
+            self._stages = stages
             self._marks.install()
             if AVAILABLE:  # else the ledger of this process is only in memory
                 self._worker.start()
@@ -121,24 +112,20 @@ class RunLedger:
 
         It touches no file. Any thread may call it.
         """
-        if not self._is_rank_zero():
+        if not self._is_rank_zero() or (history := self._history(self._place, ended=self._ending)) is None:
             return None
-        history = self._history(self._start or _Own(), ended=self._ending)
-        if history is None or not {*history.attempt.activities} - {"startup", "shutdown"}:
-            return None
-        return run_time(history)
+        return run_time(history) if {*history.attempt.activities} - {"startup", "shutdown"} else None
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds, and not for a disk that hangs."""
         self._ending, self._failed, self._status = True, failed(), status()
-        if self._failed and self._status == _COMPLETED:  # as without run events
-            self._status = _FAILED
-        if not self._worker.started:
-            return
-        self._worker.stop()
-        busy_since = self._busy_since
-        if busy_since is None or time.monotonic() - busy_since < _HANGS:
-            self._worker.join(time.monotonic() + timeout)
+        if self._failed and self._status == "completed":  # as without run events
+            self._status = "failed"
+        if self._worker.started:
+            self._worker.stop()
+            busy_since = self._busy_since
+            if busy_since is None or time.monotonic() - busy_since < _HANGS:
+                self._worker.join(time.monotonic() + timeout)
 
     def before_fork(self) -> None:
         """Wait for a moment until no file is being opened."""
@@ -160,57 +147,52 @@ class RunLedger:
         """Store a heartbeat; return the pause until the next one."""
         if self._given_up:
             return None
-        self._busy_since = time.monotonic()
-        try:
-            self._store(ended=False)
-        finally:
-            self._busy_since = None
+        self._store(ended=False)
         return HEARTBEAT
 
     def _end(self) -> None:
         """Store the end of this process, in the thread of the heartbeat."""
         if self._given_up:
             return
-        self._busy_since = time.monotonic()
         try:
             self._store(ended=True)
             if self._folder is not None:
                 self._folder.close()
         except Exception as error:  # the thread ends here, and nothing else may
             self._warn_once(error)
-        finally:
-            self._busy_since, self._given_up = None, True
-            self._marks.uninstall()
+        self._give_up()
 
     def _store(self, *, ended: bool) -> None:
+        self._busy_since = time.monotonic()
         try:
             if self._folder is None and not self._open():
                 self._store_start(ended=ended)
-                return
-            assert self._folder is not None  # because it is open
-            assert self._start is not None
-            if not self._is_rank_zero():  # torch.distributed was initialized after the first activity
-                self._withdraw(self._folder)
-                return
-            self._resume(self._start.earlier)
-            if (history := self._history(self._start, ended=ended)) is not None:
-                self._folder.store(history)
-                if self._values is not None and (values := self._values.content(self._status, last=ended)) is not None:
-                    self._folder.replace(VALUES, values)
-        except FileNotFoundError as error:  # the folder was removed; the next heartbeat makes it again
-            self._warn_once(error)
-            if self._folder is not None:
-                self._folder.close()
-                self._folder = None
+            elif (folder := self._folder) is not None and not self._is_rank_zero():
+                self._withdraw(folder)  # torch.distributed was initialized after the first activity
+            elif folder is not None:
+                self._count_repeated()
+                if (history := self._history(self._place, ended=ended)) is not None:
+                    folder.store(history)
+                    values = None if self._values is None else self._values.content(self._status, last=ended)
+                    if values is not None:
+                        folder.replace(VALUES, values)
         except (OSError, FolderError) as error:
             self._warn_once(error)
+            if isinstance(error, FileNotFoundError) and self._folder is not None:
+                self._folder.close()  # it was removed; the next heartbeat makes it again
+                self._folder = None
+        finally:
+            self._busy_since = None
 
     def _store_start(self, *, ended: bool) -> None:
         """Store the start of this process until it has begun. A process that ends well without that was a helper."""
         if self._given_up or self._has_begun() or (ended and not self._failed):
-            self._own_start.remove()
-        elif self._is_rank_zero() and (history := self._history(_Own(), ended=ended)) is not None:
-            self._own_start.store(history.attempt)
+            if self._has_start:
+                self._has_start = False
+                remove_start(self._root, self._identity)
+        elif self._is_rank_zero() and (history := self._history(None, ended=ended)) is not None:
+            self._has_start = True
+            store_start(self._root, self._identity, history.attempt)
 
     def _has_begun(self) -> bool:
         book = ledger()
@@ -226,46 +208,48 @@ class RunLedger:
         with self._opening:
             try:
                 folder = open_run(self._root, self._identity)
-            except FolderError as error:
-                self._refuse(error)
+            except FolderError as error:  # an earlier attempt has not ended yet
+                self._warn_once(error)
                 return False
             try:
                 found = folder.load(self._identity.run)
-                start = self._start if self._start is not None and found is None else self._after(found, folder)
-                if self._values is not None and (self._start is None or found is not None):
+                place = self._place if self._place is not None and found is None else self._join(found, folder)
+                if self._values is not None and (self._place is None or found is not None):
                     self._values.resume(folder.values(), None if found is None else found.attempt.attempted)
             except BaseException:
                 folder.close()
                 raise
-            self._folder, self._found, self._start = folder, found, start
+            self._folder, self._found, self._place = folder, found, place
         return True
 
-    def _after(self, found: History | None, folder: RunFolder) -> _Own:
-        """Return the place of this process in the run, for the counters as well."""
+    def _join(self, found: History | None, folder: RunFolder) -> History:
+        """Return the run with this process, whose counters continue it."""
         if found is not None and found.attempt.name == self._name:  # an earlier pipeline of this process
-            return _Own(found.earlier, found.attempt.down_ns, found.attempt.overlap_ns, found.attempt.marks)
-        history = self._history(_Own(), ended=False)
-        assert history is not None  # because it has begun
-        before = fold_starts(found, folder.starts(self._identity.run), history.attempt)
-        down_ns, overlap_ns = (0, 0) if before.last is None else gap_after(before.last, history.attempt)
-        attempt = replace(history.attempt, down_ns=down_ns, overlap_ns=overlap_ns)
-        past = past_of(History(history.run, before.earlier, attempt))
-        continue_run(past._replace(down_ns=down_ns + before.down_ns, startup_ns=before.unseen_ns))
-        return _Own(before.earlier, down_ns, overlap_ns)
+            return found
+        own = self._history(None, ended=False)
+        assert own is not None  # because it has begun
+        place, past = joined(found, folder.starts(self._identity), own)
+        continue_run(past)
+        return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
 
-    def _resume(self, earlier: Earlier) -> None:
-        """Count the steps that are done again as lost, once this process has set its first step."""
-        if not self._resumed and (begin := first_step()) is not None:
+    def _count_repeated(self) -> None:
+        """Count the steps that are made again, once this process has set its first step."""
+        if not self._resumed and self._place is not None and (begin := first_step()) is not None:
             self._resumed = True
-            repeat(lost_by(earlier, begin))
+            repeat(repeated_by(self._place.earlier, begin))
 
-    def _history(self, start: _Own, *, ended: bool) -> History | None:
-        """Return the history of the run up to now."""
-        step = get_step()
-        if step is not None:
+    def _history(self, place: History | None, *, ended: bool) -> History | None:
+        """Return the history of the run up to now; None without a ledger.
+
+        Args:
+            place: The run when this process joined it; None if it has not.
+            ended: The process ends.
+        """
+        if (step := get_step()) is not None:
             self._marks.notice(step)
-        marks = ascending([*start.marks, *self._marks.snapshot()])  # before the ledger, whose time is later
-        begin = first_step()
+        place = place or History(self._identity.run, Earlier(), Attempt(self._name, {}, 0))
+        marks = ascending([*place.attempt.marks, *self._marks.snapshot()])  # before the ledger, whose time is later
+        begin, stages = first_step(), summed(place.attempt.stages, self._stages())
         book = ledger()
         if book is None:
             return None
@@ -280,10 +264,11 @@ class RunLedger:
             ended=ended,
             begin=begin,
             marks=marks,
-            down_ns=start.down_ns,
-            overlap_ns=start.overlap_ns,
+            down_ns=place.attempt.down_ns,
+            overlap_ns=place.attempt.overlap_ns,
+            stages=stages,
         )
-        return History(self._identity.run, start.earlier, attempt)
+        return replace(place, attempt=attempt)
 
     def _is_rank_zero(self) -> bool:
         if (member := distributed_rank()) is not None:
@@ -291,14 +276,6 @@ class RunLedger:
         if self._known_rank is not None:
             return self._known_rank == 0
         return is_rank_zero({**launch_attributes(), **self._ranks})
-
-    def _refuse(self, error: FolderError) -> None:
-        """Try again for a while: an earlier attempt may be about to end."""
-        self._warn_once(error)
-        now = time.monotonic()
-        self._refused_since = self._refused_since or now
-        if now - self._refused_since > _PATIENCE:
-            self._give_up()
 
     def _withdraw(self, folder: RunFolder) -> None:
         """Restore the file: another process is rank zero."""
@@ -322,3 +299,61 @@ class RunLedger:
         if not self._warned:
             self._warned = True
             _log.warning("the ledger of the run cannot be stored: %s", error)
+
+
+class StepMarks:
+    """Records the steps of this process with the time in ``step`` before each, thinned out except for the last one.
+
+    The training thread takes no lock for it.
+
+    Args:
+        began: Called in the training thread when the process sets its first step itself.
+    """
+
+    def __init__(self, began: Callable[[], object] = lambda: None) -> None:
+        self._began = began
+        self._marks: list[Mark] = []
+        self._spacing_ns = 0
+        first = first_step()
+        self._begun = first is not None
+        if first is not None:
+            self._record_at(first, 0)
+
+    def install(self) -> None:
+        """Record each step from now on."""
+        watch(self.record)
+
+    def uninstall(self) -> None:
+        """Record no more steps. Idempotent."""
+        unwatch(self.record)
+
+    def record(self, step: int) -> None:
+        """Record that a step begins now, in the thread that sets it."""
+        if is_first := not self._begun and first_step() is not None:
+            self._begun, self._marks = True, []  # a source has counted them from 1, wherever the run resumes
+        self._record_at(step, total_ns(STEP))
+        if is_first:
+            self._began()
+
+    def notice(self, step: int) -> None:
+        """Record the current step if nobody has recorded it. Any thread may call it."""
+        if not self._marks or step > self._marks[-1][0]:
+            self._record_at(step, total_ns(STEP))
+
+    def snapshot(self) -> list[Mark]:
+        """Return the marks so far. Any thread may call it."""
+        return list(self._marks)
+
+    def _record_at(self, step: int, before_ns: int) -> None:
+        marks = self._marks
+        if marks and step == marks[-1][0]:
+            return  # the same step again
+        if marks and step < marks[-1][0]:
+            marks = self._marks = [mark for mark in marks if mark[0] < step]
+        if len(marks) > 1 and marks[-1][1] - marks[-2][1] < self._spacing_ns:
+            marks[-1] = step, before_ns
+        else:
+            marks.append((step, before_ns))
+            if len(marks) >= MARKS:
+                self._marks = [*marks[:-1:2], marks[-1]]
+                self._spacing_ns = 2 * (before_ns - marks[0][1]) // MARKS

@@ -1,16 +1,44 @@
-"""The time of a run: its parts in percent, which add up to 100, and the largest loss."""
+"""The time of a run: its parts in percent, which add up to 100, the largest overhead, and the lines about it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.activities import ACTIVITIES
-from monitel.training_time import DOWN, LOST
+from monitel.console.text import Screen, columns_of, cut, duration, percent, rfc3339, wrapped
+from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from monitel.console.text import Screen
+#: The name of the time of steps that a later attempt has made again.
+REPEATED = "repeated"
+STEP = "step"
+
+_ENOUGH = 95  # percent in steps, above which the overhead is not the news
+_ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, REPEATED))}  # of activities of the same length
+_PARTS_IN_LINE, _PARTS_IN_BAR = 6, 4
+_LONGEST_NAME = 40  # columns
+_INDENT = _GAP = "  "
+
+#: The activities as they continue "of the time went into".
+_PHRASES = {
+    "startup": "starting up",
+    "init": "initialization",
+    "compile": "compilation",
+    "data": "waiting for data",
+    STEP: "steps",
+    "checkpoint.save": "saving checkpoints",
+    "checkpoint.load": "loading checkpoints",
+    "evaluation": "evaluation",
+    "stuck": "waits that were stuck",
+    "other": "work that belongs to no activity",
+    "shutdown": "shutting down",
+    DOWN: "downtime between attempts",
+    REPEATED: "steps that had to be repeated after a restart",
+}
 
 
 class RunTime(NamedTuple):
@@ -18,13 +46,14 @@ class RunTime(NamedTuple):
 
     Attributes:
         run: The run id; empty for a process without one.
-        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``lost`` (steps that were
-            done again later). Their sum is ``elapsed_ns``.
+        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``repeated`` (steps that
+            were done again later). Their sum is ``elapsed_ns``.
         elapsed_ns: Nanoseconds from the start of the first attempt to the last heartbeat.
         attempts: Number of processes that have taken part, one after the other.
         start_ns: Start of the first attempt, nanoseconds since the Unix epoch.
         last_ns: Time of the last heartbeat, or of the end, nanoseconds since the Unix epoch.
         ended: False if the last attempt is running, or was killed.
+        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
     """
 
     run: str
@@ -34,15 +63,34 @@ class RunTime(NamedTuple):
     start_ns: int
     last_ns: int
     ended: bool
+    stages: Mapping[str, int] = {}
 
     @property
     def goodput(self) -> float | None:
-        """The share of ``step``, without what is lost, in the elapsed time; None before the first step."""
-        steps_ns = self.activities.get("step")
+        """The share of ``step``, without what is repeated, in the elapsed time; None before the first step."""
+        steps_ns = self.activities.get(STEP)
         return None if steps_ns is None or not self.elapsed_ns else steps_ns / self.elapsed_ns
 
+    @property
+    def waiting(self) -> dict[str, float]:
+        """The shares of the cycles that wait for other ranks and for data, as a verdict has them."""
+        cycles_ns = sum(self.stages.values())
+        stages = {"other ranks": "sync", "data": "data"} if cycles_ns > 0 else {}
+        return {name: self.stages[stage] / cycles_ns for name, stage in stages.items() if stage in self.stages}
 
-_ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, LOST))}  # of activities of the same length
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The time of the run for a report in JSON."""
+        return {
+            "run": self.run or None,
+            "started": rfc3339(self.start_ns),
+            "last_seen": rfc3339(self.last_ns),
+            "duration_seconds": self.elapsed_ns / 1e9,
+            "attempts": self.attempts,
+            "goodput": self.goodput,
+            "activities": {name: time_ns / 1e9 for name, time_ns in self.activities.items()},
+            "waiting": {name.replace(" ", "_"): share for name, share in self.waiting.items()},
+        }
 
 
 class Part(NamedTuple):
@@ -65,32 +113,20 @@ class Part(NamedTuple):
 
 
 def parts_of(activities: Mapping[str, int]) -> list[Part]:
-    """Return the parts of a run's time: ``step``, then the losses, the largest first.
+    """Return the parts of a run's time: ``step``, then the overheads, the largest first.
 
     Args:
         activities: Nanoseconds by activity. Those without time are left out.
     """
     found = [(name, time_ns) for name, time_ns in activities.items() if time_ns > 0]
-    found.sort(key=lambda each: (each[0] != "step", -each[1], _ORDER.get(each[0], len(_ORDER)), each[0]))
+    found.sort(key=lambda each: (each[0] != STEP, -each[1], _ORDER.get(each[0], len(_ORDER)), each[0]))
     percents = apportion([time_ns for _, time_ns in found], 100)
     return [Part(*each, percent) for each, percent in zip(found, percents, strict=True)]
 
 
-def largest_loss(parts: Sequence[Part]) -> Part | None:
+def largest_overhead(parts: Sequence[Part]) -> Part | None:
     """Return the largest part that is not ``step``; None if there is none."""
-    return next((part for part in parts if part.name != "step"), None)
-
-
-def first_parts(parts: Sequence[Part], limit: int) -> list[Part]:
-    """Return the parts of at least 1 %; if they are more than ``limit``, the last one is the sum of the others."""
-    shown = [part for part in parts if part.percent]
-    if len(shown) <= limit:
-        return shown
-    others = shown[limit - 1 :]
-    return [
-        *shown[: limit - 1],
-        Part("", sum(part.time_ns for part in others), sum(part.percent for part in others)),
-    ]
+    return next((part for part in parts if part.name != STEP), None)
 
 
 def apportion(parts: Sequence[int], total: int) -> list[int]:
@@ -112,38 +148,91 @@ def apportion(parts: Sequence[int], total: int) -> list[int]:
     return [share + (number in rounded_up) for number, share in enumerate(shares)]
 
 
-_ENOUGH = 95  # percent in steps, above which the loss is not the news
-
-#: The activities as they continue "of the time went into".
-_PHRASES = {
-    "startup": "starting up",
-    "init": "initialization",
-    "compile": "compilation",
-    "data": "waiting for data",
-    "step": "steps",
-    "checkpoint.save": "saving checkpoints",
-    "checkpoint.load": "loading checkpoints",
-    "evaluation": "evaluation",
-    "stuck": "waits that were stuck",
-    "other": "work that belongs to no activity",
-    "shutdown": "shutting down",
-    DOWN: "downtime between attempts",
-    LOST: "steps that had to be repeated after a restart",
-}
-
-
-def sentence(run: RunTime, screen: Screen) -> str:
-    """Return the sentence for a run, in characters that the screen can show."""
+def sentences(run: RunTime, screen: Screen) -> list[str]:
+    """Return where most time of a run went, and how much of each step waits, in characters that the screen can show."""
     parts = parts_of(run.activities)
-    loss = largest_loss(parts)
-    named = "" if loss is None else _PHRASES.get(loss.name) or f'the activity "{screen.printable(loss.name)}"'
+    overhead, steps = largest_overhead(parts), next((part for part in parts if part.name == STEP), None)
+    went = "no time was recorded"
+    if overhead is not None:
+        named = _PHRASES.get(overhead.name) or f'the activity "{screen.printable(overhead.name)}"'
+        went = f"{overhead.share} of the time went into {named}"
     if run.goodput is None:
-        went = "no time was recorded" if loss is None else f"{loss.share} of the time went into {named}"
-        return f"{went}; goodput is undefined without steps"
-    steps = next((part for part in parts if part.name == "step"), None)
-    if steps is not None and steps.percent >= _ENOUGH:
-        more = "no loss reaches 1 %"
-        if loss is not None and loss.percent:
-            more = f"the largest loss is {named} ({loss.share})"
-        return f"{steps.share} of the time went into steps; {more}"
-    return "no time was recorded" if loss is None else f"{loss.share} of the time went into {named}"
+        went += "; goodput is undefined without steps"
+    elif steps is not None and steps.percent >= _ENOUGH:
+        more = "no overhead reaches 1 %"
+        if overhead is not None and overhead.percent:
+            more = f"the largest overhead is {named} ({overhead.share})"
+        went = f"{steps.share} of the time went into steps; {more}"
+    waiting = ", ".join(f"{percent(share)} waiting for {name}" for name, share in run.waiting.items())
+    return [went, f"of each step: {waiting}"] if waiting else [went]
+
+
+def shows_work(run: RunTime) -> bool:
+    """Return True if a ledger has more than the start and the end of processes."""
+    return any(part.name not in {"startup", "shutdown", DOWN} for part in parts_of(run.activities))
+
+
+def print_last_line(read: Callable[[], RunTime | None]) -> None:
+    """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes.
+
+    Args:
+        read: Returns the ledger; None in a process that has none.
+    """
+    with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
+        run = read()
+        if run is not None and shows_work(run):
+            text = last_line(run, Screen.of(sys.stderr))
+            print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
+
+
+def last_line(run: RunTime, screen: Screen) -> str:
+    """Return the text that :func:`print_last_line` prints."""
+    return "monitel ledger: " + f"\n{_INDENT}".join(ledger_lines(run, screen, screen.width - len(_INDENT)))
+
+
+def ledger_lines(run: RunTime, screen: Screen, width: int) -> list[str]:
+    """Return the total, the parts and the sentences: lines with a bar for a terminal, otherwise one long line.
+
+    Args:
+        run: The ledger.
+        screen: The stream that the lines are printed to.
+        width: Columns of a line in a terminal.
+    """
+    total = duration(run.elapsed_ns) + (f" in {run.attempts} attempts" if run.attempts > 1 else "")
+    parts = parts_of(run.activities)
+    if not screen.terminal:
+        shown = ", ".join(f"{_name(part, screen)} {part.share}" for part in _first(parts, _PARTS_IN_LINE))
+        return [f"{total} ({shown}); {'; '.join(sentences(run, screen))}"]
+    below = [line for text in sentences(run, screen) for line in wrapped(text, width)]
+    return [total, *_bar(_first(parts, _PARTS_IN_BAR), screen, width), *below]
+
+
+def _first(parts: Sequence[Part], limit: int) -> list[Part]:
+    """Return the parts of at least 1 %; if they are more than ``limit``, the last one is the sum of the others."""
+    shown = [part for part in parts if part.percent]
+    if len(shown) <= limit:
+        return shown
+    _, times, percents = zip(*shown[limit - 1 :], strict=True)
+    return [*shown[: limit - 1], Part("", sum(times), sum(percents))]
+
+
+def _bar(parts: Sequence[Part], screen: Screen, width: int) -> list[str]:
+    """Return a bar of this width with four parts at most, and the lines of its legend."""
+    overheads = iter(("red", "yellow", "blue"))
+    colours = ["green" if part.name == STEP else next(overheads, "") for part in parts]
+    cells = apportion([part.percent for part in parts], width - len(parts))
+    bar, legend, used = "", [""], 0
+    for part, fill, colour, more in zip(parts, screen.fills, colours, cells, strict=False):
+        bar += screen.paint((1 + more) * fill, colour)
+        name = cut(_name(part, screen), width - len(f"# {part.share}") - 1)
+        columns = columns_of(f"# {name} {part.share}")
+        if used and used + len(_GAP) + columns > width:
+            legend, used = [*legend, ""], 0
+        gap = _GAP if used else ""
+        legend[-1] += f"{gap}{screen.paint(fill, colour)} {name} {part.share}"
+        used += len(gap) + columns
+    return [bar, *legend]
+
+
+def _name(part: Part, screen: Screen) -> str:
+    return cut(screen.printable(part.name), _LONGEST_NAME) or "the rest"

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from monitel.console.ledger import run_folder
 from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.reading import read_runs
-from monitel.console.ledger.run_folder import FILE, LEDGERS, open_run
-from monitel.console.ledger.run_identity import identify
+from monitel.console.ledger.run_folder import FILE, LEDGERS, identify, open_run, read_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +59,7 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for number in range(6):
         path = write(tmp_path, history(f"run {number}", last=number))
         os.utime(path.parent, ns=(number + 2, number + 2))
-    found = [run.run for run in read_runs(tmp_path)[0]]
+    found = [run.time.run for run in read_stored(tmp_path)[0]]
     busy.close()
     assert {"busy", "run 4", "run 5"} == set(found)
     assert notes.is_dir()

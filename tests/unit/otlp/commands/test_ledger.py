@@ -11,8 +11,7 @@ from tests.unit.promises.program import Program, program
 
 from monitel.console.commands.ledger import table
 from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import open_run
-from monitel.console.ledger.run_identity import identify
+from monitel.console.ledger.run_folder import identify, open_run
 from monitel.console.ledger.shares import RunTime
 from monitel.console.text import Screen
 
@@ -48,7 +47,7 @@ def store(
 
 
 def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
-    """Steps are green, and the largest loss is red; what does not fit is wrapped or cut."""
+    """Steps are green, and the largest overhead is red; what does not fit is wrapped or cut."""
     seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     run = RunTime("run\n7", activities, 100 * SECOND, 1, START, START + 100 * SECOND, ended=False)
