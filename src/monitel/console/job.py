@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,7 +90,12 @@ class Job:
             return max(whole, key=lambda time: time.elapsed_ns, default=None)
         elapsed_ns = sum(first.activities.values())
         times = first.seen_ns - elapsed_ns, first.seen_ns
-        return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=not _has_died(first))
+        on_device = any(key.device for key in first.stages)
+        stages = Counter[str]()
+        for key, total in first.stages.items():
+            stages[key.stage] += round(total.sum * 1e9) if key.device == on_device else 0
+        ended = not _has_died(first)
+        return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=ended, stages=+stages)
 
     def compared(self) -> dict[str, Times]:
         """Return the times of the ranks in each group of several ranks."""

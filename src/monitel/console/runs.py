@@ -23,7 +23,7 @@ from monitel.blackbox.forms import STEP_TIME
 from monitel.blackbox.reading import read_head, read_record
 from monitel.blackbox.record import NUMBERS
 from monitel.console.ledger.run_folder import read_stored
-from monitel.console.ledger.shares import RunTime
+from monitel.console.ledger.shares import REPEATED, RunTime
 from monitel.console.reader import cause_of
 from monitel.console.text import moment
 from monitel.console.values import (
@@ -38,6 +38,7 @@ from monitel.console.values import (
     values_of,
 )
 from monitel.run_config import flat
+from monitel.training_time import LOST as REPEATED_IN_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,13 +141,14 @@ class Runs:
         boxes: The folder that holds black boxes; None for those that jobs use by default.
 
     Attributes:
+        roots: See above.
         stored: The runs with a ledger, in the order of their last heartbeats.
         problems: Descriptions of the files that cannot be read.
     """
 
     def __init__(self, roots: Sequence[Path], boxes: Path | None = None) -> None:
         self.problems: list[str] = []
-        self._roots, self._boxes = roots, boxes
+        self.roots, self._boxes = roots, boxes
         self.stored = self._stored(roots)
 
     def find(self, target: str) -> Run:
@@ -164,13 +166,13 @@ class Runs:
             if len(named) > 1:
                 advice = "give the process id of one of them, or set training.run.id to give runs a name"
                 raise FolderError(f"{len(named):,} runs without an id have started at {target}: {advice}")
-            return self._with_ledger(named[0], self._roots)
+            return self._with_ledger(named[0], self.roots)
         path = Path(target)
         if path.is_dir():
             return self._in_folder(path)
         if processes := [*self._processes(run=target)] or [*self._processes(pid=target)]:
             return self._of_process(processes)
-        below = " and ".join(repr(str(root)) for root in self._roots)
+        below = " and ".join(repr(str(root)) for root in self.roots)
         if not self.stored:
             advice = f"no ledger of a run below {below}: give --spool-dir"
             raise FolderError(f"there is no run, folder or process {target!r}, and {advice}")
@@ -200,7 +202,7 @@ class Runs:
         """Return the run of processes with black boxes."""
         own = min(processes, key=lambda each: (each.rank, -each.seen_ns))
         record = own.record
-        roots = [*self._roots] if record.spool is None else [record.spool.parent]
+        roots = [*self.roots] if record.spool is None else [record.spool.parent]
         if found := [each for each in self._stored(roots) if _belongs(record, each)]:
             return self._with_ledger(found[-1], roots)
         activities = {
@@ -208,6 +210,8 @@ class Runs:
             for name, _, _, attributes, seconds, *_ in record.counters
             if name == "training.time" and math.isfinite(seconds)
         }
+        if repeated_ns := activities.pop(REPEATED_IN_METRICS, 0):
+            activities[REPEATED] = repeated_ns
         elapsed_ns = sum(activities.values())
         run = str(record.attributes.get("training.run.id", ""))
         run_time = RunTime(run, activities, elapsed_ns, 1, record.created_ns, own.seen_ns, ended=False)

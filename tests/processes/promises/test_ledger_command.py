@@ -69,7 +69,7 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
     assert 0 < activities["down"] < whole - run["activities"]["step"]
     assert whole - 30 < run["duration_seconds"] < whole + 0.1
     text = commands.run("ledger", "run-7", "--spool-dir", "spool").out
-    assert re.search(r"^run +run-7\nstarted +.*\nstate +ended at .* ago\n", text)
+    assert re.search(r"^run +run-7\nstarted +.*\nstate +completed at .* ago\n", text)
     assert re.search(r"\nattempts +2, with .* down and .* repeated\n", text)
     table = rows(text)
     assert 100 == sum(percent for _, percent in table.values())
@@ -77,7 +77,7 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
         {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
     )
     stored = json.loads(commands.run("ledger", "run-7", "--spool-dir", "spool", "--json").out)
-    assert stored.pop("state") == "ended"
+    assert stored.pop("state") == "completed"
     assert {"version": 1, "waiting": {}, "problems": []} == {
         name: stored.pop(name) for name in ("version", "waiting", "problems")
     }
@@ -99,7 +99,7 @@ def test_end_is_stored_and_printed_however_the_process_ends(
     ended = run(write_script(tmp_path, JOB + f"{end}\n"), 0, 5, 0.1, 0.5, env=RUN, returncode=status)
     (line,) = [each for each in ended.stderr.splitlines() if each.startswith("monitel ledger: ")]
     text = commands.run("ledger", "--spool-dir", "spool").out
-    assert "\nstate       ended at " in text
+    assert f"\nstate       {'failed' if status > 0 else 'preempted'} at " in text
     assert {"startup", "data", "step", "shutdown"} == commands.run_of("run-7")["activities"].keys()
     shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
     assert 100 == sum(shares.values())

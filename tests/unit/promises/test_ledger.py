@@ -23,8 +23,10 @@ from monitel.console.ledger.history import (
     gap,
     run_time,
 )
+from monitel.console.ledger.run_folder import StoredRun
 from monitel.console.ledger.shares import RunTime, last_line, parts_of, print_last_line
 from monitel.console.text import Screen
+from monitel.console.values import Attempted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -293,7 +295,7 @@ total                                                2 h 13 min  100 %
 
 38 % of the time went into waiting for data
 of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
-        == table(run, Screen(), last_ns + age * SECOND)
+        == table(StoredRun(run, Attempted(""), 0, None), Screen(), last_ns + age * SECOND)
     )
 
 

@@ -7,25 +7,21 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.settings import FOLDERS, default_roots
-from monitel.console.arguments import folder
+from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
-from monitel.console.ledger.run_folder import read_stored
 from monitel.console.ledger.shares import REPEATED, STEP, largest_overhead, parts_of, sentences
+from monitel.console.runs import LOST, RUNNING, name_of, state_of
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.training_time import DOWN
-from monitel.variables import read_variables
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from monitel.console.ledger.run_folder import StoredRun
     from monitel.console.ledger.shares import RunTime
 
-_ALIVE_NS = 10 * 10**9  # a run with a younger heartbeat is running
 _LISTED = 20
 _LABEL = 12  # columns of the labels above the table
 _SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24
@@ -37,13 +33,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
     command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
-    command.add_argument(
-        "--spool-dir",
-        type=folder,
-        metavar="DIR",
-        help="the spool_dir of the job; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
-    )
-    command.add_argument("--json", action="store_true", help="print one object")
+    add_spool_dir(command)
+    command.add_argument("--json", action="store_true", help="one JSON object, for programs")
     command.set_defaults(run=_run, interrupted="interrupted")
 
 
@@ -53,69 +44,61 @@ def _run(arguments: argparse.Namespace) -> int:
     Raises:
         FolderError: There is no run, or no run of this name.
     """
-    check_platform()
-    given = arguments.spool_dir or read_variables(FOLDERS, {"spool_dir": None}).get("spool_dir")
-    roots = [given] if given else default_roots()
-    runs: list[RunTime] = []
-    problems: list[str] = []
-    for root in roots:
-        found, unreadable = read_stored(root)
-        runs += (each.time for each in found)
-        problems += unreadable
-    runs.sort(key=lambda run: run.last_ns, reverse=True)
-    now_ns = time.time_ns()
+    found, now_ns = find_runs(arguments), time.time_ns()
     if not arguments.json:
-        for problem in problems:
+        for problem in found.problems:
             warn(problem)
-    chosen = _choose(runs, arguments.name, roots, now_ns)
+    below = " and ".join(repr(str(root)) for root in found.roots)
+    chosen = _choose(found.stored[::-1], arguments.name, below, now_ns)
     if arguments.json:
         run = chosen[0]
-        show(to_json({"version": 1, "state": _word(run, now_ns), **run.as_json, "problems": problems}))
+        report = {"version": 1, "state": state_of(run, now_ns), **run.time.as_json, "problems": found.problems}
+        show(to_json(report))
     else:
         show("\n".join(table(chosen[0], Screen.of(sys.stdout), now_ns, latest_of=len(chosen))))
-    return 1 if problems else 0
+    return 1 if found.problems else 0
 
 
-def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], now_ns: int) -> Sequence[RunTime]:
+def _choose(runs: Sequence[StoredRun], name: str | None, below: str, now_ns: int) -> Sequence[StoredRun]:
     """Return the runs with a name, the latest first; those without an id that started in one second have one name."""
-    below = " and ".join(repr(str(root)) for root in roots)
     if not runs:
         raise FolderError(
             f"there is no ledger of a run below {below}: rank zero of a job with monitel_otlp.configure() writes one; "
             "if it has another spool_dir, give --spool-dir"
         )
-    if name is None:
-        return runs
     screen = Screen.of(sys.stderr)
-    shown, labels = screen.printable(name), [screen.printable(run.run) or moment(run.start_ns) for run in runs]
-    chosen = [run for run in runs if run.run == name]
-    chosen = chosen or [run for run, label in zip(runs, labels, strict=True) if label == shown]
+    printable = screen.printable
+    chosen = [each for each in runs if name in {None, each.time.run}]
+    chosen = chosen or [each for each in runs if printable(name_of(each)) == printable(name or "")]
     if not chosen:
         listed = [
-            f"{label}  ({_word(run, now_ns)}, {duration(run.elapsed_ns)} from {moment(run.start_ns)})"
-            for run, label in zip(runs[:_LISTED], labels, strict=False)
+            f"{printable(name_of(each))}  ({state_of(each, now_ns)}, {duration(each.time.elapsed_ns)} "
+            f"from {moment(each.time.start_ns)})"
+            for each in runs[:_LISTED]
         ]
         more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
-        raise FolderError("\n  ".join([f"there is no run '{shown}' below {below}; the runs are", *listed, *more]))
+        text = f"there is no run '{printable(name or '')}' below {below}; the runs are"
+        raise FolderError("\n  ".join([text, *listed, *more]))
     return chosen
 
 
-def table(run: RunTime, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
+def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
     """Return the lines that describe a run.
 
     Args:
-        run: The run.
+        stored: The run.
         screen: The stream that the lines are printed to.
         now_ns: The time, in nanoseconds since the Unix epoch.
         latest_of: The number of runs, if the run is the latest one.
     """
+    run = stored.time
     latest = f" (the latest of {latest_of:,} runs)" if latest_of > 1 else ""
     between = {name: run.activities.get(name, 0) for name in (DOWN, REPEATED)}
     breaks = " and ".join(f"{duration(time_ns)} {name}" for name, time_ns in between.items() if time_ns)
     rows = {
         "run": f"{screen.printable(run.run) or 'without an id'}{latest}",
         "started": moment(run.start_ns),
-        "state": _state(run, now_ns),
+        "state": _state(stored, now_ns),
         "attempts": f"{run.attempts}{f', with {breaks}' if breaks else ''}",
         "goodput": "undefined, because no step was set" if run.goodput is None else f"{100 * run.goodput:.1f} %",
     }
@@ -125,6 +108,15 @@ def table(run: RunTime, screen: Screen, now_ns: int, *, latest_of: int = 1) -> l
         lines += [f"{left:<{_LABEL}}{right}" for left, right in zip_longest([name], texts, fillvalue="")]
     below = [line for text in sentences(run, screen) for line in wrapped(text, screen.width)]
     return [*lines, "", *_activities(run, screen), "", *below]
+
+
+def _state(stored: StoredRun, now_ns: int) -> str:
+    state, last_ns = state_of(stored, now_ns), stored.time.last_ns
+    ago = f"{duration(now_ns - last_ns)} ago"
+    if state == RUNNING:
+        return f"{state}; its last heartbeat was {ago}"
+    when = f"at {moment(last_ns)}, {ago if now_ns >= last_ns else 'ahead of the clock here'}"
+    return f"{state}: its last heartbeat was {when}" if state == LOST else f"{state} {when}"
 
 
 def _activities(run: RunTime, screen: Screen) -> list[str]:
@@ -150,17 +142,3 @@ def _activities(run: RunTime, screen: Screen) -> list[str]:
         bar = screen.paint(cells * screen.fills[0], colour)
         rows.append(row(names[part.name], bar, cells, part.time_ns, part.share))
     return [*rows, row("total", "", 0, run.elapsed_ns, "100 %")]
-
-
-def _state(run: RunTime, now_ns: int) -> str:
-    age_ns, word = now_ns - run.last_ns, _word(run, now_ns)
-    when = f"at {moment(run.last_ns)}, {f'{duration(age_ns)} ago' if age_ns >= 0 else 'ahead of the clock here'}"
-    if word == "running":
-        return f"{word}; its last heartbeat was {duration(age_ns)} ago"
-    return f"{word} {when}" if run.ended else f"{word}: its last heartbeat was {when}"
-
-
-def _word(run: RunTime, now_ns: int) -> str:
-    if run.ended:
-        return "ended"
-    return "running" if abs(now_ns - run.last_ns) < _ALIVE_NS else "killed or hung"

@@ -22,12 +22,10 @@ The name ``repeated`` is that of texts and JSON; the counter ``training.time`` e
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from monitel.activities import ACTIVITIES
 from monitel.console.ledger.shares import REPEATED, STEP, RunTime
 from monitel.console.values import Attempted
 from monitel.training_time import DOWN, Past
@@ -43,9 +41,6 @@ MARKS = 256  # marks of a line, at most
 
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
 _TOLERANCE_NS = 10**8  # of the start of a process, which the system rounds down
-_LONGEST = 200  # characters of the stored name of an activity
-_NAMES = 256  # stored activities of a run, at most: attempts may have different ones
-_KEPT = {*ACTIVITIES, DOWN, REPEATED}
 
 
 @dataclass(frozen=True)
@@ -276,10 +271,7 @@ class StoredError(ValueError):
 
 def encode(history: History) -> bytes:
     """Return the stored form of a history."""
-    parts = {
-        name: {**vars(part), "activities": _shortened(part.activities)}
-        for name, part in (("earlier", history.earlier), ("attempt", history.attempt))
-    }
+    parts = {"earlier": vars(history.earlier), "attempt": vars(history.attempt)}
     return json.dumps({"version": VERSION, "run": history.run, **parts}, separators=(",", ":")).encode()
 
 
@@ -305,12 +297,3 @@ def decode(content: bytes) -> History:
     except Exception:
         raise StoredError("is not a ledger") from None
     raise StoredError(f"has another version than {VERSION}, the one that this monitel reads")
-
-
-def _shortened(activities: Mapping[str, int]) -> dict[str, int]:
-    """Return activities with names of limited length and number. Beyond that, the shortest ones count as ``other``."""
-    found = Counter[str]()
-    longest = sorted(activities, key=lambda name: (name not in _KEPT, -activities[name]))[:_NAMES]
-    for name, time_ns in activities.items():
-        found[name[:_LONGEST] if name in longest else "other"] += time_ns
-    return found

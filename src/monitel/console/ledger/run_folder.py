@@ -285,8 +285,6 @@ def read_stored(root: Path) -> tuple[list[StoredRun], list[str]]:
     runs: list[StoredRun] = []
     problems: list[str] = []
     try:
-        if not path.exists() and not path.is_symlink():
-            return [], []
         with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
             for name in sorted(each for each in ledgers.names() if each.startswith(_FOLDERS)):
                 try:
@@ -297,7 +295,7 @@ def read_stored(root: Path) -> tuple[list[StoredRun], list[str]]:
                 except (StoredError, FolderError, OSError) as error:
                     problems.append(_describe(path / name, error))
     except (FolderError, OSError) as error:
-        problems.append(_describe(path, error))
+        problems += [] if isinstance(error, FileNotFoundError) else [_describe(path, error)]
     return sorted(runs, key=lambda run: run.time.last_ns), problems
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from dataclasses import replace
 from secrets import token_hex
@@ -26,6 +25,7 @@ from monitel.console.ledger.history import (
 )
 from monitel.console.ledger.run_folder import identify, open_run, remove_start, store_start
 from monitel.console.ledger.shares import STEP
+from monitel.console.process import whole
 from monitel.console.values import VALUES, ValuesFile
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
@@ -48,11 +48,9 @@ _log = logging.getLogger("monitel.otlp")
 HEARTBEAT = 1.0  # seconds
 
 _FORK_PATIENCE = 0.1  # seconds that a fork waits
-_HANGS = 0.5  # seconds after which the exit does not wait for a heartbeat
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
 _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
-_DIGITS = re.compile(r"[0-9]{1,18}")
 
 _process = token_hex(8)
 
@@ -72,7 +70,7 @@ class RunLedger:
     def __init__(self, root: Path, attributes: Mapping[str, Any]) -> None:
         self._root = root.absolute()
         self._attributes = attributes
-        self._ranks = {name: int(attributes[name]) for name in _RANKS if _DIGITS.fullmatch(str(attributes.get(name)))}
+        self._ranks = {name: rank for name in _RANKS if (rank := whole(attributes.get(name))) is not None}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self._name = f"{_process}-{os.getpid()}"
@@ -91,7 +89,6 @@ class RunLedger:
         self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
         self._forking = False
         self._warned = False
-        self._busy_since: float | None = None
 
     def start(self, latest: Callable[[], Latest | None], stages: Callable[[], Mapping[str, int]]) -> None:
         """Start the heartbeat, unless this process is known not to be rank zero.
@@ -117,15 +114,13 @@ class RunLedger:
         return run_time(history) if {*history.attempt.activities} - {"startup", "shutdown"} else None
 
     def finish(self, timeout: float) -> None:
-        """Store the end of this process; wait for that at most ``timeout`` seconds, and not for a disk that hangs."""
+        """Store the end of this process; wait for that at most ``timeout`` seconds."""
         self._ending, self._failed, self._status = True, failed(), status()
         if self._failed and self._status == "completed":  # as without run events
             self._status = "failed"
         if self._worker.started:
             self._worker.stop()
-            busy_since = self._busy_since
-            if busy_since is None or time.monotonic() - busy_since < _HANGS:
-                self._worker.join(time.monotonic() + timeout)
+            self._worker.join(time.monotonic() + timeout)
 
     def before_fork(self) -> None:
         """Wait for a moment until no file is being opened."""
@@ -163,26 +158,25 @@ class RunLedger:
         self._give_up()
 
     def _store(self, *, ended: bool) -> None:
-        self._busy_since = time.monotonic()
         try:
-            if self._folder is None and not self._open():
+            folder = self._folder = self._folder or self._opened()
+            if folder is None:
                 self._store_start(ended=ended)
-            elif (folder := self._folder) is not None and not self._is_rank_zero():
+            elif not self._is_rank_zero():
                 self._withdraw(folder)  # torch.distributed was initialized after the first activity
-            elif folder is not None:
-                self._count_repeated()
-                if (history := self._history(self._place, ended=ended)) is not None:
-                    folder.store(history)
-                    values = None if self._values is None else self._values.content(self._status, last=ended)
-                    if values is not None:
-                        folder.replace(VALUES, values)
+            elif (history := self._history(self._place, ended=ended)) is not None:
+                if not self._resumed and history.attempt.begin is not None:
+                    self._resumed = True
+                    repeat(repeated_by(history.earlier, history.attempt.begin))
+                folder.store(history)
+                values = None if self._values is None else self._values.content(self._status, last=ended)
+                if values is not None:
+                    folder.replace(VALUES, values)
         except (OSError, FolderError) as error:
             self._warn_once(error)
             if isinstance(error, FileNotFoundError) and self._folder is not None:
                 self._folder.close()  # it was removed; the next heartbeat makes it again
                 self._folder = None
-        finally:
-            self._busy_since = None
 
     def _store_start(self, *, ended: bool) -> None:
         """Store the start of this process until it has begun. A process that ends well without that was a helper."""
@@ -198,29 +192,30 @@ class RunLedger:
         book = ledger()
         return book is not None and bool({*book.activities} - _NOT_YET)
 
-    def _open(self) -> bool:
-        """Open the folder of the run, and read the earlier attempts; return False if that is not due."""
+    def _opened(self) -> RunFolder | None:
+        """Open the folder of the run, and join the earlier attempts; return None if that is not due, or refused."""
         if not self._has_begun():
-            return False
+            return None
         if not self._is_rank_zero():
             self._give_up()
-            return False
+            return None
         with self._opening:
             try:
                 folder = open_run(self._root, self._identity)
             except FolderError as error:  # an earlier attempt has not ended yet
                 self._warn_once(error)
-                return False
+                return None
             try:
                 found = folder.load(self._identity.run)
-                place = self._place if self._place is not None and found is None else self._join(found, folder)
-                if self._values is not None and (self._place is None or found is not None):
-                    self._values.resume(folder.values(), None if found is None else found.attempt.attempted)
+                if found is not None or self._place is None:
+                    self._place = self._join(found, folder)
+                    if self._values is not None:
+                        self._values.resume(folder.values(), None if found is None else found.attempt.attempted)
             except BaseException:
                 folder.close()
                 raise
-            self._folder, self._found, self._place = folder, found, place
-        return True
+            self._found = found
+        return folder
 
     def _join(self, found: History | None, folder: RunFolder) -> History:
         """Return the run with this process, whose counters continue it."""
@@ -231,12 +226,6 @@ class RunLedger:
         place, past = joined(found, folder.starts(self._identity), own)
         continue_run(past)
         return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
-
-    def _count_repeated(self) -> None:
-        """Count the steps that are made again, once this process has set its first step."""
-        if not self._resumed and self._place is not None and (begin := first_step()) is not None:
-            self._resumed = True
-            repeat(repeated_by(self._place.earlier, begin))
 
     def _history(self, place: History | None, *, ended: bool) -> History | None:
         """Return the history of the run up to now; None without a ledger.

@@ -11,9 +11,10 @@ from tests.unit.promises.program import Program, program
 
 from monitel.console.commands.ledger import table
 from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import identify, open_run
+from monitel.console.ledger.run_folder import StoredRun, identify, open_run
 from monitel.console.ledger.shares import RunTime
 from monitel.console.text import Screen
+from monitel.console.values import Attempted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ total                            1 min 40 s  100 %
 60 % of the time went into the activity "waiting
 for the storage system\""""
     screen = Screen(50, terminal=True, colours=True, encoding="ascii")
-    assert expected.splitlines() == table(run, screen, NOW)
+    assert expected.splitlines() == table(StoredRun(run, Attempted(""), 0, None), screen, NOW)
 
 
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
