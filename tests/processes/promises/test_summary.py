@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.commands import RUN, outcome
+from tests.processes.console.commands import RUN, outcome, running
+from tests.processes.console.jobs import Console, console
 from tests.processes.patience import patience
+from tests.support.inbox import DEADLINE
 
 if TYPE_CHECKING:
     from tests.support.receiver import Receiver
+
+__all__ = ["console"]
 
 #: A program that starts four ranks of 400 steps with known stages, of which rank 2 is late by 30 ms in data.
 JOB = """\
@@ -156,3 +160,27 @@ for step in range(1, 41):
     summary = run(script)
     assert "monitel run: job, 40 steps" in summary
     assert f"verdict {verdict}" in summary
+
+
+def test_hung_job_has_the_verdict_that_it_had_while_it_ran(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """After SIGTERM: the last second before the shutdown is judged by the same rules as in ``top``."""
+    script = tmp_path / "train.py"
+    script.write_text("""
+import time, monitel
+for step in range(1, 31):
+    monitel.set_step(step)
+    time.sleep(0.01)
+with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
+    time.sleep(1000)
+""")
+    with running([*RUN, sys.executable, str(script)], cwd=tmp_path) as process:
+        with console.watching() as until:
+            live = until(lambda rows: rows[None]["verdict"]["kind"] == "stuck" and rows[None]["waits"])[None]["verdict"]
+            (job,) = console.json("autopsy")["jobs"]
+            assert (live["kind"], live["rank"], live["stage"]) == tuple(
+                job["verdict"][key] for key in ("kind", "rank", "stage")
+            )
+        process.terminate()
+        _, errors = process.communicate(timeout=DEADLINE)
+    assert re.match(r"stuck: process \d+ has waited in all_reduce for ", live["text"])
+    assert re.search(r"verdict +stuck: process \d+ had waited in all_reduce for .* before", errors)

@@ -1,0 +1,107 @@
+"""``top``, ``autopsy`` and the summary of ``monitel run`` say the same about one job, while it runs and at its end."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.commands import command
+from tests.unit.console.made_processes import owner_of
+from tests.unit.console.recorded import ATTRIBUTES, DOING, START, recorded
+
+from monitel.blackbox.death import Deaths, End
+from monitel.blackbox.folder import Folder
+from monitel.blackbox.reading import read_record
+from monitel.console.ended import decode, encode
+from monitel.console.job import jobs_of
+from monitel.console.process import State, process_of
+from monitel.console.summary import summary_lines
+from monitel.console.text import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from monitel.console.process import Process
+
+HUNG: dict[str, Any] = {**DOING, "step": 300, "step_seconds": 125.0, "waits": [], "stage": None, "thread": 7}
+IN_STEP = {**HUNG, "activity": ("step", 125.0)}
+IN_DATA = {**HUNG, "activity": ("data", 124.0)}
+WAITS = {**IN_STEP, "waits": [("all_reduce", 7, 124.0)]}
+FORWARD = {**IN_STEP, "stage": ("forward", False, 124.0, 7)}
+BACKWARD = {**IN_STEP, "stage": ("backward", True, 124.0, 7)}
+SAVES = {**HUNG, "activity": ("checkpoint.save", 124.0)}
+TRAINS = {**IN_STEP, "step_seconds": 0.05, "activity": ("step", 0.01)}
+STARTS = {**HUNG, "step": None, "first_step": None, "step_seconds": None, "activity": ("init", 124.0)}
+
+#: Name of the job: what its ranks do, and kind, rank and stage of the verdict.
+JOBS: dict[str, tuple[Sequence[Mapping[str, Any]], tuple[str, int | None, str]]] = {
+    "hung in data": ([IN_DATA], ("stuck", 0, "data")),
+    "a late loader": ([WAITS, IN_DATA, WAITS], ("stuck", 1, "all_reduce")),
+    "hung in a collective": ([WAITS, WAITS], ("stuck", None, "all_reduce")),
+    "hung in a stage": ([BACKWARD, FORWARD], ("stuck", 1, "forward")),
+    "hung in a checkpoint": ([SAVES, WAITS, WAITS], ("paused", 0, "all_reduce")),
+    "hung without a trace": ([IN_STEP], ("no-steps", 0, "")),
+    "not started": ([STARTS, STARTS], ("starting", None, "init")),
+    "at work": ([TRAINS], ("healthy", None, "")),
+}
+
+
+def end_of_run(processes: Sequence[Process]) -> str:
+    """Return the verdict in the summary of a run, after what is stored was read."""
+    stored = [
+        decode(encode(replace(each, owner=owner_of(number), started_ns=START))) for number, each in enumerate(processes)
+    ]
+    return next(line.split(None, 1)[1] for line in summary_lines(stored, (), Screen(1000)) if "  verdict " in line)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_views_agree_about_a_job(name: str, own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live in ``top`` and ``autopsy``; at the end, after SIGTERM and after a kill, in the summary."""
+    monkeypatch.setattr("monitel.console.reader.request_stacks", lambda _boxes: {})  # nobody answers
+    ranks, expected = JOBS[name]
+    running, killed = [], []
+    with ExitStack() as stack:
+        for number, doing in enumerate(ranks):
+            attributes = {**ATTRIBUTES, "training.rank": number, "training.world_size": len(ranks)}
+            found = stack.enter_context(recorded(own_boxes, None, attributes=attributes))
+            found.box.sources["doing"] = lambda doing=doing: doing  # type: ignore[misc]
+            found.box.sources["counters"] = lambda doing=doing: counters(doing)  # type: ignore[misc]
+            (found.path / "page").unlink()  # it has the step of this process
+            found.box.snapshot()
+            with closing(Folder.open(found.path)) as folder:
+                record = read_record(folder)
+            running.append(process_of(record, alive=True))
+            names = [{**record.identity, "pid": 4194399 + number, "start": "5"}, *record.names[1:]]  # it has ended
+            record, deaths = replace(record, names=names), Deaths()
+            deaths.add(int(record.owner.pid), End(signal=9, time_ns=record.time_ns + number))
+            killed.append(process_of(record, alive=False, deaths=deaths))
+        rows = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").output)
+        report = json.loads(command("autopsy", own_boxes, "--json").output)
+        text = command("autopsy", own_boxes).output
+    verdicts = [row["verdict"] for row in rows] + [job["verdict"] for job in report["jobs"]]
+    assert {expected} == {tuple(each[key] for key in ("kind", "rank", "stage")) for each in verdicts}, verdicts
+    if len(ranks) > 1:
+        assert verdicts[0]["text"].partition(" for ")[0] in text
+    preempted = [replace(each, state=State.ENDED, status="preempted") for each in running]
+    (job,) = jobs_of(preempted)
+    if expected[0] != "starting":  # it has not ended
+        assert expected == (job.verdict.kind, job.verdict.rank, job.verdict.stage)
+        assert expected[0].replace("-", " ") == end_of_run(preempted).partition(":")[0]
+    for view in (jobs_of(killed)[0].verdict.text, end_of_run(killed)):
+        assert view.startswith("dead: rank")
+        assert "killed by SIGKILL" in view
+
+
+def counters(doing: Mapping[str, Any]) -> list[Any]:
+    """Return the counters of a process that has made its steps."""
+    steps = doing["step"] or 0
+    name, seconds = doing["activity"]
+    times = {"step": steps * 0.12, name: seconds + steps * 0.12 * (name == "step")}
+    return [
+        *(("training.time", "s", "", {"training.activity": each}, total, START, None) for each, total in times.items()),
+        ("training.steps", "1", "", {}, steps, START, None),
+    ]
