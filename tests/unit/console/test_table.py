@@ -1,78 +1,89 @@
-"""The list of ranks: its order, its filter, its cursor and its lines."""
+"""The table of ``monitel top``: its order, its filter, its columns, and its lines."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
 
-from monitel.console.process import JobName, PastEvent
-from monitel.console.table.columns import COLUMNS, fitting
-from monitel.console.table.plain_text import table_lines
-from monitel.console.terminal.listing import Listing
-from monitel.console.text import Screen, columns_of
-from monitel.console.verdict import Verdict
+from monitel.blackbox.box import process_start
+from monitel.console.autopsy.findings import PastEvent
+from monitel.console.summary.report import JobName
+from monitel.console.table import COLUMNS, View, fitting, table_of
+from monitel.console.text import UNLIMITED, Screen, columns_of
+from monitel.console.usage import Usage, UsageMeter
+from monitel.console.verdict.rules import Verdict
 
 if TYPE_CHECKING:
-    from monitel.console.live import Look
+    import pytest
+
+    from monitel.console.table import Row
+    from monitel.console.top.rank import Look, Rank
 
 TERMINAL = Screen(200, terminal=True, colours=True)
 ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
 
 
-def shown(look: Look, width: int = 200, listing: Listing | None = None) -> list[str]:
-    """Return the lines of a look without spaces at their ends."""
-    listing = listing or Listing(TERMINAL)
-    listing.update(look)
-    return [line.text.rstrip() for line in listing.lines(look, width)]
+def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL, usage: Usage | None = None) -> list[str]:
+    """Return the titles and the lines of a look."""
+    used = {rank.box: usage or Usage() for rank in look.ranks}
+    titles, lines = table_of(look, used, View(), screen, width)
+    texts = ("".join(text for text, _ in line.parts) for line in lines)
+    return ["".join(text for _, text in titles), *(each for text in texts for each in text.split("\n"))]
 
 
-def order(look: Look, listing: Listing) -> list[int | None]:
+def order(look: Look, view: View) -> list[int | None]:
     """Return the ranks from top to bottom."""
-    listing.update(look)
-    boxes = [line.box for line in listing.lines(look, 200) if line.box]
-    return [next(rank.rank for rank in look.processes if rank.box == box) for box in boxes]
+    return [row.rank.rank for job in look.jobs for row in view.rows(job, {}, TERMINAL, NOW)]
+
+
+def rows_of(*ranks: Rank) -> list[Row]:
+    """Return the rows of ranks."""
+    return View().rows(look_at(*ranks).jobs[0], {}, TERMINAL, NOW)
 
 
 def test_order_follows_a_column() -> None:
-    """A column has a usual direction, which can be reversed; unknown values come last in both."""
+    """A column has a usual direction, and choosing it again reverses it; unknown values come last in both."""
     look = look_at(rank_of(0, rate=2.0), rank_of(1, rate=None), rank_of(2, rate=9.0), rank_of(3, rate=5.0))
-    listing = Listing(TERMINAL, "rate")
-    assert [2, 3, 0, 1] == order(look, listing)
-    assert "by rate, descending" == listing.order
-    listing.descending = False
-    assert [0, 3, 2, 1] == order(look, listing)
-    listing.sort_by("rank")
-    assert [0, 1, 2, 3] == order(look, listing)
-    with pytest.raises(ValueError, match="there is no column 'speed'; the columns are rank, pid, state,"):
-        listing.sort_by("speed")
+    view = View()
+    assert [0, 1, 2, 3] == order(look, view)
+    for column, ranks in (("rate", [2, 3, 0, 1]), ("rate", [0, 3, 2, 1]), ("rank", [0, 1, 2, 3])):
+        view.sort_by(column)
+        assert ranks == order(look, view)
+
+
+def test_nan_comes_first() -> None:
+    """A NaN is the news, in each order that begins with the largest value."""
+    view = View()
+    view.sort_by("value")
+    assert [1, 2, 0] == order(
+        look_at(*(rank_of(rank, value=value) for rank, value in enumerate((1.0, float("nan"), 2.0)))), view
+    )
 
 
 def test_filter_leaves_rows_that_contain_its_text() -> None:
-    """The filter applies to names, states, waits and events; a job without rows is left out."""
+    """The filter applies to names, states, waits and events."""
     other = rank_of(9, job=JobName("", "vision", ""))
     look = look_at(rank_of(0), dead_rank(1), waiting_rank(2, 3, "Barrier"), other)
     for text, ranks in {"KILLED": [1], "barr": [2], "vision": [9], "rank 2": [2], "n04": [0, 1, 2, 9]}.items():
-        assert ranks == order(look, Listing(TERMINAL, filter_text=text)), text
-    nothing = shown(look, listing=Listing(TERMINAL, filter_text="\x1b"))
-    assert [r"no row contains '\\x1b': F4 changes the filter, Esc removes it"] == nothing
-    assert ["", r"no row contains '\x1b'"] == [*table_lines(look, TERMINAL, 80, filter_text="\x1b")][1:]
+        assert ranks == order(look, View(filter=text)), text
 
 
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
-    """The rank, its state and its step are the last to go."""
-    assert [column.name for column in COLUMNS] == [column.name for column, _ in fitting(200)]
-    assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column, _ in fitting(50)]
-    assert ["rank", "state"] == [column.name for column, _ in fitting(12)]
-    assert ["rank"] == [column.name for column, _ in fitting(1)]
-    lost: list[str] = []
-    for width in range(200, 0, -1):
-        names = {column.name for column, _ in fitting(width)}
-        lost += sorted({column.name for column in COLUMNS} - names - {*lost})
-    assert [column.name for column in sorted(COLUMNS, key=lambda each: each.importance)][:-1] == lost
+    """The rank, its state and its step are the last to go. Columns of GPUs are there if a process uses one."""
+    everywhere = [column.name for column in COLUMNS if not column.optional]
+    rows = rows_of(rank_of(0))
+    assert everywhere == [column.name for column in fitting(rows, UNLIMITED)]
+    assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column in fitting(rows, 50)]
+    assert ["rank", "state"] == [column.name for column in fitting(rows, 12)]
+    assert ["rank"] == [column.name for column in fitting(rows, 1)]
+    assert "GPU MEM" in lines_of(look_at(rank_of(0)), usage=Usage(gpu_memory=3 << 30))[0]
 
 
 TEXTS = st.text(max_size=30)
@@ -84,22 +95,68 @@ def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, 
     """Names of any characters, wide ones included, are escaped, and take no more columns than there are."""
     row = waiting_rank(1, 5, key, activity=name, event=PastEvent(NOW, 9, name, {}), host=name)
     verdict = Verdict("stuck", f"stuck: {key} {death}")
-    look = look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict, problems=[death])
-    listing = Listing(screen)
-    listing.update(look)
-    for line in (listing.title(width, name), *listing.lines(look, width)):
-        assert columns_of(line.text.rstrip()) <= width
-        assert line.text.isprintable()
+    for line in lines_of(look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict), width, screen):
+        assert columns_of(line.rstrip()) <= width
+        assert line.isprintable()
         if screen is ASCII:
-            assert line.text.isascii()
+            assert line.isascii()
+
+
+def test_nothing_is_cut_without_a_terminal() -> None:
+    """Each column is as wide as its longest cell."""
+    key, name = "wait." * 50, "event." * 50
+    lines = lines_of(look_at(waiting_rank(1, 5, key, event=PastEvent(NOW, 9, name, {}))), UNLIMITED)
+    assert f" {key} " in lines[-1]
+    assert lines[-1].rstrip().endswith(f" {name}")
 
 
 def test_long_ranks_and_steps_are_not_cut() -> None:
     """Ranks of 16,384 differ in their last digits, and a number of tokens is not only its first digits."""
-    rows = [rank_of(rank, step=step) for rank, step in ((16376, 999_999_999), (16377, 15_234_000_000), (3, 2**62))]
-    cells = {
-        column.name: [column.cell(column.text(row, TERMINAL, NOW), width).strip() for row in rows]
-        for column, width in fitting(100, rows=rows)
-    }
-    assert ["16376", "16377", "3"] == cells["rank"]
-    assert ["999999999", "1.523e+10", "4.612e+18"] == cells["step"]
+    rows = rows_of(
+        *(rank_of(rank, step=step) for rank, step in ((3, 2**62), (16376, 999_999_999), (16377, 15_234_000_000)))
+    )
+    columns = {column.name: column for column in fitting(rows, 30)}
+    assert ["3", "16376", "16377"] == [row.text(columns["rank"]) for row in rows]
+    assert ["4.612e+18", "999999999", "1.523e+10"] == [row.text(columns["step"]) for row in rows]
+
+
+def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with the same id and another start is not the one of the box, and has no usage."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    start = process_start(os.getpid())
+    mine, other = (Path(f"20260102T030405-{os.getpid()}-{ticks}-0a1b2c") for ticks in (start, int(start) + 1))
+    meter = UsageMeter()
+    assert (None, True) == (meter.read([mine, other])[mine].cpu, mine in meter.read([mine]))
+    begun = os.times()
+    while os.times().user - begun.user < 0.1:
+        pass
+    usage = meter.read([mine, other])
+    assert [mine] == [*usage]
+    cpu, memory = usage[mine][:2]
+    assert cpu is not None
+    assert memory is not None
+    assert 0 < cpu < 64
+    assert 1 << 20 < memory < 1 << 40
+
+
+def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The busiest GPU counts, and the memory on all of them; one that does not answer causes no error."""
+    process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=1 << 30)
+
+    def rates(gpu: int) -> SimpleNamespace:
+        if gpu == 2:
+            raise RuntimeError("not supported")
+        return SimpleNamespace(gpu=40 + gpu)
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 3,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUtilizationRates=rates,
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [process],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    box = Path(f"20260102T030405-{os.getpid()}-{process_start(os.getpid())}-0a1b2c")
+    assert (0.41, 3 << 30) == UsageMeter().read([box])[box][2:]
+    nvml.nvmlInit = lambda: 1 / 0
+    assert (None, None) == UsageMeter().read([box])[box][2:]

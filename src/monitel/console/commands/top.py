@@ -9,25 +9,42 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.console.arguments import at_least, target
-from monitel.console.as_json import look_as_json
 from monitel.console.commands.output import show, warn
-from monitel.console.live import Live
-from monitel.console.table.columns import COLUMNS, by_name, matches, sorted_ranks
-from monitel.console.table.plain_text import table_lines, width_of
-from monitel.console.text import Screen
+from monitel.console.table import COLUMNS, View, summary, table_of
+from monitel.console.text import Screen, wrapped
+from monitel.console.top.as_json import look_as_json
+from monitel.console.top.ranks import Ranks
+from monitel.console.usage import UsageMeter
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-    from monitel.console.live import Look
-    from monitel.console.process import Process
+    from monitel.console.top.rank import Look
+    from monitel.console.usage import Usage
 
-_INTERVAL_S, _ONCE_S, _DAY_S = 1.0, 0.5, 86_400.0
+_INTERVAL_S, _ONCE_S, _DAY_S = 2.0, 0.5, 86_400.0
+_COLOURS = {"green", "yellow", "red"}
+_NO_BOXES = (
+    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
+)
 _NOT_INSTALLED = (
     "the screen of monitel top needs textual: run `pip install 'monitel[top]'` (from a clone: "
     "`pip install -e '.[top]'`), or use --once, or --once --json for programs"
 )
+_NAMES = [each.name for each in COLUMNS]
+_HELP = {
+    "targets": "process ids; black boxes, or folders that hold black boxes or spools. Default: all black boxes of this "
+    "user on this machine",
+    "--show": "the Stat or logged number in the column LOSS; default: loss, or the first name that ends with loss",
+    "--once": "print the table once, and end",
+    "--json": "with --once: one JSON list with an object for each rank; else such a list on one line for each refresh",
+    "--sort": f"sort the rows of each job: {', '.join(_NAMES)} (default: %(default)s)",
+    "--filter": "only rows with this text in a name, state, activity or event",
+    "--interval": f"time between two refreshes (default: {_INTERVAL_S:g}); with --once, that between its two readings "
+    f"(default: {_ONCE_S:g})",
+}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,116 +55,72 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show the jobs on this machine as they run, one row for each rank, from their black boxes: without "
         "a backend, and without changing anything in the jobs. Rates and shares are those of the last ten seconds.",
     )
-    command.add_argument(
-        "targets",
-        nargs="*",
-        type=target,
-        metavar="DIR|PID",
-        help="process ids; black boxes, folders that hold black boxes, or folders that hold spools. "
-        "Default: all black boxes of this user on this machine",
-    )
-    command.add_argument(
-        "--show",
-        metavar="NAME",
-        help="the Stat or logged number in the column LOSS; default: loss, or the first name that ends with loss",
-    )
-    command.add_argument("--once", action="store_true", help="print the table once, and end")
-    command.add_argument(
-        "--json",
-        action="store_true",
-        help="with --once: one JSON list with an object for each rank; without --once: such a list on one line for "
-        "each refresh",
-    )
-    command.add_argument(
-        "--sort",
-        choices=[each.name for each in COLUMNS],
-        default="rank",
-        metavar="COLUMN",
-        help=f"sort the rows of each job: {', '.join(each.name for each in COLUMNS)} (default: %(default)s)",
-    )
-    command.add_argument(
-        "--filter", default="", metavar="TEXT", help="only rows with this text in a name, state, activity or event"
-    )
-    command.add_argument(
-        "--interval",
-        type=at_least(0.1, _DAY_S),
-        metavar="SECONDS",
-        help=f"time between two refreshes (default: {_INTERVAL_S:g}); with --once, the time between its two readings "
-        f"(default: {_ONCE_S:g})",
-    )
+    command.add_argument("targets", nargs="*", type=target, metavar="DIR|PID", help=_HELP["targets"])
+    command.add_argument("--show", metavar="NAME", help=_HELP["--show"])
+    command.add_argument("--once", action="store_true", help=_HELP["--once"])
+    command.add_argument("--json", action="store_true", help=_HELP["--json"])
+    command.add_argument("--sort", choices=_NAMES, default="rank", metavar="COLUMN", help=_HELP["--sort"])
+    command.add_argument("--filter", default="", metavar="TEXT", help=_HELP["--filter"])
+    command.add_argument("--interval", type=at_least(0.1, _DAY_S), metavar="SECONDS", help=_HELP["--interval"])
     command.set_defaults(run=_run, interrupted="interrupted")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     check_platform()
+    view = View("", arguments.filter)
+    view.sort_by(arguments.sort)
+    interval = arguments.interval or (_ONCE_S if arguments.once else _INTERVAL_S)
     if not (arguments.once or arguments.json):
-        return _show(arguments)
-    ranks = Live(arguments.targets, show=arguments.show)
+        return _show_screen(arguments, view, interval)
+    ranks, meter = Ranks(arguments.targets, show=arguments.show), UsageMeter()
+    problems: set[str] = set()
     try:
         if arguments.once:
-            _print_once(ranks, arguments)
-        else:
-            _print_lines(ranks, arguments)
+            meter.read(rank.box for rank in ranks.look().ranks)
+            Event().wait(interval)
+        while True:
+            look = ranks.look()
+            for problem in look.problems:
+                if problem not in problems:
+                    warn(problem)
+            problems = {*look.problems}
+            if arguments.json:
+                chosen = [row.rank for job in look.jobs for row in view.rows(job, {}, Screen(), look.time_ns)]
+                show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
+            else:
+                usage = meter.read(rank.box for rank in look.ranks)
+                show("\n".join(_lines(look, usage, view, Screen.of(sys.stdout))))
+            if arguments.once:
+                return 0
+            Event().wait(interval)
     finally:
         ranks.close()
-    return 0
 
 
-def _print_once(ranks: Live, arguments: argparse.Namespace) -> None:
-    ranks.look()
-    Event().wait(arguments.interval or _ONCE_S)
-    look = ranks.look()
-    _print_problems(look.problems)
-    if arguments.json:
-        show(look_as_json(look, _chosen(look, arguments), indent=2))
-        return
-    screen = Screen.of(sys.stdout)
-    order = {"sort": arguments.sort, "descending": by_name(arguments.sort).descending}
-    for line in table_lines(look, screen, width_of(sys.stdout), **order, filter_text=arguments.filter):
-        show(line)
+def _lines(look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen) -> Iterator[str]:
+    """Yield the table as text."""
+    yield from wrapped(summary(look) if look.jobs else _NO_BOXES, screen.columns)
+    titles, lines = table_of(look, usage, view, screen, screen.columns)
+    for line in lines:
+        is_job = line.key.startswith("job ")
+        yield from [""] * is_job
+        text = "".join(screen.paint(part, style if style in _COLOURS else "") for part, style in line.parts)
+        yield from (each.rstrip() for each in text.split("\n"))
+        yield from ["".join(title for _, title in titles).rstrip()] * is_job
+    if look.jobs and not lines:
+        yield from ("", *wrapped(f"no row contains '{screen.printable(view.filter)}'", screen.columns))
 
 
-def _print_lines(ranks: Live, arguments: argparse.Namespace) -> None:
-    """Print a line for each look until the user interrupts, or nobody reads any more; print new problems to stderr."""
-    printed: tuple[str, ...] = ()
-    while True:
-        look = ranks.look()
-        _print_problems(each for each in look.problems if each not in printed)
-        printed = look.problems
-        show(look_as_json(look, _chosen(look, arguments)), flush=True)
-        Event().wait(arguments.interval or _INTERVAL_S)
-
-
-def _print_problems(problems: Iterable[str]) -> None:
-    for problem in problems:
-        warn(problem)
-
-
-def _chosen(look: Look, arguments: argparse.Namespace) -> list[Process]:
-    """Return the rows that the arguments ask for, job by job."""
-    descending = by_name(arguments.sort).descending
-    return [
-        rank
-        for job in look.jobs
-        for rank in sorted_ranks(job.processes, arguments.sort, descending)
-        if not arguments.filter or matches(rank, arguments.filter)
-    ]
-
-
-def _show(arguments: argparse.Namespace) -> int:
+def _show_screen(arguments: argparse.Namespace, view: View, interval: float) -> int:
     """Show the screen, and return the exit status.
 
     Raises:
         FolderError: The library of the screen is not installed.
     """
     try:
-        from monitel.console.terminal.app import run_app  # late: it needs textual
+        from monitel.console.terminal import run_app  # late: it needs textual
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"textual", "rich"}:
             raise
         raise FolderError(_NOT_INSTALLED) from None
-    ranks = Live(arguments.targets, show=arguments.show)
-    status: int = run_app(  # which closes them, in the thread that reads
-        ranks, interval=arguments.interval or _INTERVAL_S, sort=arguments.sort, filter_text=arguments.filter
-    )
-    return status
+    return run_app(Ranks(arguments.targets, show=arguments.show), view, interval)

@@ -1,0 +1,304 @@
+"""The table of ``monitel top``: its columns, cells and headings, as lines for the screen and for ``--once``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, sparkline, wrapped
+from monitel.console.top.rank import RankState
+from monitel.console.usage import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from monitel.console.text import Screen
+    from monitel.console.top.rank import JobRows, Look, Rank
+
+    Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
+
+_LONG_NS = 10**9  # shorter stages and activities are usual in a step
+_STATES = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red"}
+_VERDICTS = {
+    **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps"), "red"),
+    "healthy": "green",
+    "starting": "",
+    "unknown": "",
+}  # the others are warnings
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        name: The name in arguments.
+        title: The heading.
+        width: Columns of the terminal that it takes at least.
+        importance: A narrow terminal leaves out the columns with the smallest numbers first.
+        meaning: The meaning in a few words.
+        cell: Returns the cell of a row, from its usage, the screen, and the time of the look, Unix ns.
+        number: The cells are aligned on the right, and never cut.
+        descending: The largest values are of the most interest.
+        optional: It is left out if the value is unknown in all rows.
+    """
+
+    name: str
+    title: str
+    width: int
+    importance: int
+    meaning: str
+    cell: Callable[[Rank, Usage, Screen, int], Cell]
+    number: bool = True
+    descending: bool = True
+    optional: bool = False
+
+
+class Line(NamedTuple):
+    """Lines of the table that belong together: of a job, or of a process.
+
+    Attributes:
+        parts: Texts, each with its style: ``bold``, ``dim``, a colour, or none. They may contain line breaks.
+        row: The process; of a job the one that its verdict is about.
+        key: Its black box, or the number of the job.
+    """
+
+    parts: Sequence[tuple[str, str]]
+    row: Row
+    key: str
+
+
+@dataclass
+class View:
+    """The rows that are wanted, and their order.
+
+    Attributes:
+        sort: The name of the column by which the rows of each job are sorted.
+        filter: Text that rows must contain, in capitals or not; empty for all.
+        descending: The largest value comes first.
+    """
+
+    sort: str = "rank"
+    filter: str = ""
+    descending: bool = False
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column in its usual order, or in the other one if the rows are sorted by it already."""
+        usual = next(each.descending for each in COLUMNS if each.name == name)
+        self.sort, self.descending = name, not self.descending if name == self.sort else usual
+
+    def rows(self, job: JobRows, usage: Mapping[Path, Usage], screen: Screen, now_ns: int) -> list[Row]:
+        """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
+        rows = [
+            Row(rank, {each.name: each.cell(rank, usage.get(rank.box, Usage()), screen, now_ns) for each in COLUMNS})
+            for rank in job.ranks
+            if not self.filter or matches(rank, self.filter)
+        ]
+        known = sorted((row for row in rows if row.cells[self.sort]), key=self._value, reverse=self.descending)
+        return known + [row for row in rows if not row.cells[self.sort]]
+
+    def _value(self, row: Row) -> Any:
+        return (row.cells[self.sort] or ("",))[0]
+
+
+class Row(NamedTuple):
+    """A process, and its cells by the name of the column."""
+
+    rank: Rank
+    cells: Mapping[str, Cell]
+
+    def text(self, column: Column) -> str:
+        """Return the text of a cell."""
+        return (self.cells[column.name] or ("", "-"))[1]
+
+
+def fitting(rows: Sequence[Row], width: int) -> dict[Column, int]:
+    """Return the columns of the table that fit into a width, and the width of each."""
+    wanted = {
+        column: max([column.width, *(columns_of(row.text(column)) for row in rows)])
+        for column in COLUMNS
+        if not column.optional or any(row.cells[column.name] for row in rows)
+    }
+    shown = {column: wanted[column] if column.number else column.width for column in wanted}
+    least = sorted(shown, key=lambda column: column.importance)
+    while len(shown) > 1 and sum(shown.values()) + len(shown) - 1 > width:
+        del shown[least.pop(0)]
+    for column in reversed(least):
+        shown[column] += max(min(wanted[column] - shown[column], width - sum(shown.values()) - len(shown) + 1), 0)
+    return shown
+
+
+def cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Iterator[tuple[Column, str]]:
+    """Yield a text for each column, in its width and with a gap behind it."""
+    for column, width in columns.items():
+        shown = text(column)
+        yield column, (" " * (width - columns_of(shown)) + shown if column.number else pad(shown, width)) + " "
+
+
+def table_of(
+    look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen, width: int
+) -> tuple[list[tuple[Column, str]], list[Line]]:
+    """Return the titles of the columns, and the lines of each job and of its processes.
+
+    Args:
+        look: The rows.
+        usage: The resources that the processes use, by black box.
+        view: The rows that are wanted.
+        screen: The stream that the lines are printed to.
+        width: Columns of the terminal that a line may have.
+    """
+    jobs = [(job, view.rows(job, usage, screen, look.time_ns)) for job in look.jobs]
+    columns = fitting([row for _, rows in jobs for row in rows], width)
+    lines = []
+    for number_of, (job, rows) in enumerate(jobs):
+        if rows:
+            about = next((row for row in rows if row.rank.rank == job.verdict.rank), rows[0])
+            verdict = wrapped(screen.printable(job.verdict.text), width)
+            names = "\n".join(wrapped(_heading(job, screen), width))
+            colour = _VERDICTS.get(job.verdict.kind, "yellow")
+            lines.append(Line([(names, "bold"), ("\n" + "\n".join(verdict), colour)], about, f"job {number_of}"))
+        for row in rows:
+            over = row.rank.state in {RankState.DEAD, RankState.ENDED}
+            styles = {"state": "yellow" if row.rank.problem else _STATES.get(row.rank.state, "dim")}
+            parts = [(text, styles.get(each.name, "dim" * over)) for each, text in cells(columns, row.text)]
+            remark = wrapped(_remark(row.rank, screen, look.time_ns), width - 2)
+            parts += [(f"\n  {line}", "yellow" if row.rank.problem else "red") for line in remark]
+            lines.append(Line(parts, row, str(row.rank.box)))
+    return [*cells(columns, lambda column: column.title)], lines
+
+
+def summary(look: Look) -> str:
+    """Return the number of jobs and of processes in each state."""
+    counts = [(state.value, sum(rank.state is state for rank in look.ranks)) for state in RankState]
+    states = ", ".join(f"{count:,} {state}" for state, count in counts if count)
+    processes = _count(len(look.ranks), "process", "processes")
+    return f"{_count(len(look.jobs), 'job', 'jobs')}, {processes}{f': {states}' if states else ''}"
+
+
+def _heading(job: JobRows, screen: Screen) -> str:
+    """Return the names of a job, and the number of its ranks that run here."""
+    names = job.name
+    service = "" if names.service.startswith("unknown_service") else names.service
+    sizes = {rank.world_size for rank in job.ranks if rank.world_size is not None}
+    ranks = len({rank.rank for rank in job.ranks if rank.rank is not None})
+    hosts = sorted({rank.host for rank in job.ranks if rank.host})
+    parts = (
+        "/".join(filter(None, (names.namespace, service))) or "job without a name",
+        f"run {names.run}" if names.run else "",
+        f"attempt {job.attempt}" if job.attempt else "",
+        f"{ranks} of {max(sizes)} ranks" if sizes else _count(len(job.ranks), "process", "processes"),
+        f"on {', '.join(hosts)}" if hosts else "",
+    )
+    return screen.printable(", ".join(filter(None, parts)))
+
+
+def _remark(rank: Rank, screen: Screen, now_ns: int) -> str:
+    """Return how a process has ended, or why its box cannot be read; empty if it runs."""
+    if rank.problem:
+        return f"cannot be read: {screen.printable(rank.problem)}"
+    if rank.state is not RankState.DEAD:
+        return ""
+    cause = screen.printable(rank.death) or "cause unknown, as after SIGKILL or by the OOM killer"
+    ago = duration(max(now_ns - rank.seen_ns, 0))
+    return f"{cause}; last sign of life {ago} ago, at {moment(rank.seen_ns)}" if rank.seen_ns else cause
+
+
+def _count(number_of: int, one: str, many: str) -> str:
+    return f"{number_of:,} {one if number_of == 1 else many}"
+
+
+def matches(rank: Rank, text: str) -> bool:
+    """Return True if a text is in the names, the state, or the activities of a row, in capitals or not."""
+    texts = (
+        *(rank.job.namespace, rank.job.service, rank.job.run, rank.host),
+        "" if rank.pid is None else str(rank.pid),
+        "" if rank.rank is None else f"rank {rank.rank}",
+        *(rank.state.value, rank.death, rank.activity, rank.problem),
+        *(wait.key for wait in rank.waits),
+        "" if rank.event is None else rank.event.name,
+    )
+    return any(text.casefold() in each.casefold() for each in texts)
+
+
+def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Rank, Usage, Screen, int], Cell]:
+    """Return the function of a column that shows an attribute of the row or of its usage."""
+
+    def cell(rank: Rank, usage: Usage, *_: object) -> Cell:
+        value = getattr(usage if name in Usage._fields else rank, name)
+        if value is None:
+            return None
+        return math.inf if value != value else value, text(value)  # noqa: PLR0124  NaN is the news: it comes first
+
+    return cell
+
+
+def _seconds(seconds: float) -> str:
+    return duration(1e9 * seconds)
+
+
+def _step(step: int) -> str:
+    return str(step) if step < 10**9 else f"{step:.3e}"  # it may be a number of tokens
+
+
+def _bytes(size: float) -> str:
+    mib = size / (1 << 20)
+    return f"{mib:.3g} MiB" if mib < 999.5 else f"{mib / 1024:.3g} GiB"  # noqa: PLR2004  three digits
+
+
+def _state(rank: Rank, *_: object) -> Cell:
+    return rank.state.value, "?" if rank.problem else rank.state.value
+
+
+def _trend(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
+    return None if rank.rate is None else (rank.rate, sparkline(rank.rates, screen, 8))
+
+
+def _waiting(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
+    if rank.waits:
+        wait, *others = rank.waits
+        more = f" and {len(others)} more" if others else ""
+        return wait.age_ns, f"{duration(wait.age_ns)} {screen.printable(wait.key)}{more}"
+    stage = rank.stage
+    if stage is None or stage.age_ns < _LONG_NS:
+        return None
+    where = "other ranks" if stage.waits else f"in {screen.printable(stage.name)}"
+    return stage.age_ns, f"{duration(stage.age_ns)} {where}"
+
+
+def _activity(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
+    age_ns = rank.activity_age_ns or 0
+    age = f" {duration(age_ns)}" if age_ns >= _LONG_NS else ""
+    return (rank.activity, screen.printable(rank.activity) + age) if rank.activity else None
+
+
+def _event(rank: Rank, _: Usage, screen: Screen, now_ns: int) -> Cell:
+    if rank.event is None:
+        return None
+    age = duration(max(now_ns - rank.event.time_ns, 0))
+    return rank.event.time_ns, f"{age} {screen.printable(rank.event.name)}"
+
+
+#: All columns, from left to right.
+COLUMNS = (
+    Column("rank", "RANK", 4, 18, "rank in the job", _of("rank"), descending=False),
+    Column("pid", "PID", 7, 13, "process id", _of("pid"), descending=False),
+    Column("state", "STATE", 6, 17, "alive, silent (no heartbeat), dead or ended", _state, number=False),
+    Column("step", "STEP", 6, 16, "the last training step", _of("step", _step)),
+    Column("rate", "STEP/S", 6, 15, "steps per second over the last ten seconds", _of("rate", per_second)),
+    Column("trend", "TREND", 8, 2, "steps per second at the last refreshes", _trend, number=False),
+    Column("p50", "P50", 7, 10, "median time of a step", _of("step_p50", _seconds)),
+    Column("p99", "P99", 7, 3, "time that 99 of 100 steps do not exceed", _of("step_p99", _seconds)),
+    Column("data", "DATA", 5, 12, "share of the time that went into waiting for data", _of("data", percent)),
+    Column("wait", "WAIT", 5, 11, "share of the time that went into waiting for other ranks", _of("waiting", percent)),
+    Column("value", "LOSS", 7, 9, "last value of the loss, or of the number chosen by --show", _of("value", number)),
+    Column("goodput", "GOODPUT", 7, 8, "share of the run's time that went into steps", _of("goodput", percent)),
+    Column("cpu", "CPU", 5, 7, "CPU time; 100 % is one core", _of("cpu", percent)),
+    Column("memory", "MEM", 8, 5, "resident memory", _of("memory", _bytes)),
+    Column("gpu", "GPU", 5, 6, "share of time in which its GPU is busy", _of("gpu", percent), optional=True),
+    Column("gpu-memory", "GPU MEM", 8, 4, "memory on GPUs", _of("gpu_memory", _bytes), optional=True),
+    Column("waiting", "WAITING", 22, 14, "the longest wait, or the stage of a long step", _waiting, number=False),
+    Column("activity", "ACTIVITY", 12, 0, "activity of the training thread", _activity, number=False, descending=False),
+    Column("event", "LAST EVENT", 18, 1, "age and name of the last event", _event, number=False),
+)

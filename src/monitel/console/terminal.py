@@ -1,0 +1,366 @@
+"""The screen of ``monitel top``: textual's table with the jobs and their processes, and the report about a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from itertools import takewhile
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import DataTable, Footer, HelpPanel, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from monitel.blackbox.folder import FolderError
+from monitel.console.autopsy.examination import examine
+from monitel.console.autopsy.findings import State
+from monitel.console.autopsy.report import process_lines, stack_lines
+from monitel.console.table import COLUMNS, Row, summary, table_of
+from monitel.console.text import Screen as Stream
+from monitel.console.text import clock_time, labelled, wrapped
+from monitel.console.usage import UsageMeter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from textual.app import ComposeResult
+
+    from monitel.console.table import Line, View
+    from monitel.console.top.rank import Look
+    from monitel.console.top.ranks import Ranks
+    from monitel.console.usage import Usage
+
+    Looked = tuple[Look, dict[Path, Usage]]
+
+_ONCE = "use monitel top --once, or --json for programs"
+_NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"
+_SLOW_S = 3.0
+_FACTS = {"rank", "pid", "state", "step", "trend", "waiting", "activity", "event"}  # columns that a report has anyway
+
+
+class Readings(Thread):
+    """Reads again and again in a thread: a black box on a disk that hangs stops neither the keys nor the end.
+
+    Args:
+        read: Returns the new state. An exception ends the readings.
+        show: Receives each state, or the exception.
+        interval: Seconds between two readings.
+    """
+
+    def __init__(self, read: Callable[[], Any], show: Callable[[Any], object], interval: float) -> None:
+        super().__init__(name="monitel-top", daemon=True)
+        self.over = Event()
+        self._read, self._show, self._interval = read, show, interval
+
+    def run(self) -> None:
+        """Read until it is over."""
+        state = None
+        while not (self.over.is_set() or isinstance(state, Exception)):
+            try:
+                state = self._read()
+            except Exception as error:
+                state = error
+            if not self.over.is_set():
+                self._show(state)
+            self.over.wait(self._interval)
+
+
+class Details(Screen[None]):
+    """The report about one process, as of ``monitel autopsy``, with the stacks of its threads.
+
+    Args:
+        row: The row of the process.
+        interval: Seconds between two readings of its box.
+    """
+
+    BINDINGS: ClassVar[list[Any]] = [Binding("escape,q,f10,left,enter", "app.pop_screen", "Back", key_display="esc")]
+
+    def __init__(self, row: Row, interval: float) -> None:
+        super().__init__()
+        self.row = row
+        self._asks = False
+        self._head, self._report = (Static(markup=False, classes=name) for name in ("head", "report"))
+        self._readings = Readings(self._read, lambda state: self.call_later(self._show, state), interval)
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield self._head
+        with VerticalScroll():
+            yield self._report
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self._readings.start()
+
+    def on_unmount(self) -> None:
+        """End the readings."""
+        self._readings.over.set()
+
+    def _read(self) -> list[str]:
+        """Return the lines of the report: the first one at once, without the stacks."""
+        stream = Stream(max(self.size.width - 2, 20), terminal=True)
+        problems: list[str] = []
+        reports = examine([self.row.rank.box], problems, stacks=self._asks)
+        if not reports:
+            return [stream.printable("; ".join(problems)) or "the black box is gone; this was its last report"]
+        (found,) = reports
+        stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")] if found.stacks else []
+        if self._asks and not stacks and found.state is not State.DEAD:
+            stacks = wrapped(_NO_ANSWER, stream.width)
+        self._asks, found.stacks = True, ""
+        report = process_lines(found, stream, time.time_ns(), complete=True)
+        columns = [each for each in COLUMNS if each.name not in _FACTS and self.row.cells[each.name]]
+        numbers = ", ".join(f"{each.title} {self.row.text(each)}" for each in columns)
+        return [*takewhile(bool, report), *labelled("numbers", numbers, stream.width), "", *stacks, "", *report]
+
+    def _show(self, state: list[str] | Exception) -> None:
+        head, *report = [f"cannot be read: {state!r}"] if isinstance(state, Exception) else state
+        self._head.update(head)
+        if report:
+            self._report.update("\n".join(report))
+
+
+class SortMenu(ModalScreen[str]):
+    """The menu of the columns to sort by; the present one reverses the order."""
+
+    BINDINGS: ClassVar[list[Any]] = [Binding("escape,q,f10,left", "app.pop_screen", "Back")]
+
+    def __init__(self, column: str) -> None:
+        super().__init__()
+        self._column = column
+
+    def compose(self) -> ComposeResult:
+        """Make the menu."""
+        menu = OptionList(*(Option(f"{each.title:<11} {each.meaning}", id=each.name) for each in COLUMNS), markup=False)
+        menu.border_title, menu.border_subtitle = "sort by", "the same again reverses the order"
+        menu.highlighted = menu.get_option_index(self._column)
+        yield menu
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Return the name of the column."""
+        self.dismiss(event.option_id)
+
+
+class JobTable(DataTable[Text]):
+    """Whole lines, in one column: a heading spans the width, and a refresh costs a fifth of that of single cells."""
+
+    #: With priority the action comes before the next key is looked at, which may be the first character of a filter.
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("home", "scroll_top", "First", show=False),
+        Binding("end", "scroll_bottom", "Last", show=False),
+        Binding("enter", "select_cursor", "Details"),
+        Binding("slash,f4", "app.filter", "Filter", key_display="/", priority=True),
+        Binding("s,f6", "app.sort", "Sort", key_display="s"),
+        Binding("question_mark,f1,h", "app.help", "Help", key_display="?"),
+        Binding("q,f10", "app.leave", "Quit", key_display="q"),
+    ]
+
+
+class TopApp(App[int]):
+    """The list of the jobs and their processes, and the screens above it.
+
+    Args:
+        ranks: The readings.
+        view: The rows that are wanted.
+        interval: Seconds between two looks.
+    """
+
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    .head { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
+    JobTable { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    JobTable, JobTable:focus { background: ansi_default; color: ansi_default; background-tint: transparent; }
+    JobTable > .datatable--header, JobTable:focus > .datatable--header
+        { background: ansi_default; color: ansi_default; background-tint: transparent; text-style: underline; }
+    JobTable > .datatable--cursor, JobTable:focus > .datatable--cursor
+        { background: ansi_default; color: ansi_default; text-style: reverse; }
+    Input { display: none; border: none; height: 1; padding: 0; }
+    SortMenu { align: center middle; }
+    OptionList { width: 76; max-height: 90%; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("ctrl+c,ctrl+q", "leave", "Quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "Stop, until fg", show=False, priority=True),
+        Binding("escape", "clear", "All rows"),
+    ]
+
+    def __init__(self, ranks: Ranks, view: View, interval: float) -> None:
+        super().__init__(ansi_color=True)
+        self.failure: Exception | None = None
+        self._view, self._interval, self._stream = view, interval, Stream.of(sys.stdout)
+        self._looked: Looked | None = None
+        self._lines: dict[str, Line] = {}
+        self._shown: dict[str, Text] = {}
+        self._shape: object = None
+        self._head = Static("monitel top: reading the black boxes of this machine", markup=False, classes="head")
+        self._table = JobTable(cursor_type="row", cell_padding=0, cursor_foreground_priority="css")
+        self._input = Input(view.filter, placeholder="only rows with this text; Enter keeps it, Esc removes it")
+        usage = UsageMeter()
+
+        def read() -> Looked:
+            look = ranks.look()
+            return look, usage.read(rank.box for rank in look.ranks)
+
+        self._readings = Readings(read, lambda state: self.call_later(self._show, state), interval)
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield from (self._head, self._table, self._input, Footer())
+
+    def on_mount(self) -> None:
+        """Begin to read, and handle the signals that end a process."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
+        self._table.focus()
+        self._readings.start()
+        self.set_interval(1.0, self._show_head)
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.call_after_refresh(self._draw)
+
+    def action_leave(self, status: int = 0) -> None:
+        """Quit."""
+        self._readings.over.set()
+        self.exit(status)
+
+    def action_help(self) -> None:
+        """Show the keys, or hide them."""
+        if self.screen.query(HelpPanel):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+
+    def action_filter(self) -> None:
+        """Ask for the text of the filter."""
+        self._input.display = True
+        self.screen.set_focus(self._input)
+
+    def action_clear(self) -> None:
+        """Remove the filter."""
+        self._input.value = ""
+        self.on_input_submitted()
+
+    def on_input_changed(self) -> None:
+        """Filter while the text is typed."""
+        self._view.filter = self._input.value
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._input.display = False
+        self.screen.set_focus(self._table)
+
+    def action_sort(self) -> None:
+        """Ask for the column to sort by."""
+        self.push_screen(SortMenu(self._view.sort), self._sort)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Show the chosen process; of a job the one that its verdict is about."""
+        line = self._lines.get(str(event.row_key.value))
+        if line is not None and not self._silence:  # a thread more would hang as well
+            self.push_screen(Details(line.row, self._interval))
+
+    def _sort(self, column: str | None) -> None:
+        if column is not None:
+            self._view.sort_by(column)
+            self._draw()
+
+    def _show(self, state: Looked | Exception) -> None:
+        if isinstance(state, Exception):
+            self.failure = state
+            self.action_leave(1)
+            return
+        self._looked = state
+        self._draw()
+        if isinstance(self.screen, Details) and (line := self._lines.get(str(self.screen.row.rank.box))):
+            self.screen.row = line.row
+
+    @property
+    def _silence(self) -> str:
+        """The time since the last reading in words, if it is unusually long; otherwise empty."""
+        seconds = time.time() - self._looked[0].time_ns / 1e9 if self._looked else 0.0
+        return f"no reading for {seconds:.0f} s" if seconds > self._interval + _SLOW_S else ""
+
+    def _show_head(self) -> None:
+        if self._looked is not None:
+            look, view = self._looked[0], self._view
+            wanted = f"  filter {self._stream.printable(view.filter)!r}" if view.filter else ""
+            order = f"by {view.sort}, {'descending' if view.descending else 'ascending'}"
+            moment = self._silence or clock_time(look.time_ns)
+            self._head.update(f"monitel top  {moment}  {summary(look)}{wanted}  {order}")
+
+    def _draw(self) -> None:
+        """Show the last look: what has changed, or everything if the order or the size of the lines is new."""
+        width = self._table.size.width
+        if self._looked is None or width < 1:
+            return
+        self._show_head()
+        look, usage = self._looked
+        titles, lines = table_of(look, usage, self._view, self._stream, width)
+        title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
+        self._lines = {line.key: line for line in lines}
+        texts = {line.key: Text.assemble(*line.parts, no_wrap=True) for line in lines}
+        notes = [*look.problems]
+        if not lines and look.ranks:
+            notes.append("no row contains the text of the filter; Esc removes it")
+        elif not lines:
+            notes.append("no process of this user with a black box runs here: waiting for one")
+        if notes:
+            note = "\n".join(line for each in notes for line in wrapped(self._stream.printable(each), width))
+            texts["notes"] = Text(note, "yellow")
+        shape = [width, title, *((key, text.plain.count("\n")) for key, text in texts.items())]
+        with self.batch_update():
+            if shape != self._shape:
+                self._rebuild(width, title, texts)
+            for key, text in texts.items():
+                if text != self._shown.get(key):
+                    self._table.update_cell(key, "line", text)
+        self._shape, self._shown = shape, texts
+
+    def _rebuild(self, width: int, title: Text, texts: dict[str, Text]) -> None:
+        """Make all lines anew. The cursor stays on its process, and begins on the first one."""
+        table, keys, before = self._table, [*texts], [*self._shown]
+        place, top = table.cursor_row if before else 1, table.scroll_y
+        table.clear(columns=True)
+        table.add_column(title, key="line", width=width)
+        for key, text in texts.items():
+            table.add_row(text, key=key, height=text.plain.count("\n") + 1)
+        if before and before[place] in texts:
+            place = keys.index(before[place])
+        table.move_cursor(row=min(place, len(keys) - 1))
+        table.scroll_to(y=top, animate=False)
+
+
+def run_app(ranks: Ranks, view: View, interval: float) -> int:
+    """Show the jobs of this machine in the terminal until a key ends it.
+
+    Returns:
+        The exit status: 0, or 128 and the number of the signal that has ended it.
+
+    Raises:
+        FolderError: There is no terminal.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, f"__{name}__")
+        if stream is None or not stream.isatty():
+            raise FolderError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
+    if not Stream.of(sys.stdout).terminal:
+        term = os.environ.get("TERM", "")
+        raise FolderError(f"monitel top needs a terminal that can move the cursor, and TERM is {term!r}: {_ONCE}")
+    app = TopApp(ranks, view, interval)
+    status = app.run(mouse=False)
+    if app.failure is not None:
+        raise app.failure
+    return app.return_code or 1 if status is None else status
