@@ -176,9 +176,11 @@ class TopApp(App[int]):
     """
 
     CSS = """
-    Screen { background: ansi_default; color: ansi_default; }
+    Screen, Footer, FooterKey, .footer-key--key, .footer-key--description
+        { background: ansi_default; color: ansi_default; }
     .head { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
-    JobTable { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    JobTable, VerticalScroll { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
+        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black; }
     JobTable, JobTable:focus { background: ansi_default; color: ansi_default; background-tint: transparent; }
     JobTable > .datatable--header, JobTable:focus > .datatable--header
         { background: ansi_default; color: ansi_default; background-tint: transparent; text-style: underline; }
@@ -241,6 +243,7 @@ class TopApp(App[int]):
             self.action_hide_help_panel()
         else:
             self.action_show_help_panel()
+        self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:
         """Ask for the text of the filter."""
@@ -303,7 +306,7 @@ class TopApp(App[int]):
 
     def _draw(self) -> None:
         """Show the last look: what has changed, or everything if the order or the size of the lines is new."""
-        width = self._table.size.width
+        width = self._table.container_size.width - 1  # the scroll bar takes one
         if self._looked is None or width < 1:
             return
         self._show_head()

@@ -61,7 +61,7 @@ def keep(screen: Terminal, name: str, folder: Path) -> None:
 
 
 def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
-    """The list names the late rank, and the view of that rank has its stages and its stacks."""
+    """The list names the late rank, and the details of that rank have its stages and its stacks."""
     with ExitStack() as stack:
         own_boxes.mkdir(mode=0o700)
         for rank in range(4):
@@ -79,13 +79,13 @@ def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
         late = re.search(r"takes ([\d.]+) ms longer", seen)
         assert late is not None
         assert 14 < float(late[1]) < 26
-        screen.until(lambda: 4 == len(re.findall(r"█{8} +\d+\.?\d* ms", screen.text)), "the rates of all ranks")
+        screen.until(lambda: 4 == len(re.findall(r"[▆▇█]{8} +\d+\.?\d* ms", screen.text)), "the rates of all ranks")
         screen.press("Down", "Down")
         screen.until(lambda: re.search(r"\x1b\[[0-9;]*7m +2 ", screen.escapes), "the cursor is on rank 2")
         keep(screen, "top.svg", tmp_path)
         screen.resize(WIDTH, 40)
-        screen.press("s")
-        screen.until_shown("rank 2 of 4", "training.stage.duration", "stacks at", "train.py")
+        screen.press("Enter")
+        screen.until_shown("rank 2 of 4", "training.stage.duration", "stacks now", "train.py")
         keep(screen, "top-rank.svg", tmp_path)
     for name in ("top.svg", "top-rank.svg"):
         assert (PICTURES / name).stat().st_size < 60_000
