@@ -6,27 +6,26 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from monitel.console.autopsy import UNKNOWN, counts
+from monitel.console.process import State
 from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, sparkline, wrapped
-from monitel.console.top.rank import RankState
 from monitel.console.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from monitel.console.job import Job
+    from monitel.console.live import Look
+    from monitel.console.process import Process
     from monitel.console.text import Screen
-    from monitel.console.top.rank import JobRows, Look, Rank
 
     Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
 
 _LONG_NS = 10**9  # shorter stages and activities are usual in a step
-_STATES = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red"}
-_VERDICTS = {
-    **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps"), "red"),
-    "healthy": "green",
-    "starting": "",
-    "unknown": "",
-}  # the others are warnings
+_STATES = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red"}
+_VERDICTS = {"healthy": "green", **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps"), "red")}
+_VERDICTS |= dict.fromkeys(("starting", "unknown"), "")  # the others are warnings
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Column:
     width: int
     importance: int
     meaning: str
-    cell: Callable[[Rank, Usage, Screen, int], Cell]
+    cell: Callable[[Process, Usage, Screen, int], Cell]
     number: bool = True
     descending: bool = True
     optional: bool = False
@@ -89,24 +88,22 @@ class View:
         usual = next(each.descending for each in COLUMNS if each.name == name)
         self.sort, self.descending = name, not self.descending if name == self.sort else usual
 
-    def rows(self, job: JobRows, usage: Mapping[Path, Usage], screen: Screen, now_ns: int) -> list[Row]:
+    def rows(self, job: Job, usage: Mapping[Path, Usage], screen: Screen, now_ns: int) -> list[Row]:
         """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
-        rows = [
-            Row(rank, {each.name: each.cell(rank, usage.get(rank.box, Usage()), screen, now_ns) for each in COLUMNS})
-            for rank in job.ranks
-            if not self.filter or matches(rank, self.filter)
-        ]
-        known = sorted((row for row in rows if row.cells[self.sort]), key=self._value, reverse=self.descending)
-        return known + [row for row in rows if not row.cells[self.sort]]
-
-    def _value(self, row: Row) -> Any:
-        return (row.cells[self.sort] or ("",))[0]
+        rows = []
+        for process in job.processes:
+            if not self.filter or matches(process, self.filter):
+                used = usage.get(process.box, Usage())
+                rows.append(Row(process, {each.name: each.cell(process, used, screen, now_ns) for each in COLUMNS}))
+        known = [(cell[0], row) for row in rows if (cell := row.cells[self.sort])]
+        known.sort(key=lambda pair: pair[0], reverse=self.descending)
+        return [*(row for _, row in known), *(row for row in rows if not row.cells[self.sort])]
 
 
 class Row(NamedTuple):
     """A process, and its cells by the name of the column."""
 
-    rank: Rank
+    process: Process
     cells: Mapping[str, Cell]
 
     def text(self, column: Column) -> str:
@@ -154,79 +151,72 @@ def table_of(
     lines = []
     for number_of, (job, rows) in enumerate(jobs):
         if rows:
-            about = next((row for row in rows if row.rank.rank == job.verdict.rank), rows[0])
+            about = next((row for row in rows if row.process.rank == job.verdict.rank), rows[0])
             verdict = wrapped(screen.printable(job.verdict.text), width)
             names = "\n".join(wrapped(_heading(job, screen), width))
             colour = _VERDICTS.get(job.verdict.kind, "yellow")
             lines.append(Line([(names, "bold"), ("\n" + "\n".join(verdict), colour)], about, f"job {number_of}"))
         for row in rows:
-            over = row.rank.state in {RankState.DEAD, RankState.ENDED}
-            styles = {"state": "yellow" if row.rank.problem else _STATES.get(row.rank.state, "dim")}
+            over = row.process.state in {State.DEAD, State.ENDED}
+            styles = {"state": "yellow" if row.process.problem else _STATES.get(row.process.state, "dim")}
             parts = [(text, styles.get(each.name, "dim" * over)) for each, text in cells(columns, row.text)]
-            remark = wrapped(_remark(row.rank, screen, look.time_ns), width - 2)
-            parts += [(f"\n  {line}", "yellow" if row.rank.problem else "red") for line in remark]
-            lines.append(Line(parts, row, str(row.rank.box)))
+            remark = wrapped(_remark(row.process, screen, look.time_ns), width - 2)
+            parts += [(f"\n  {line}", "yellow" if row.process.problem else "red") for line in remark]
+            lines.append(Line(parts, row, str(row.process.box)))
     return [*cells(columns, lambda column: column.title)], lines
 
 
 def summary(look: Look) -> str:
     """Return the number of jobs and of processes in each state."""
-    counts = [(state.value, sum(rank.state is state for rank in look.ranks)) for state in RankState]
-    states = ", ".join(f"{count:,} {state}" for state, count in counts if count)
-    processes = _count(len(look.ranks), "process", "processes")
-    return f"{_count(len(look.jobs), 'job', 'jobs')}, {processes}{f': {states}' if states else ''}"
+    return f"{len(look.jobs):,} job{'s' * (len(look.jobs) != 1)}, {counts(look.processes)}"
 
 
-def _heading(job: JobRows, screen: Screen) -> str:
+def _heading(job: Job, screen: Screen) -> str:
     """Return the names of a job, and the number of its ranks that run here."""
     names = job.name
     service = "" if names.service.startswith("unknown_service") else names.service
-    sizes = {rank.world_size for rank in job.ranks if rank.world_size is not None}
-    ranks = len({rank.rank for rank in job.ranks if rank.rank is not None})
-    hosts = sorted({rank.host for rank in job.ranks if rank.host})
+    sizes = {process.world_size for process in job.processes if process.world_size is not None}
+    count, ranks = len(job.processes), len({process.rank for process in job.processes if process.rank is not None})
+    hosts = sorted({process.host for process in job.processes if process.host})
     parts = (
         "/".join(filter(None, (names.namespace, service))) or "job without a name",
         f"run {names.run}" if names.run else "",
         f"attempt {job.attempt}" if job.attempt else "",
-        f"{ranks} of {max(sizes)} ranks" if sizes else _count(len(job.ranks), "process", "processes"),
+        f"{ranks} of {max(sizes)} ranks" if sizes else f"{count:,} process{'es' * (count != 1)}",
         f"on {', '.join(hosts)}" if hosts else "",
     )
     return screen.printable(", ".join(filter(None, parts)))
 
 
-def _remark(rank: Rank, screen: Screen, now_ns: int) -> str:
-    """Return how a process has ended, or why its box cannot be read; empty if it runs."""
-    if rank.problem:
-        return f"cannot be read: {screen.printable(rank.problem)}"
-    if rank.state is not RankState.DEAD:
-        return ""
-    cause = screen.printable(rank.death) or "cause unknown, as after SIGKILL or by the OOM killer"
-    ago = duration(max(now_ns - rank.seen_ns, 0))
-    return f"{cause}; last sign of life {ago} ago, at {moment(rank.seen_ns)}" if rank.seen_ns else cause
+def _remark(process: Process, screen: Screen, now_ns: int) -> str:
+    """Return how a process has ended or failed, or why its box cannot be read; otherwise an empty text."""
+    if process.problem:
+        return f"cannot be read: {screen.printable(process.problem)}"
+    if process.state is not State.DEAD:
+        return screen.printable(process.failure)
+    cause = screen.printable(process.death) or UNKNOWN
+    ago = duration(max(now_ns - process.seen_ns, 0))
+    return f"{cause}; last sign of life {ago} ago, at {moment(process.seen_ns)}" if process.seen_ns else cause
 
 
-def _count(number_of: int, one: str, many: str) -> str:
-    return f"{number_of:,} {one if number_of == 1 else many}"
-
-
-def matches(rank: Rank, text: str) -> bool:
+def matches(process: Process, text: str) -> bool:
     """Return True if a text is in the names, the state, or the activities of a row, in capitals or not."""
     texts = (
-        *(rank.job.namespace, rank.job.service, rank.job.run, rank.host),
-        "" if rank.pid is None else str(rank.pid),
-        "" if rank.rank is None else f"rank {rank.rank}",
-        *(rank.state.value, rank.death, rank.activity, rank.problem),
-        *(wait.key for wait in rank.waits),
-        "" if rank.event is None else rank.event.name,
+        *(process.job.namespace, process.job.service, process.job.run, process.host),
+        "" if process.pid is None else str(process.pid),
+        "" if process.rank is None else f"rank {process.rank}",
+        *(process.state.value, process.death, process.activity, process.problem),
+        *(wait.key for wait in process.waits),
+        "" if process.event is None else process.event.name,
     )
     return any(text.casefold() in each.casefold() for each in texts)
 
 
-def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Rank, Usage, Screen, int], Cell]:
+def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, Usage, Screen, int], Cell]:
     """Return the function of a column that shows an attribute of the row or of its usage."""
 
-    def cell(rank: Rank, usage: Usage, *_: object) -> Cell:
-        value = getattr(usage if name in Usage._fields else rank, name)
+    def cell(process: Process, usage: Usage, *_: object) -> Cell:
+        value = getattr(usage if name in Usage._fields else process, name)
         if value is None:
             return None
         return math.inf if value != value else value, text(value)  # noqa: PLR0124  NaN is the news: it comes first
@@ -247,37 +237,37 @@ def _bytes(size: float) -> str:
     return f"{mib:.3g} MiB" if mib < 999.5 else f"{mib / 1024:.3g} GiB"  # noqa: PLR2004  three digits
 
 
-def _state(rank: Rank, *_: object) -> Cell:
-    return rank.state.value, "?" if rank.problem else rank.state.value
+def _state(process: Process, *_: object) -> Cell:
+    return process.state.value, "?" if process.problem else process.state.value
 
 
-def _trend(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
-    return None if rank.rate is None else (rank.rate, sparkline(rank.rates, screen, 8))
+def _trend(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
+    return None if process.rate is None else (process.rate, sparkline(process.rates, screen, 8))
 
 
-def _waiting(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
-    if rank.waits:
-        wait, *others = rank.waits
+def _waiting(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
+    if process.waits:
+        wait, *others = process.waits
         more = f" and {len(others)} more" if others else ""
         return wait.age_ns, f"{duration(wait.age_ns)} {screen.printable(wait.key)}{more}"
-    stage = rank.stage
+    stage = process.stage
     if stage is None or stage.age_ns < _LONG_NS:
         return None
     where = "other ranks" if stage.waits else f"in {screen.printable(stage.name)}"
     return stage.age_ns, f"{duration(stage.age_ns)} {where}"
 
 
-def _activity(rank: Rank, _: Usage, screen: Screen, __: int) -> Cell:
-    age_ns = rank.activity_age_ns or 0
+def _activity(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
+    age_ns = process.activity_age_ns or 0
     age = f" {duration(age_ns)}" if age_ns >= _LONG_NS else ""
-    return (rank.activity, screen.printable(rank.activity) + age) if rank.activity else None
+    return (process.activity, screen.printable(process.activity) + age) if process.activity else None
 
 
-def _event(rank: Rank, _: Usage, screen: Screen, now_ns: int) -> Cell:
-    if rank.event is None:
+def _event(process: Process, _: Usage, screen: Screen, now_ns: int) -> Cell:
+    if process.event is None:
         return None
-    age = duration(max(now_ns - rank.event.time_ns, 0))
-    return rank.event.time_ns, f"{age} {screen.printable(rank.event.name)}"
+    age = duration(max(now_ns - process.event.time_ns, 0))
+    return process.event.time_ns, f"{age} {screen.printable(process.event.name)}"
 
 
 #: All columns, from left to right.

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from itertools import takewhile
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,9 +21,8 @@ from textual.widgets import DataTable, Footer, HelpPanel, Input, OptionList, Sta
 from textual.widgets.option_list import Option
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.autopsy.examination import examine
-from monitel.console.autopsy.findings import State
-from monitel.console.autopsy.report import process_lines, stack_lines
+from monitel.console.autopsy import process_lines, stack_lines
+from monitel.console.reader import read_boxes
 from monitel.console.table import COLUMNS, Row, summary, table_of
 from monitel.console.text import Screen as Stream
 from monitel.console.text import clock_time, labelled, wrapped
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from monitel.console.live import Live, Look
     from monitel.console.table import Line, View
-    from monitel.console.top.rank import Look
-    from monitel.console.top.ranks import Ranks
     from monitel.console.usage import Usage
 
     Looked = tuple[Look, dict[Path, Usage]]
@@ -110,15 +109,15 @@ class Details(Screen[None]):
         """Return the lines of the report: the first one at once, without the stacks."""
         stream = Stream(max(self.size.width - 2, 20), terminal=True)
         problems: list[str] = []
-        reports = examine([self.row.rank.box], problems, stacks=self._asks)
+        reports = read_boxes([self.row.process.box], problems, stacks=self._asks)
         if not reports:
             return [stream.printable("; ".join(problems)) or "the black box is gone; this was its last report"]
         (found,) = reports
         stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")] if found.stacks else []
-        if self._asks and not stacks and found.state is not State.DEAD:
+        if self._asks and found.runs and not stacks:
             stacks = wrapped(_NO_ANSWER, stream.width)
-        self._asks, found.stacks = True, ""
-        report = process_lines(found, stream, time.time_ns(), complete=True)
+        self._asks = True
+        report = process_lines(replace(found, stacks=""), stream, time.time_ns(), complete=True)
         columns = [each for each in COLUMNS if each.name not in _FACTS and self.row.cells[each.name]]
         numbers = ", ".join(f"{each.title} {self.row.text(each)}" for each in columns)
         return [*takewhile(bool, report), *labelled("numbers", numbers, stream.width), "", *stacks, "", *report]
@@ -170,7 +169,7 @@ class TopApp(App[int]):
     """The list of the jobs and their processes, and the screens above it.
 
     Args:
-        ranks: The readings.
+        live: The readings.
         view: The rows that are wanted.
         interval: Seconds between two looks.
     """
@@ -197,11 +196,12 @@ class TopApp(App[int]):
         Binding("escape", "clear", "All rows"),
     ]
 
-    def __init__(self, ranks: Ranks, view: View, interval: float) -> None:
+    def __init__(self, live: Live, view: View, interval: float) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
         self._view, self._interval, self._stream = view, interval, Stream.of(sys.stdout)
         self._looked: Looked | None = None
+        self._looked_s = 0.0
         self._lines: dict[str, Line] = {}
         self._shown: dict[str, Text] = {}
         self._shape: object = None
@@ -211,8 +211,8 @@ class TopApp(App[int]):
         usage = UsageMeter()
 
         def read() -> Looked:
-            look = ranks.look()
-            return look, usage.read(rank.box for rank in look.ranks)
+            look = live.look()
+            return look, usage.read(look.processes)
 
         self._readings = Readings(read, lambda state: self.call_later(self._show, state), interval)
 
@@ -285,15 +285,15 @@ class TopApp(App[int]):
             self.failure = state
             self.action_leave(1)
             return
-        self._looked = state
+        self._looked, self._looked_s = state, time.monotonic()
         self._draw()
-        if isinstance(self.screen, Details) and (line := self._lines.get(str(self.screen.row.rank.box))):
+        if isinstance(self.screen, Details) and (line := self._lines.get(str(self.screen.row.process.box))):
             self.screen.row = line.row
 
     @property
     def _silence(self) -> str:
         """The time since the last reading in words, if it is unusually long; otherwise empty."""
-        seconds = time.time() - self._looked[0].time_ns / 1e9 if self._looked else 0.0
+        seconds = time.monotonic() - self._looked_s if self._looked else 0.0
         return f"no reading for {seconds:.0f} s" if seconds > self._interval + _SLOW_S else ""
 
     def _show_head(self) -> None:
@@ -316,7 +316,7 @@ class TopApp(App[int]):
         self._lines = {line.key: line for line in lines}
         texts = {line.key: Text.assemble(*line.parts, no_wrap=True) for line in lines}
         notes = [*look.problems]
-        if not lines and look.ranks:
+        if not lines and look.processes:
             notes.append("no row contains the text of the filter; Esc removes it")
         elif not lines:
             notes.append("no process of this user with a black box runs here: waiting for one")
@@ -346,7 +346,7 @@ class TopApp(App[int]):
         table.scroll_to(y=top, animate=False)
 
 
-def run_app(ranks: Ranks, view: View, interval: float) -> int:
+def run_app(live: Live, view: View, interval: float) -> int:
     """Show the jobs of this machine in the terminal until a key ends it.
 
     Returns:
@@ -359,10 +359,9 @@ def run_app(ranks: Ranks, view: View, interval: float) -> int:
         stream = getattr(sys, f"__{name}__")
         if stream is None or not stream.isatty():
             raise FolderError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
-    if not Stream.of(sys.stdout).terminal:
-        term = os.environ.get("TERM", "")
-        raise FolderError(f"monitel top needs a terminal that can move the cursor, and TERM is {term!r}: {_ONCE}")
-    app = TopApp(ranks, view, interval)
+    if os.environ.get("TERM", "dumb") == "dumb":
+        raise FolderError(f"monitel top needs a terminal that can move the cursor, which TERM does not name: {_ONCE}")
+    app = TopApp(live, view, interval)
     status = app.run(mouse=False)
     if app.failure is not None:
         raise app.failure

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.recovery import NAME
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from monitel.console.process import Process
 
 
 class Usage(NamedTuple):
@@ -42,20 +42,18 @@ class UsageMeter:
         except Exception:  # it is not installed, or without a driver
             self._nvml = None
 
-    def read(self, boxes: Iterable[Path]) -> dict[Path, Usage]:
+    def read(self, processes: Iterable[Process]) -> dict[Path, Usage]:
         """Return the usage of the processes that run, by black box. CPU time needs a previous reading."""
         gpus = {} if self._nvml is None else _gpus(self._nvml)
         found, now = {}, {}
-        for box in boxes:
-            name = NAME.fullmatch(box.name)
-            used = _of_process(*name.groups()) if name else None
-            if name is not None and used is not None:
-                now[box] = time.monotonic(), used[0]
-                seconds, cpu_seconds = (
-                    new - old for new, old in zip(now[box], self._before.get(box, now[box]), strict=True)
-                )
-                cpu = cpu_seconds / seconds if seconds else None
-                found[box] = Usage(cpu, used[1], *gpus.get(int(name[1]), (None, None)))
+        for process in processes:
+            pid, _, start = process.key.partition("-")
+            if process.runs and (used := _of_process(pid, start)):
+                now[process.box] = time.monotonic(), used[0]
+                before_s, before_cpu_s = self._before.get(process.box, now[process.box])
+                seconds = now[process.box][0] - before_s
+                cpu = (used[0] - before_cpu_s) / seconds if seconds else None
+                found[process.box] = Usage(cpu, used[1], *gpus.get(int(pid), (None, None)))
         self._before = now
         return found
 

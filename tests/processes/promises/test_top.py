@@ -128,7 +128,7 @@ def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, ow
         assert (True, None) == (dead["step"] in {last, last + 1}, dead["steps_per_second"])
         assert f"dead: rank 1 died of an unknown cause at step {dead['step']}" == dead["verdict"]["text"]
         lines = console.top().splitlines()
-        assert "1 job, 2 processes: 1 alive, 1 dead" == lines[0]
+        assert "1 job, 2 processes: 1 dead, 1 alive" == lines[0]
         assert lines[2].startswith("llm, run run-7, 2 of 2 ranks, on ")
         assert dead["verdict"]["text"] == lines[3]
         assert ["RANK", "PID", "STATE", "STEP"] == lines[4].split()[:4]
@@ -222,7 +222,7 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
         screen.resize(200, 20)
         screen.until_shown("GOODPUT", "LAST EVENT", " MiB ")
         running[2].kill()
-        screen.until_shown("2 alive, 1 dead", "dead: rank 2 ", "cause unknown, as after SIGKILL")
+        screen.until_shown("1 dead, 2 alive", "dead: rank 2 ", "cause unknown, as after SIGKILL")
         screen.press("q")
         screen.until_shown("status 0")
         screen.until((tmp_path / "over").exists, "the modes of the terminal")

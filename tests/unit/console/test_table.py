@@ -12,19 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
 
-from monitel.blackbox.box import process_start
-from monitel.console.autopsy.findings import PastEvent
-from monitel.console.summary.report import JobName
+from monitel.blackbox.process import this_process
+from monitel.console.process import JobName, PastEvent, Process
 from monitel.console.table import COLUMNS, View, fitting, table_of
 from monitel.console.text import UNLIMITED, Screen, columns_of
 from monitel.console.usage import Usage, UsageMeter
-from monitel.console.verdict.rules import Verdict
+from monitel.console.verdict import Verdict
 
 if TYPE_CHECKING:
     import pytest
 
+    from monitel.console.live import Look
     from monitel.console.table import Row
-    from monitel.console.top.rank import Look, Rank
 
 TERMINAL = Screen(200, terminal=True, colours=True)
 ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
@@ -32,7 +31,7 @@ ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
 
 def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL, usage: Usage | None = None) -> list[str]:
     """Return the titles and the lines of a look."""
-    used = {rank.box: usage or Usage() for rank in look.ranks}
+    used = {rank.box: usage or Usage() for rank in look.processes}
     titles, lines = table_of(look, used, View(), screen, width)
     texts = ("".join(text for text, _ in line.parts) for line in lines)
     return ["".join(text for _, text in titles), *(each for text in texts for each in text.split("\n"))]
@@ -40,10 +39,10 @@ def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL, usage: Usa
 
 def order(look: Look, view: View) -> list[int | None]:
     """Return the ranks from top to bottom."""
-    return [row.rank.rank for job in look.jobs for row in view.rows(job, {}, TERMINAL, NOW)]
+    return [row.process.rank for job in look.jobs for row in view.rows(job, {}, TERMINAL, NOW)]
 
 
-def rows_of(*ranks: Rank) -> list[Row]:
+def rows_of(*ranks: Process) -> list[Row]:
     """Return the rows of ranks."""
     return View().rows(look_at(*ranks).jobs[0], {}, TERMINAL, NOW)
 
@@ -123,16 +122,17 @@ def test_long_ranks_and_steps_are_not_cut() -> None:
 def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with the same id and another start is not the one of the box, and has no usage."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    start = process_start(os.getpid())
-    mine, other = (Path(f"20260102T030405-{os.getpid()}-{ticks}-0a1b2c") for ticks in (start, int(start) + 1))
+    owner = this_process()
+    mine = Process(box=Path("mine"), owner=owner)
+    other = Process(box=Path("other"), owner=owner._replace(start=f"{int(owner.start) + 1}"))
     meter = UsageMeter()
-    assert (None, True) == (meter.read([mine, other])[mine].cpu, mine in meter.read([mine]))
+    assert (None, True) == (meter.read([mine, other])[mine.box].cpu, mine.box in meter.read([mine]))
     begun = os.times()
     while os.times().user - begun.user < 0.1:
         pass
     usage = meter.read([mine, other])
-    assert [mine] == [*usage]
-    cpu, memory = usage[mine][:2]
+    assert [mine.box] == [*usage]
+    cpu, memory = usage[mine.box][:2]
     assert cpu is not None
     assert memory is not None
     assert 0 < cpu < 64
@@ -156,7 +156,7 @@ def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetComputeRunningProcesses=lambda _: [process],
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    box = Path(f"20260102T030405-{os.getpid()}-{process_start(os.getpid())}-0a1b2c")
-    assert (0.41, 3 << 30) == UsageMeter().read([box])[box][2:]
+    mine = Process(owner=this_process())
+    assert (0.41, 3 << 30) == UsageMeter().read([mine])[mine.box][2:]
     nvml.nvmlInit = lambda: 1 / 0
-    assert (None, None) == UsageMeter().read([box])[box][2:]
+    assert (None, None) == UsageMeter().read([mine])[mine.box][2:]

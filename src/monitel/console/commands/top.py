@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.console.arguments import at_least, target
+from monitel.console.as_json import look_as_json
 from monitel.console.commands.output import show, warn
+from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
 from monitel.console.text import Screen, wrapped
-from monitel.console.top.as_json import look_as_json
-from monitel.console.top.ranks import Ranks
 from monitel.console.usage import UsageMeter
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from monitel.console.top.rank import Look
+    from monitel.console.live import Look
     from monitel.console.usage import Usage
 
 _INTERVAL_S, _ONCE_S, _DAY_S = 2.0, 0.5, 86_400.0
@@ -34,17 +34,6 @@ _NOT_INSTALLED = (
     "`pip install -e '.[top]'`), or use --once, or --once --json for programs"
 )
 _NAMES = [each.name for each in COLUMNS]
-_HELP = {
-    "targets": "process ids; black boxes, or folders that hold black boxes or spools. Default: all black boxes of this "
-    "user on this machine",
-    "--show": "the Stat or logged number in the column LOSS; default: loss, or the first name that ends with loss",
-    "--once": "print the table once, and end",
-    "--json": "with --once: one JSON list with an object for each rank; else such a list on one line for each refresh",
-    "--sort": f"sort the rows of each job: {', '.join(_NAMES)} (default: %(default)s)",
-    "--filter": "only rows with this text in a name, state, activity or event",
-    "--interval": f"time between two refreshes (default: {_INTERVAL_S:g}); with --once, that between its two readings "
-    f"(default: {_ONCE_S:g})",
-}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,13 +44,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show the jobs on this machine as they run, one row for each rank, from their black boxes: without "
         "a backend, and without changing anything in the jobs. Rates and shares are those of the last ten seconds.",
     )
-    command.add_argument("targets", nargs="*", type=target, metavar="DIR|PID", help=_HELP["targets"])
-    command.add_argument("--show", metavar="NAME", help=_HELP["--show"])
-    command.add_argument("--once", action="store_true", help=_HELP["--once"])
-    command.add_argument("--json", action="store_true", help=_HELP["--json"])
-    command.add_argument("--sort", choices=_NAMES, default="rank", metavar="COLUMN", help=_HELP["--sort"])
-    command.add_argument("--filter", default="", metavar="TEXT", help=_HELP["--filter"])
-    command.add_argument("--interval", type=at_least(0.1, _DAY_S), metavar="SECONDS", help=_HELP["--interval"])
+    text = "process ids; black boxes, or folders that hold black boxes or spools; default: all black boxes of this user"
+    command.add_argument("targets", nargs="*", type=target, metavar="DIR|PID", help=text)
+    text = "the Stat or logged number in the column LOSS; default: loss, or the first name that ends with loss"
+    command.add_argument("--show", metavar="NAME", help=text)
+    command.add_argument("--once", action="store_true", help="print the table once, and end")
+    text = "with --once: one JSON list with an object for each rank; else such a list on one line for each refresh"
+    command.add_argument("--json", action="store_true", help=text)
+    text = f"sort the rows of each job: {', '.join(_NAMES)} (default: %(default)s)"
+    command.add_argument("--sort", choices=_NAMES, default="rank", metavar="COLUMN", help=text)
+    text = "only rows with this text in a name, state, activity or event"
+    command.add_argument("--filter", default="", metavar="TEXT", help=text)
+    text = f"seconds between two refreshes ({_INTERVAL_S:g}); with --once, between its two readings ({_ONCE_S:g})"
+    command.add_argument("--interval", type=at_least(0.1, _DAY_S), metavar="SECONDS", help=text)
     command.set_defaults(run=_run, interrupted="interrupted")
 
 
@@ -72,29 +67,29 @@ def _run(arguments: argparse.Namespace) -> int:
     interval = arguments.interval or (_ONCE_S if arguments.once else _INTERVAL_S)
     if not (arguments.once or arguments.json):
         return _show_screen(arguments, view, interval)
-    ranks, meter = Ranks(arguments.targets, show=arguments.show), UsageMeter()
+    live, meter = Live(arguments.targets, show=arguments.show), UsageMeter()
     problems: set[str] = set()
     try:
         if arguments.once:
-            meter.read(rank.box for rank in ranks.look().ranks)
+            meter.read(live.look().processes)
             Event().wait(interval)
         while True:
-            look = ranks.look()
+            look = live.look()
             for problem in look.problems:
                 if problem not in problems:
                     warn(problem)
             problems = {*look.problems}
             if arguments.json:
-                chosen = [row.rank for job in look.jobs for row in view.rows(job, {}, Screen(), look.time_ns)]
+                chosen = [row.process for job in look.jobs for row in view.rows(job, {}, Screen(), look.time_ns)]
                 show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
             else:
-                usage = meter.read(rank.box for rank in look.ranks)
+                usage = meter.read(look.processes)
                 show("\n".join(_lines(look, usage, view, Screen.of(sys.stdout))))
             if arguments.once:
                 return 0
             Event().wait(interval)
     finally:
-        ranks.close()
+        live.close()
 
 
 def _lines(look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen) -> Iterator[str]:
@@ -123,4 +118,4 @@ def _show_screen(arguments: argparse.Namespace, view: View, interval: float) -> 
         if (error.name or "").partition(".")[0] not in {"textual", "rich"}:
             raise
         raise FolderError(_NOT_INSTALLED) from None
-    return run_app(Ranks(arguments.targets, show=arguments.show), view, interval)
+    return run_app(Live(arguments.targets, show=arguments.show), view, interval)
