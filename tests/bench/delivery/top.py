@@ -1,4 +1,4 @@
-"""CPU time of ``monitel top``: 64 processes with 50 Stats each, and a refresh each second.
+"""CPU time of ``monitel top``: 64 processes with 50 Stats each, and a refresh each two seconds.
 
 The processes are real: each has a pipeline with a black box, makes two steps a second, and cuts once a second. Measured
 are the whole command in a terminal of 200 columns and 70 lines, by the system's account of its process, and the
@@ -111,7 +111,7 @@ def wait_for_boxes(boxes: Path) -> None:
 
 def main() -> None:
     """Fork the processes before anything is started here, look, and kill them."""
-    if optional("monitel_otlp.commands.simulated_rank") is None:  # it imports what the processes need
+    if optional("monitel_otlp.pipeline") is None:  # it imports what the processes need
         Row(_WHAT, None).put()
         return
     has_screen = (

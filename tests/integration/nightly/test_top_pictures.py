@@ -69,7 +69,9 @@ def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
             folder.mkdir()
             variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "4"}
             run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7", "MONITEL_BLACK_BOX_DIR": str(own_boxes)}
-            process = stack.enter_context(started(folder, write_script(folder, TRAIN), env={**variables, **run}))
+            process = stack.enter_context(
+                started(folder, write_script(folder, TRAIN), env={**variables, **run}, fresh=True)
+            )
             wait_until_ready(process)
         (tmp_path / "go").touch()  # the ranks make their steps together
         wait_until(lambda: 4 == len([*own_boxes.glob("*-*")]), "four boxes")
