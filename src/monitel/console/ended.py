@@ -195,7 +195,7 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
     ends: dict[Owner | None, Process] = {}
     for each in sorted(found, key=lambda process: process.seen_ns):  # a process may have had several pipelines
         earlier = ends.pop(each.owner, None)
-        ends[each.owner] = each if earlier is None else each.before(earlier)
+        ends[each.owner] = each if earlier is None else each.after(earlier)
     return [*ends.values()], problems
 
 

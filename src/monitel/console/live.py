@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.death import Deaths, death_of
@@ -37,7 +37,6 @@ _TICK_NS = 50_000_000  # within which two changes may leave a folder with one ti
 _AT_ONCE = 16  # boxes that are read completely in one look; of more, each in its turn
 _MOST_GONE = 1000  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
-_SHARES_NS = 10 * 10**9
 _OVERDUE = 10  # steps
 _END = (
     *("state", "death", "status", "exception", "replaced", "seen_ns", "observed", "step", "step_age_ns", "activity"),
@@ -295,29 +294,26 @@ class _Watched:
             return _unreadable(self._path, state, f"unexpected values: {error!r}")
 
     def _row(self, show: str | None) -> Process:
-        life, end, monotonic_ns = self._life, self._end, time.monotonic_ns()
-        if end is None:
-            found = model.now(life, self._record)
-        else:
-            found = replace(life, **{name: getattr(end, name) for name in _END})
-            found = with_totals(found, end) if end.made >= life.made else found
-            found = replace(found, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
-        recent = self.history.last(_SHARES_NS) or life
+        life, end, recent = self._life, self._end, self.history.recent
         name, value = self._numbers.value(show)
-        return replace(
-            found,
-            rate=self._rate(found, monotonic_ns) if end is None else None,
-            rates=tuple(self._steps.rates),
-            step_p50=self._times.median,
-            step_p99=self._times.p99,
-            data=_share(recent, "data"),
-            waiting=_waiting(recent),
-            value_name=name,
-            value=value,
-            event=self._event,
-            problem=self._problem,
-            record=None,
-        )
+        row: dict[str, Any] = {
+            "rates": tuple(self._steps.rates),
+            "step_p50": self._times.median,
+            "step_p99": self._times.p99,
+            "data": _share(recent, "data"),
+            "waiting": _waiting(recent),
+            "value_name": name,
+            "value": value,
+            "event": self._event,
+            "problem": self._problem,
+            "record": None,
+        }
+        if end is None:
+            found = model.now(life, self._record, **row)
+            return replace(found, rate=self._rate(found, time.monotonic_ns()))
+        found = with_totals(life, end) if end.made >= life.made else life
+        row |= {name: getattr(end, name) for name in _END}
+        return replace(found, **row, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
 
     def _rate(self, process: Process, monotonic_ns: int) -> float | None:
         """Return the rate of the steps that were observed; before the first one that of the life of the process.

@@ -128,6 +128,7 @@ class StepDistribution:
 
 
 _LEAST, _MOST, _STEPS = 5, 15, 5  # parts of a period, and steps in one; in the least number of parts there may be fewer
+_SHARES_NS = 10 * 10**9
 _LEAST_NS = 3 * 10**9  # of a period; a shorter one has too few snapshots
 _APART_NS = (
     19 * 10**8
@@ -150,10 +151,12 @@ class History:
 
     Attributes:
         life: The last one; None before.
+        recent: The totals of the last ten seconds; those of the life until three seconds were observed.
     """
 
     def __init__(self) -> None:
         self.life: Process | None = None
+        self.recent = Process()
         self._kept: deque[Process] = deque()
         self._usual: dict[int, _Period] = {}  # by nanoseconds
 
@@ -164,16 +167,14 @@ class History:
             self._kept.append(life)
         while now_ns - self._kept[0].time_ns > _LONGEST_NS:
             self._kept.popleft()
+        earlier = self._earlier(_SHARES_NS)
+        self.recent = life if earlier is None else life.since(earlier)
 
-    def last(self, period_ns: int) -> Process | None:
-        """Return the totals of the last nanoseconds; None if fewer than three seconds were observed.
+    def _earlier(self, period_ns: int) -> Process | None:
+        """Return the process before the last nanoseconds; None if fewer than three seconds were observed.
 
         It is fewer nanoseconds if no more were observed, and more if looks are farther apart.
         """
-        earlier = self._earlier(period_ns)
-        return None if earlier is None or self.life is None else self.life.since(earlier)
-
-    def _earlier(self, period_ns: int) -> Process | None:
         life = self.life
         if life is None:
             return None

@@ -135,123 +135,79 @@ class Process:
 
     Times are Unix ns, 0 if unknown. Ages are ns before the moment. Totals are those of its life up to its last
     snapshot, or of a period.
-
-    Attributes:
-        job: The names of its job.
-        box: The box, or the spool that holds its record.
-        owner: Its identity; None if only an event about it is left.
-        parent: Process id and start of the process that has started it.
-        pid: Process id, in its namespace.
-        host: Host name.
-        rank, local_rank, world_size, attempt: The attributes ``training.*``; those of torch.distributed come first.
-        state: Its state.
-        death: How it died, in words such as ``killed by SIGKILL``.
-        status: How it ended by itself: ``completed``, ``failed``, ``interrupted`` or ``preempted``.
-        exception: Type, message and place of the last exception that was not caught.
-        replaced: It has replaced its program by ``exec``: its telemetry has ended, the process has not.
-        time_ns: The moment at which it was looked at.
-        started_ns: Begin of its record.
-        seen_ns: The end, or the last sign of life.
-        observed: The end was seen by another process, so that ``seen_ns`` is its time.
-        step: The last training step.
-        step_age_ns: Time since the step was set; since the begin of the record if it was set before.
-        stepped: The process has set a step itself. A forked child begins with that of its parent.
-        activity, activity_age_ns: The activity of the training thread.
-        stage: The stage of a step that the training thread is in.
-        thread: Identity of the training thread; 0 if unknown.
-        waits: Waits in progress, the longest first.
-        waits_left_out: Number of further ones.
-        ranges: Ranges in progress, the outermost first.
-        first_step: The step that the program has set first.
-        made: Number of steps that it has made, skipped ones included.
-        skipped: Number of skipped optimizer steps.
-        step_time: Seconds from step to step.
-        stages: Seconds in each stage.
-        activities: Nanoseconds of each activity.
-        recompilations, recompiling_ns: Compilations of code that was compiled before, and their time in all threads.
-        usual_data: Usual share of ``data`` in ``data`` and ``step`` in a period.
-        step_p50, step_p99: The median of the step times, and the time that 99 of 100 do not exceed, seconds.
-        rate: Steps per second over the last ten seconds that were observed.
-        rates: Steps per second at each of the last looks, the oldest first.
-        data, waiting: Shares of the last ten seconds in which the training thread waited for data, and for other ranks.
-        goodput: Share of productive steps in the time of the run, over all attempts.
-        value_name, value: The Stat or logged number that a row shows, and its last value.
-        event: The last event, other than logged numbers.
-        events: The events that no backend has, the oldest first.
-        run_time: The time of the run over all attempts; in rank zero.
-        accounts: The account of each signal.
-        spool: The spool folder.
-        offline: No signal had an endpoint.
-        stored: Something is in the spool, even if it is no item.
-        collected: The record was moved to ``box`` from elsewhere.
-        stacks: Of a live process those of all threads, if it was asked; after a crash those of all threads; otherwise
-            that of the main thread in the last second.
-        silence: Sentences about why a silent process has no heartbeat.
-        kernel: State of a live process in the kernel.
-        record: The content of the record, for a report with everything.
-        problem: Why the record cannot be read.
     """
 
+    # Its names. Attributes ``training.*`` of torch.distributed come before those of the resource.
     job: JobName = JobName()  # noqa: RUF009  immutable
-    box: Path = _NOWHERE
+    box: Path = _NOWHERE  # the box, or the spool that holds its record
     owner: Owner | None = None
-    parent: str = ""
-    pid: int | None = None
+    parent: str = ""  # the key of the process that has started it
+    pid: int | None = None  # in its namespace
     host: str = ""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
     attempt: int | None = None
+
+    # Its state, and how it ended.
     state: State = State.ALIVE
-    death: str = ""
-    status: str = ""
-    exception: tuple[str, str, str] | None = None
-    replaced: bool = False
-    time_ns: int = 0
-    started_ns: int = 0
-    seen_ns: int = 0
-    observed: bool = False
+    death: str = ""  # in words such as ``killed by SIGKILL``
+    status: str = ""  # ``completed``, ``failed``, ``interrupted`` or ``preempted``
+    exception: tuple[str, str, str] | None = None  # type, message and place of the last one that was not caught
+    replaced: bool = False  # it has called ``exec``: its telemetry has ended, the process has not
+    time_ns: int = 0  # the moment
+    started_ns: int = 0  # begin of its record
+    seen_ns: int = 0  # the end, or the last sign of life
+    observed: bool = False  # another process has seen the end
+
+    # What it does. Waits are the longest first, ranges the outermost first.
     step: int | None = None
-    step_age_ns: int | None = None
-    stepped: bool = True
+    step_age_ns: int | None = None  # since the begin of the record, if the step was set before
+    stepped: bool = True  # it has set a step itself; a forked child begins with that of its parent
     activity: str = ""
     activity_age_ns: int | None = None
     stage: Stage | None = None
-    thread: int = 0
+    thread: int = 0  # of the training; 0 if unknown
     waits: tuple[Wait, ...] = ()
     waits_left_out: int = 0
     ranges: tuple[Wait, ...] = ()
-    first_step: int | None = None
-    made: int = 0
-    skipped: int = 0
-    step_time: Total = NO_SAMPLES
-    stages: Mapping[StageKey, Total] = field(default_factory=dict)
-    activities: Mapping[str, int] = field(default_factory=dict)
+
+    # Totals. Recompilations are those of code that was compiled before; their time is that of all threads.
+    first_step: int | None = None  # that the program has set
+    made: int = 0  # steps, skipped ones included
+    skipped: int = 0  # optimizer steps
+    step_time: Total = NO_SAMPLES  # seconds from step to step
+    stages: Mapping[StageKey, Total] = field(default_factory=dict)  # seconds
+    activities: Mapping[str, int] = field(default_factory=dict)  # ns
     recompilations: int = 0
     recompiling_ns: int = 0
-    usual_data: float | None = None
-    step_p50: float | None = None
+    usual_data: float | None = None  # usual share of ``data`` in ``data`` and ``step`` in a period
+
+    # Numbers of a row: shares are those of the last ten seconds that were observed.
+    step_p50: float | None = None  # seconds
     step_p99: float | None = None
-    rate: float | None = None
-    rates: tuple[float, ...] = ()
-    data: float | None = None
-    waiting: float | None = None
-    goodput: float | None = None
+    rate: float | None = None  # steps per second over the last ten seconds
+    rates: tuple[float, ...] = ()  # the same at each of the last looks
+    data: float | None = None  # share of waiting for data
+    waiting: float | None = None  # share of waiting for other ranks
+    goodput: float | None = None  # of the run over all attempts
     value_name: str = ""
     value: float | None = None
-    event: PastEvent | None = None
-    events: Sequence[PastEvent] = ()
-    run_time: RunTime | None = None
+    event: PastEvent | None = None  # the last one, other than logged numbers
+    problem: str = ""  # why the record cannot be read
+
+    # What is left of it.
+    run_time: RunTime | None = None  # over all attempts; of rank zero
     accounts: Mapping[str, Account] = field(default_factory=dict)
     spool: str = ""
-    offline: bool = False
-    stored: bool = False
-    collected: bool = False
-    stacks: str = ""
-    silence: Sequence[str] = ()
-    kernel: Any = None
+    offline: bool = False  # no signal had an endpoint
+    stored: bool = False  # something is in the spool, even if it is no item
+    collected: bool = False  # the record was moved to ``box``
+    events: Sequence[PastEvent] = ()  # that no backend has
+    stacks: str = ""  # live, if it was asked; of a crash; otherwise of the main thread in the last second
+    silence: Sequence[str] = ()  # sentences about why a silent process has no heartbeat
+    kernel: Any = None  # its KernelState
     record: Record | None = None
-    problem: str = ""
 
     @property
     def key(self) -> str:
@@ -281,9 +237,13 @@ class Process:
     @property
     def usual_step(self) -> float | None:
         """The usual seconds from step to step."""
-        if self.step_p50 is not None:
-            seconds = self.step_p50
-        elif self.step_time.count:
+        known = self.step_p50 is not None and math.isfinite(self.step_p50) and self.step_p50 > 0
+        return self.step_p50 if known else self.mean_step
+
+    @property
+    def mean_step(self) -> float | None:
+        """The mean seconds from step to step, evaluations and checkpoints between steps included."""
+        if self.step_time.count:
             seconds = self.step_time.sum / self.step_time.count
         else:
             seconds = (self.loop_ns - (self.step_age_ns or 0)) / 1e9 / self.made if self.made else 0.0
@@ -291,9 +251,8 @@ class Process:
 
     @property
     def mean_rate(self) -> float | None:
-        """Steps per second, evaluations and checkpoints between steps included."""
-        seconds = replace(self, step_p50=None).usual_step
-        return None if seconds is None else 1 / seconds
+        """Steps per second."""
+        return None if self.mean_step is None else 1 / self.mean_step
 
     @property
     def failure(self) -> str:
@@ -330,7 +289,7 @@ class Process:
             recompiling_ns=max(self.recompiling_ns - earlier.recompiling_ns, 0),
         )
 
-    def before(self, earlier: Process) -> Process:
+    def after(self, earlier: Process) -> Process:
         """Return this process after an earlier pipeline of it: only the totals of series have begun again."""
         totals = {key: total.plus(self.stages.get(key, NO_SAMPLES)) for key, total in earlier.stages.items()}
         return replace(
@@ -407,20 +366,24 @@ def life_of(record: Record) -> Process:
     )
 
 
-def now(life: Process, record: Record) -> Process:
-    """Return a process as it is now: ages grow with the monotonic clock, which is that of its page."""
+def now(life: Process, record: Record, /, **changes: Any) -> Process:
+    """Return a process as it is now, with some more fields.
+
+    Ages grow with the monotonic clock, which is that of its page.
+    """
     at_ns = record.page.unix_ns(time.monotonic_ns()) or time.time_ns()
     seen_ns = record.page.heartbeat_unix_ns or at_ns  # without a page, the lock shows that the process runs
     state = State.SILENT if at_ns - seen_ns > SILENT_NS else State.ALIVE
-    return replace(doing_at(life, record, at_ns), state=state, seen_ns=min(seen_ns, at_ns), stacks="")
+    return doing_at(life, record, at_ns, **{"state": state, "seen_ns": min(seen_ns, at_ns), "stacks": "", **changes})
 
 
 def dead(life: Process, record: Record, death: Death) -> Process:
     """Return a process at its death."""
-    found = doing_at(life, record, death.time_ns)
     how, replaced = "" if death.end is None else death.how, has_called_exec(record.owner)
-    return replace(
-        found,
+    return doing_at(
+        life,
+        record,
+        death.time_ns,
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
@@ -431,8 +394,8 @@ def dead(life: Process, record: Record, death: Death) -> Process:
     )
 
 
-def doing_at(life: Process, record: Record, at_ns: int) -> Process:
-    """Return a process with what it did at a time, Unix ns."""
+def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Process:
+    """Return a process with what it did at a time, Unix ns, and with some more fields."""
     doing, page = record.doing_at(at_ns), record.page
     step_age_ns, known = doing.step_age_ns, record.doing.get("step")
     stepped = life.made > 0 or step_age_ns is not None
@@ -441,20 +404,8 @@ def doing_at(life: Process, record: Record, at_ns: int) -> Process:
     made = life.made  # steps since the snapshot are those of optimizers, unless the program has set them
     if life.first_step is None and made and known is not None and doing.step is not None:
         made += max(doing.step - known, 0)
-    return replace(
-        life,
-        time_ns=at_ns,
-        made=made,
-        stepped=stepped,
-        step=doing.step,
-        step_age_ns=step_age_ns,
-        activity=doing.activity,
-        activity_age_ns=doing.activity_age_ns,
-        stage=doing.stage,
-        waits=doing.waits,
-        waits_left_out=page.waits_left_out,
-        ranges=doing.ranges,
-    )
+    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "stepped": stepped, "step_age_ns": step_age_ns}
+    return replace(life, **{**found, "waits_left_out": page.waits_left_out, **changes})
 
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:

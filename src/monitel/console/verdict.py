@@ -277,21 +277,13 @@ _SHOWN = 3  # ranks in a list
 
 
 class _Evidence(NamedTuple):
-    """The ranks that the others wait for.
+    """The ranks that the others wait for."""
 
-    Attributes:
-        holding: The ranks that the others wait for; all ranks if they are not known.
-        waiting: The ranks that wait for them.
-        key: The key of the wait that most of the ranks are in; empty if there is none.
-        stage: The stage in which most of the ranks wait for others; empty if there is none, or if there are several.
-        sure: A wait, a stage or an activity shows it, and not only a missing step.
-    """
-
-    holding: Sequence[Process]
-    waiting: Sequence[Process] = ()
-    key: str = ""
-    stage: str = ""
-    sure: bool = True
+    holding: Sequence[Process]  # they are waited for; all ranks if they are not known
+    waiting: Sequence[Process] = ()  # they wait for them
+    key: str = ""  # of the wait that most of the ranks are in
+    stage: str = ""  # in which most of the ranks wait for others, if it is one
+    sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
 
 
 def _standing_still(job: _Job) -> Verdict | None:
@@ -435,6 +427,20 @@ class _Words:
             return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
         return process.activity not in QUIET
 
+    def facts(self, process: Process) -> list[tuple[str, str, int | None]]:
+        """Return the activity, the waits and the stage of a rank: verb, object and time, the best one first."""
+        found: list[tuple[str, str, int | None]] = []
+        if self.is_active(process):
+            found.append(("been in", process.activity, process.activity_age_ns))
+        found += [("waited in", key, age_ns) for key, age_ns in self.waits(process).items()]
+        if process.activity == STUCK:
+            found.append(("been in", "a wait over its threshold", process.activity_age_ns))
+        if process.stage is not None and (name := self._long_stage(process)):
+            found.append(
+                ("waited for other ranks in" if process.stage.waits else "been in", name, process.stage.age_ns)
+            )
+        return found
+
     def stage(self, process: Process) -> str:
         """Return the stage that a rank has long been in, unless an activity or a wait tells more."""
         return "" if self.is_active(process) or self.waits(process) else self._long_stage(process)
@@ -450,7 +456,7 @@ class _Words:
     def with_(self, evidence: _Evidence) -> str:
         """Return the ranks that the others wait for, and what they do."""
         holding, waiting = evidence.holding, evidence.waiting
-        doing = self._together(holding)
+        doing = self._doing(holding)
         if waiting and not doing and evidence.key:
             doing = f"{self._are(holding)} not in this wait"
         text = f"{named(holding)} {doing}" if doing else self._one_by_one(holding)
@@ -463,7 +469,7 @@ class _Words:
         return text
 
     def _one_by_one(self, ranks: Sequence[Process]) -> str:
-        each = [f"{named([rank])} {self._doing(rank)}" for rank in ranks[:_SHOWN]]
+        each = [f"{named([rank])} {self._doing([rank])}" for rank in ranks[:_SHOWN]]
         more = [f"{len(ranks) - _SHOWN:,} more"] if len(ranks) > _SHOWN else []
         return ", ".join([*each, *more])
 
@@ -491,38 +497,15 @@ class _Words:
         parts = [f"{named(of)} {self._are(of)} in {stage}" for stage, of in rarest]
         return f"; {', '.join(parts)}" if parts else ""
 
-    def _together(self, ranks: Sequence[Process]) -> str:
-        """Return what ranks have in common, as a verb with its object; empty if there is nothing."""
-        if len(ranks) == 1:
-            return self._doing(ranks[0])
-        have = "had" if self.over else "have"
-        activities = {each.activity if self.is_active(each) else "" for each in ranks}
-        if len(activities) == 1 and "" not in activities:
-            return f"{have} been in {min(activities)}{_for(each.activity_age_ns for each in ranks)}"
-        waits = [self.waits(each) for each in ranks]
-        if keys := set.intersection(*map(set, waits)):
-            key = max(keys, key=lambda key: (waits[0][key], key))
-            return f"{have} waited in {key}{_for(of[key] for of in waits)}"
-        stages = [each.stage for each in ranks if each.stage is not None and self._long_stage(each)]
-        if len(stages) == len(ranks) and len({(each.name, each.waits) for each in stages}) == 1:
-            doing = f"{have} waited for other ranks" if stages[0].waits else f"{have} been"
-            return f"{doing} in {stages[0].name}{_for(each.age_ns for each in stages)}"
-        return ""
-
-    def _doing(self, process: Process) -> str:
-        """Return the activity, the wait or the stage of a rank, as a verb with its object."""
-        has = "had" if self.over else "has"
-        if self.is_active(process):
-            return f"{has} been in {process.activity}{_for([process.activity_age_ns])}"
-        if waits := self.waits(process):
-            key = next(iter(waits))
-            return f"{has} waited in {key}{_for([waits[key]])}"
-        if process.activity == STUCK:
-            return f"{has} been in a wait over its threshold{_for([process.activity_age_ns])}"
-        if process.stage is not None and self._long_stage(process):
-            doing = f"{has} waited for other ranks" if process.stage.waits else f"{has} been"
-            return f"{doing} in {process.stage.name}{_for([process.stage.age_ns])}"
-        return f"{self._are([process])} in no known wait"
+    def _doing(self, ranks: Sequence[Process]) -> str:
+        """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
+        facts = [self.facts(each) for each in ranks]
+        have = "had" if self.over else _verb(ranks, "has", "have")
+        for verb, noun, _ in facts[0]:
+            ages = [age_ns for each in facts for of, name, age_ns in each if (of, name) == (verb, noun)]
+            if len(ages) == len(ranks):
+                return f"{have} {verb} {noun}{_for(ages)}"
+        return f"{self._are(ranks)} in no known wait" if len(ranks) == 1 else ""
 
     def _are(self, ranks: Sequence[Process]) -> str:
         return _verb(ranks, "was", "were") if self.over else _verb(ranks, "is", "are")

@@ -129,7 +129,7 @@ def test_pipelines_of_one_process_are_added_up() -> None:
         seen_ns=2 * S, made=200, step=200, stages=totals({"data": 30}, cycles=150),
         step_time=Total(150, 15.1), activities={"step": 20}, status="failed",
     )  # fmt: skip
-    process = second.before(first)
+    process = second.after(first)
     assert (200, 200, Total(199, 20.0), {"step": 20}, "failed", 1, 1) == (
         *(process.made, process.step, process.step_time, process.activities, process.status),
         *(process.rank, process.first_step),
