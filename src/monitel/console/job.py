@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from monitel.console.lateness import compared_times, cycle, suspects
 from monitel.console.ledger.shares import RunTime
@@ -14,30 +14,11 @@ from monitel.console.verdict import counted, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from monitel.console.lateness import Times
     from monitel.console.process import JobName, Process
     from monitel.console.verdict import Verdict
 
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
-
-
-class LateRank(NamedTuple):
-    """A rank for which the others wait.
-
-    Attributes:
-        seconds: Seconds per cycle by which it is later than the median of the ranks in the stage.
-        rank: The rank.
-        stage: The stage.
-        group: Name of the group of ranks; empty for the group of all ranks.
-        share: The seconds as a share of the cycle.
-    """
-
-    seconds: float
-    rank: int
-    stage: str
-    group: str
-    share: float
 
 
 @dataclass(frozen=True)
@@ -69,17 +50,21 @@ class Job:
     @property
     def deaths(self) -> list[Process]:
         """The processes that died, the first one first; not helpers that their parent has ended."""
-        chosen = {id(each) for each in counted(self.processes)}
-        died = [each for each in self.processes if _has_died(each)]
-        found = [each for each in died if id(each) in chosen or not _is_usual(each.death)]
-        return sorted(found, key=lambda each: each.seen_ns)
+        helpers = self._helpers()
+        died = [
+            each for each in self.processes if _has_died(each) and not (id(each) in helpers and _is_usual(each.death))
+        ]
+        return sorted(died, key=lambda each: each.seen_ns)
 
     @property
     def unfinished(self) -> list[Process]:
         """The processes that ended by themselves, and did not complete; not helpers that were preempted."""
-        chosen = {id(each) for each in counted(self.processes)}
+        helpers = self._helpers()
         ended = [each for each in self.processes if each.status not in {"", COMPLETED} and not _has_died(each)]
-        return [each for each in ended if id(each) in chosen or each.status not in STOPPED]
+        return [each for each in ended if not (id(each) in helpers and each.status in STOPPED)]
+
+    def _helpers(self) -> set[int]:
+        return {*map(id, self.processes)} - {*map(id, counted(self.processes))}
 
     @property
     def time(self) -> RunTime | None:
@@ -97,15 +82,11 @@ class Job:
         ended = not _has_died(first)
         return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=ended, stages=+stages)
 
-    def compared(self) -> dict[str, Times]:
-        """Return the times of the ranks in each group of several ranks."""
-        return compared_times(self.stepping)
-
-    def late(self) -> list[LateRank]:
-        """Return the ranks for which the others wait, the latest first."""
+    def late(self) -> list[tuple[float, int, str, str, float]]:
+        """Return seconds, rank, stage, group and share of the cycle of each rank that is late, the latest first."""
         found = [
-            LateRank(seconds, rank, stage, group, seconds / cycle(times))
-            for group, times in self.compared().items()
+            (seconds, rank, stage, group, seconds / cycle(times))
+            for group, times in compared_times(self.stepping).items()
             for seconds, rank, stage in suspects(times)
         ]
         return sorted(found, reverse=True)

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.death import Deaths, death_of
@@ -29,7 +29,6 @@ from monitel.training_time import DOWN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from monitel.blackbox.reading import Window
     from monitel.console.job import Job
 
 _SEARCH_NS = 5 * 10**9  # between two searches for boxes where nothing seems to have changed
@@ -38,6 +37,7 @@ _AT_ONCE = 16  # boxes that are read completely in one look; of more, each in it
 _MOST_GONE = 1000  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
 _OVERDUE = 10  # steps
+_MOST_NAMES = 10_000
 _END = (
     *("state", "death", "status", "exception", "replaced", "seen_ns", "observed", "step", "step_age_ns", "activity"),
     *("activity_age_ns", "stage", "waits", "stacks"),
@@ -187,7 +187,7 @@ class _Watched:
     def __init__(self, path: Path) -> None:
         self.gone = False
         self.history = History()
-        self._steps, self._times, self._numbers = StepRate(), StepDistribution(), Numbers()
+        self._steps, self._times, self._numbers = StepRate(), StepDistribution(), _Numbers()
         self._end: Process | None = None  # None while it runs
         self._examined = False  # the box of a dead process
         self._searched = 0
@@ -374,9 +374,8 @@ class _Watched:
             if len(record.names) <= max([0, *snapshot.window_names, *numbers]):
                 record.names = names_of(self._folder)
             series = [Definition(*each) for each in record.names[self._defined :]]
-            self._numbers.define(each.name for each in series if each.kind == STAT)
             self._defined = len(record.names)
-            self._numbers.see(record.numbers, record.windows)
+            self._numbers.see(record, (each.name for each in series if each.kind == STAT))
             life = life_of(record)
             self._event = life.event or self._event
         except (RecordError, OSError):
@@ -387,46 +386,32 @@ class _Watched:
         self.history.add(self._life)
 
 
-class Value(NamedTuple):
-    """A number with its name."""
-
-    name: str = ""
-    value: float | None = None
-
-
-class Numbers:
+class _Numbers:
     """The last samples of open windows, and the last logged numbers, of which a row shows one."""
-
-    USUAL = "loss"
-    _MOST = 10_000  # names
 
     def __init__(self) -> None:
         self._stats: dict[str, None] = {}  # names, in the order in which they were defined
-        self._samples: dict[str, float] = {}
-        self._series: dict[str, int] = {}  # the numbers of the series that the samples are from
+        self._samples: dict[str, tuple[int, float]] = {}  # with the numbers of the series that they are from
         self._logged: dict[str, float] = {}
 
-    def define(self, names: Iterable[str]) -> None:
-        """Add the names of Stats."""
-        if len(self._stats) < self._MOST:
-            self._stats.update(dict.fromkeys(names))
+    def see(self, record: Record, names: Iterable[str]) -> None:
+        """Take over logged numbers, of one name the latest; and windows, of several series with one name the first.
 
-    def see(self, numbers: Iterable[tuple[Definition, int, float]], windows: Iterable[Window]) -> None:
-        """Take over logged numbers with their times, of one name the latest; and windows, in the order of their ends.
-
-        Of several series with one name, the first one counts.
+        Args:
+            record: The record with a new snapshot.
+            names: New names of Stats.
         """
-        for series, _, value in sorted(numbers, key=lambda each: each[1]):
-            if series.name in self._logged or len(self._logged) < self._MOST:
-                self._logged[series.name] = value
-        for each in windows:
+        if len(self._stats) + len(self._logged) < _MOST_NAMES:
+            self._stats.update(dict.fromkeys(names))
+            numbers = sorted(record.numbers, key=lambda each: each[1])
+            self._logged.update({series.name: value for series, _, value in numbers})
+        for each in record.windows:  # in the order of their ends
             name = each.series.name
-            known = name in self._samples or len(self._samples) < self._MOST
-            if known and each.number <= self._series.get(name, each.number):
-                self._samples[name], self._series[name] = each.window.snapshot.last, each.number
+            if name in self._stats and each.number <= self._samples.get(name, (each.number,))[0]:
+                self._samples[name] = each.number, each.window.snapshot.last
 
-    def value(self, show: str | None) -> Value:
-        """Return the last value with a name.
+    def value(self, show: str | None) -> tuple[str, float | None]:
+        """Return a name with its last value.
 
         A Stat comes before a logged number of the same name, and an exact name before one that ends with it. While no
         window of the Stat is open, the value is its last known one.
@@ -434,15 +419,15 @@ class Numbers:
         Args:
             show: The name; None for ``loss``, or the first name that ends with it.
         """
-        wanted = self.USUAL if show is None else show
-        for values in (self._samples, self._logged):
+        samples = {name: self._samples[name][1] for name in self._stats if name in self._samples}
+        wanted = "loss" if show is None else show
+        for values in (samples, self._logged):
             if wanted in values:
-                return Value(wanted, values[wanted])
-        for names, values in ((self._stats, self._samples), (self._logged, self._logged)) if show is None else ():
-            found = next((name for name in names if name.endswith(wanted)), None)
-            if found is not None and found in values:
-                return Value(found, values[found])
-        return Value(show or "")
+                return wanted, values[wanted]
+        for values in (samples, self._logged) if show is None else ():
+            if name := next((name for name in values if name.endswith(wanted)), ""):
+                return name, values[name]
+        return show or "", None
 
 
 def _elapsed_ns(activities: Mapping[str, int]) -> int:

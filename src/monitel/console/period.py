@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import sub
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from monitel.console.process import NO_SAMPLES, Process, Total
 from monitel.context_page import unpack_step_times
@@ -134,16 +134,7 @@ _APART_NS = (
     19 * 10**8
 )  # between two processes that are kept: there is a snapshot each second, and one with each request
 _LONG_ENOUGH_NS = 20 * 10**9  # for a period that has no parts
-_LATER_NS = 5 * 10**9  # after which a long period is looked at again
 _LONGEST_NS = 180 * 10**9  # that a process is kept for
-
-
-class _Period(NamedTuple):
-    """A period with its usual times; not known without a process. It holds for some seconds, and while steps rise."""
-
-    process: Process | None = None
-    until_ns: int = 0
-    made: int = 0
 
 
 class History:
@@ -158,11 +149,12 @@ class History:
         self.life: Process | None = None
         self.recent = Process()
         self._kept: deque[Process] = deque()
-        self._usual: dict[int, _Period] = {}  # by nanoseconds
+        self._usual: dict[int, Process | None] = {}  # by nanoseconds
 
     def add(self, life: Process) -> None:
         """Add a process as of a new snapshot."""
         self.life, now_ns = life, life.time_ns
+        self._usual.clear()
         if not self._kept or now_ns - self._kept[-1].time_ns >= _APART_NS:
             self._kept.append(life)
         while now_ns - self._kept[0].time_ns > _LONGEST_NS:
@@ -183,34 +175,26 @@ class History:
         return next(within, old_enough[-1] if old_enough else None)
 
     def usual(self, period_ns: int) -> Process | None:
-        """Return that time with its usual times: those of its parts. It may be five seconds old.
+        """Return the totals of the last nanoseconds with their usual times: those of parts of the time.
 
         If looks are far apart, the time has too few parts; then the usual times of stages are those of the life.
 
         Returns:
             None if the time has too few parts, because it was not observed for long enough.
         """
-        life, known = self.life, self._usual.get(period_ns)
-        if life is None:
-            return None
-        if known is None or known.process is None or life.time_ns > known.until_ns or life.made < known.made:
-            known = self._usual[period_ns] = self._computed(life, period_ns)
-        return known.process
+        if period_ns not in self._usual:
+            self._usual[period_ns] = self._computed(period_ns)
+        return self._usual[period_ns]
 
-    def _computed(self, life: Process, period_ns: int) -> _Period:
-        earlier = self._earlier(period_ns)
-        if earlier is None:
-            return _Period()
-        time_ns = life.time_ns - earlier.time_ns
+    def _computed(self, period_ns: int) -> Process | None:
+        life, earlier = self.life, self._earlier(period_ns)
+        if earlier is None or life is None:
+            return None
         found, parts = life.since(earlier), self._parts(earlier, life)
-        if parts:
-            found = replace(found, stages=_usual_stages(parts, found))
-        elif time_ns < _LONG_ENOUGH_NS:
-            return _Period()
-        else:
-            found = replace(found, stages=life.stages)
-        found = found if found.stages else replace(found, usual_data=_usual_data(parts))
-        return _Period(found, life.time_ns + (_LATER_NS if time_ns >= _LONG_ENOUGH_NS else 0), life.made)
+        if not parts and life.time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
+            return None
+        found = replace(found, stages=_usual_stages(parts, found) if parts else life.stages)
+        return found if found.stages else replace(found, usual_data=_usual_data(parts))
 
     def _parts(self, earlier: Process, life: Process) -> list[Process]:
         """Return the snapshots that divide a period into parts with about as many steps each.

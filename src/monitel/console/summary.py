@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
+from monitel.console.lateness import compared_times
 from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State
 from monitel.console.text import Screen, duration, wrapped
@@ -200,13 +201,13 @@ def _wrapped(texts: Iterable[str], width: int) -> list[str]:
 
 
 def _late(job: Job, screen: Screen) -> Iterator[str]:
-    compared = job.compared()
+    compared = compared_times(job.stepping)
     if not compared:
         return
     found = [
-        f"rank {each.rank}{f' of group {screen.printable(each.group)}' if each.group else ''}, "
-        f"{screen.printable(each.stage)}, {1000 * each.seconds:,.1f} ms a step ({100 * each.share:.0f} % of the cycle)"
-        for each in job.late()
+        f"rank {rank}{f' of group {screen.printable(group)}' if group else ''}, {screen.printable(stage)}, "
+        f"{1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle)"
+        for seconds, rank, stage, group, share in job.late()
     ]
     ranks = len({rank for times in compared.values() for rank in times})
     yield from _first(found) or [f"none of {ranks:,} ranks"]

@@ -35,7 +35,7 @@ def only_job(processes: list[Process]) -> Job:
 
 def suspects(job: Job) -> list[tuple[int, str, str, float]]:
     """Return rank, stage, group and milliseconds of each late rank."""
-    return [(each.rank, each.stage, each.group, round(1000 * each.seconds, 3)) for each in job.late()]
+    return [(rank, stage, group, round(1000 * seconds, 3)) for seconds, rank, stage, group, _ in job.late()]
 
 
 def test_processes_of_other_jobs_are_not_compared() -> None:
