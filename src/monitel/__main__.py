@@ -2,7 +2,7 @@
 
 import sys
 
-from monitel.console.main import main
+from monitel_run.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,6 +25,7 @@ EXPORTERS = {
     "tensorboard": ROOT / "exporters/tensorboard/src/monitel_tensorboard",
 }
 PACKAGES = [CORE, *EXPORTERS.values()]
+RUN = ROOT / "src" / "monitel_run"  # in the distribution of the core
 PROJECTS = [ROOT, *(ROOT / "exporters" / name for name in EXPORTERS)]
 tomllib: Any = pytest.importorskip(
     "tomllib" if sys.version_info >= (3, 11) else "tomli", reason="Python 3.10 without pytest's tomli"
@@ -72,8 +73,8 @@ FOLDERS: dict[str, set[str]] = {
 }
 #: What other packages each package may import: names of modules, or the beginnings of their names.
 FOREIGN: dict[str, set[str]] = {
-    "monitel": set(),
-    "monitel.console": {"textual", "rich", "monitel_otel", "monitel_otlp", "opentelemetry"},
+    "monitel": {"monitel_run.__main__"},
+    "monitel.console": {"textual", "rich", "monitel_otel", "monitel_otlp", "opentelemetry", "monitel_run"},
     "monitel.profiler": set(),
     "monitel.torch": {"torch"},
     "monitel.integrations": {"torch", "transformers", "accelerate", "lightning"},
@@ -81,12 +82,14 @@ FOREIGN: dict[str, set[str]] = {
     "monitel_tensorboard": {"monitel", "tensorboard"},
     "monitel_otlp": {
         *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3", "idna"),
-        *("grpc", "tqdm"),
+        *("grpc", "tqdm", "monitel_run"),
     },
+    "monitel_run": {"monitel.blackbox", "monitel.console"},
 }
 #: The distribution of a module, by the longest prefix. Every import is declared, not inherited.
 DISTRIBUTIONS = {
     "monitel": "monitel",
+    "monitel_run": "monitel",
     "monitel_otel": "monitel-otel",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
@@ -159,7 +162,7 @@ def wrong_imports(package: Path) -> list[str]:
             if root == package.name:
                 to = rest[0] if rest else ""
                 allowed = package != CORE or to not in FOLDERS or to == folder or to in FOLDERS.get(folder, ())
-                allowed = allowed or (parts[1:], to) in {(("__init__",), "profiler"), (("__main__",), "console")}
+                allowed = allowed or (parts[1:], to) == (("__init__",), "profiler")
             else:
                 allowed = root in sys.stdlib_module_names or any(
                     f"{each.path}.".startswith(f"{name}.") for name in FOREIGN[own]
@@ -168,7 +171,7 @@ def wrong_imports(package: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+@pytest.mark.parametrize("package", [*PACKAGES, RUN], ids=lambda package: package.name)
 def test_imports_run_downwards(package: Path) -> None:
     """No module outside ``exporters`` imports OpenTelemetry; the core imports no exporter."""
     assert [] == wrong_imports(package)

@@ -29,7 +29,7 @@ FUNCTIONS = {
 CHOICES = {"monitel_otlp.configure": "monitel_otlp.choices", "monitel.torch.instrument": "monitel.torch.options"}
 #: Variables that have no argument.
 OTHERS = {
-    *("MONITEL_NO_EXTENSIONS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_PROCESS"),
+    *("MONITEL_NO_EXTENSIONS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_NAME", "MONITEL_RUN_PROCESS"),
     "MONITEL_TORCH_RANK_PROCESS",
 }
 

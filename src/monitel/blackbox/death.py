@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from contextlib import suppress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
+    from monitel_run.parent import Ended
 
 __all__ = ["NAME", "Death", "Deaths", "End", "death_of", "signal_name"]
 
@@ -66,6 +68,14 @@ class Deaths:
     def add(self, pid: int, end: End, start: str = "") -> None:
         """Add the end of a process; ``start`` is its start time in ticks since the boot, empty if it is unknown."""
         self._ends[str(pid), start] = end
+
+    def observe(self, ended: Ended) -> None:
+        """Add the end of a process that ``monitel run`` has observed."""
+        code = signal = None
+        if ended.status is not None:
+            code = os.WEXITSTATUS(ended.status) if os.WIFEXITED(ended.status) else None
+            signal = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else None
+        self.add(ended.pid, End(code, signal, ended.time_ns), ended.start)
 
     def of(self, owner: Owner) -> End | None:
         """Return the end of a process; None if nobody has observed it."""

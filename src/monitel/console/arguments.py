@@ -1,29 +1,16 @@
-"""The parser of the commands, and the types of their arguments."""
+"""The types of the arguments of commands."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Number = TypeVar("Number", int, float)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose messages never show the value of an unknown option, which may hold a token."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print a message to stderr, and exit with status 2."""
-        prefix = "unrecognized arguments: "
-        if message.startswith(prefix):
-            given = message.removeprefix(prefix).split()
-            options = [each.partition("=")[0] for each in given if each.startswith("-")]
-            message = prefix + " ".join(options or given)
-        super().error(message)
 
 
 def at_least(minimum: Number, maximum: float = math.inf) -> Callable[[str], Number]:

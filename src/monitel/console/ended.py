@@ -30,7 +30,7 @@ from monitel.blackbox.settings import mark_of
 from monitel.console.ledger.shares import RunTime
 from monitel.console.process import EXEC, JobName, Process, StageKey, State, Total, dead, doing_at, life_of
 from monitel.run_events import last_exception, status
-from monitel.run_folder import VARIABLE, is_running
+from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -23,8 +23,8 @@ from monitel.console.period import RATE_NS, History, StepDistribution, StepRate,
 from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_below, deaths_of, folders_of, nothing_known, reason, stored_end
 from monitel.context_page import PAGE_BYTES, read_page, read_step_times
-from monitel.run_folder import is_run_folder
 from monitel.training_time import DOWN
+from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

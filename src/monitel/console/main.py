@@ -13,8 +13,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.arguments import Parser
 from monitel.console.commands.output import OutputError, check_stdout, finish, warn
+from monitel_run.arguments import Parser
 
 if TYPE_CHECKING:
     import argparse
@@ -31,8 +31,6 @@ _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["run"]:
-        return _run(arguments[1:])
     parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(arguments[0] if arguments else ""):
@@ -56,18 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: list[str]) -> int:
-    if not (hasattr(os, "fork") and hasattr(signal, "sigtimedwait")):
-        warn(
-            "run needs fork() and sigtimedwait(), which this platform does not have. The command was not started: "
-            "start it without monitel run, and call monitel_otlp.configure() in the script"
-        )
-        return 1
-    from monitel.console.run.command import run  # late: the other commands do not need it
-
-    return run(arguments)
-
-
 def _program() -> str:
     return "python -m monitel" if sys.argv[0].endswith("__main__.py") else "monitel"
 
@@ -79,7 +65,7 @@ def _commands(name: str) -> Iterator[Add]:
         return
     found = entry_points(group="monitel.commands")
     if name not in found.names:
-        yield import_module("monitel.console.run.arguments").add
+        yield import_module("monitel_run.arguments").add
         for module in _MODULES.values():
             yield import_module(module).add
     for each in found:

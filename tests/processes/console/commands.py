@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RUN = (sys.executable, "-m", "monitel", "run", "--")
+RUN = (sys.executable, "-m", "monitel_run", "run", "--")
 PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)
 PYTHON = (sys.executable, "-I", "-S", "-c")  # starts fast, and is not recorded
 

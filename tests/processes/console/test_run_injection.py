@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.processes.console.commands import RUN, both, check_same, outcome
 
-from monitel.console.run.child import INJECTED
+from monitel_run.command import INJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,13 +12,10 @@ from pathlib import Path
 from tests.processes.console.commands import (
     PYTHON,
     RUN,
-    children,
     is_running,
     line,
     outcome,
     pending,
-    recording,
-    rest,
     running,
 )
 from tests.support.checks import wait_until
@@ -68,6 +65,14 @@ def test_options_of_the_command_are_left_alone() -> None:
     assert "-- a\n" == outcome([*RUN, "echo", "--", "a"]).stdout
 
 
+def test_command_starts_at_once() -> None:
+    """It waits only for modules of the standard library, and not even for those of entry points."""
+    ended = outcome([RUN[0], "-X", "importtime", *RUN[1:], "true"])
+    loaded = {each.rpartition("|")[2].strip() for each in (ended.stderr + ended.summary).splitlines()}
+    assert "monitel_run.command" in loaded
+    assert set() == loaded & {"monitel", "importlib.metadata", "dataclasses", "tempfile"}
+
+
 def test_reader_that_goes_away() -> None:
     """The command ends by SIGPIPE, as without."""
     script = '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"'
@@ -97,23 +102,11 @@ def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
 
 def test_no_place_for_a_folder() -> None:
     """The command runs without telemetry, and ends as it does."""
-    code = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
-    code += "from monitel.console.main import main\nmain(['run', 'sh', '-c', 'exit 3'])"
+    code = "import os\ndef full(*_): raise OSError(28, 'No space left on device')\nos.mkdir = full\n"
+    code += "from monitel_run.__main__ import main\nmain(['run', 'sh', '-c', 'exit 3'])"
     ended = outcome([sys.executable, "-c", code])
     message = "monitel: without telemetry, because there is no place for a folder: [Errno 28] No space left on device\n"
     assert (3, message) == (ended.status, ended.summary)
-
-
-def test_sender_that_signals_every_process() -> None:
-    """The command receives one signal, and not a second one from ``run``, whoever comes first."""
-    with recording() as (process, command):
-        others = {*children(process.pid)} - {command}
-        for order in ([process.pid, *others, command], [command, *others, process.pid]):
-            for pid in order:
-                os.kill(pid, signal.SIGTERM)
-            assert "SIGTERM" == line(process)
-        process.send_signal(signal.SIGUSR1)
-        assert ["SIGUSR1"] == [line(process), *rest(process)]
 
 
 def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:

@@ -108,16 +108,20 @@ def test_options_become_variables() -> None:
     """Options take the place of the variables of single signals; headers are added."""
     given = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics", "OTEL_EXPORTER_OTLP_HEADERS": "a=1"}
     given["OTEL_EXPORTER_OTLP_LOGS_HEADERS"] = "b=2"
+    given["OTEL_RESOURCE_ATTRIBUTES"] = "team=a,training.run.id=other"
     options = ["--endpoint", "http://localhost:9", "--protocol=http/protobuf", "--header", "x=y z"]
-    command = [*RUN[:-1], *options, "--service-name", "mine", "env", "-0"]
+    command = [*RUN[:-1], *options, "--service-name", "mine", "--name", "run 7", "env", "-0"]
     after = variables(outcome(command, env={**os.environ, **given}).stdout)
+    words = ("OTLP", "SERVICE", "RESOURCE", "RUN_N")
     assert {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_HEADERS": "a=1,x=y%20z",
         "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2,x=y%20z",
+        "OTEL_RESOURCE_ATTRIBUTES": "team=a",
         "OTEL_SERVICE_NAME": "mine",
-    } == {name: value for name, value in after.items() if "OTLP" in name or "SERVICE" in name}
+        "MONITEL_RUN_NAME": "run 7",
+    } == {name: value for name, value in after.items() if any(word in name for word in words)}
 
 
 @pytest.mark.parametrize(
@@ -143,16 +147,15 @@ def test_nested_run_only_runs_its_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
-def test_signal_arrives_once(name: str) -> None:
-    """A signal to the group, twice, and then one to ``monitel run`` alone; SIGWINCH shows that there is no other."""
+def test_signal_arrives(name: str) -> None:
+    """One to ``monitel run`` alone arrives once, twice; one that a process has sent to the group, once or twice."""
     with recording() as (process, command):
         assert command != process.pid
-        for send in (os.killpg, os.killpg, os.kill):
-            send(process.pid, signal.Signals[name])
+        for _ in range(2):
+            process.send_signal(signal.Signals[name])
             assert name == line(process)
-            process.send_signal(signal.SIGWINCH)
-            assert "SIGWINCH" == line(process)
-        assert [] == rest(process)
+        os.killpg(process.pid, signal.Signals[name])
+        assert [name] == [*{line(process), *rest(process)}]
 
 
 def test_signals_are_not_passed_on_under_slurm() -> None:
@@ -284,12 +287,12 @@ def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_is_left", "run_events")
 def test_program_is_exported_without_code(receiver: Receiver) -> None:
     """All items arrive once, with the name of the option; no argument is sent, and nothing is on disk."""
-    status, stdout, stderr, summary = record(receiver, LOSS)
+    status, stdout, stderr, summary = record(receiver, LOSS, "--name", "run-7")
     assert (0, "trained\n", "") == (status, stdout, stderr)
     assert ["run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"] == receiver.record_names()
     assert [5] == receiver.values("loss.count")[-1:]
     resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
-    assert {"job"} == {each["service.name"] for each in resources}
+    assert {("job", "run-7")} == {(each["service.name"], each["training.run.id"]) for each in resources}
     assert not any(b"hf_secret" in request.body for request in receiver.requests)
     assert "monitel run: job, 5 steps" in summary
 
@@ -306,6 +309,32 @@ def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
     assert ("SIGKILL", 4) == (died["process.exit.signal"], died["training.step"])
     assert ("SIGKILL", "killed by SIGKILL") == (last["process.exit.signal"], last["attempt.first_death"])
     assert "killed by SIGKILL at step 4" in " ".join(summary.split())
+
+
+#: Hides the exporters from a process.
+NO_EXPORTERS = """\
+import importlib.metadata
+found = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **given: () if given == {"group": "monitel.exporters"} else found(**given)
+"""
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.parametrize("end", ["raise SystemExit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_core_alone_records_for_the_summary(tmp_path: Path, end: str) -> None:
+    """Without an exporter nothing is delivered or on disk, and OpenTelemetry is not loaded."""
+    (tmp_path / "sitecustomize.py").write_text(NO_EXPORTERS)
+    Path("train.py").write_text(f"{LOSS}print([name for name in sys.modules if 'opentelemetry' in name])\n{end}\n")
+    main = f"{NO_EXPORTERS}import sys\nfrom monitel_run.__main__ import run\nrun(sys.argv[1:])"
+    command = [sys.executable, "-c", main, "--name", "x", "--", sys.executable, "train.py"]
+    ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (-9 if "KILL" in end else 3, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
+    words = " ".join(ended.summary.split())
+    assert ("killed by SIGKILL at step 4" if "KILL" in end else "monitel run: 5 steps") in words
+    assert not any(word in words for word in ("on disk", "exported", "lost"))
+    refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
+    assert (2, False) == (refused.status, Path("started").exists())
+    assert "require an exporter: pip install monitel-otlp" in refused.stderr + refused.summary
 
 
 def test_program_is_on_disk_without_an_endpoint() -> None:

@@ -16,10 +16,7 @@ from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
-from monitel.console.run.attempt import ended, started, write_events
-from monitel.console.run.parent import Ended
 from monitel.os_threads import Event
-from monitel.run_folder import make_run_folder, remove_run_folder
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.configuration import describe_process
@@ -30,6 +27,7 @@ from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.resource import encode_resource
 from monitel_otlp.transport.factory import make_transports
+from monitel_run.folder import make_run_folder, remove_run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
 
 LOSS = definition("loss")
-MARK = "0123abcd"
 
 
 @pytest.fixture
@@ -217,12 +214,3 @@ def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success
     wait_until(lambda: [KILLED] == [each.name for each in (tmp_path / "spool").iterdir()])
     leftovers.stop()
     assert ([2, 3], 1) == (receiver.values("loss.count"), receiver.record_names().count("process.died"))
-
-
-def test_events_of_an_attempt_are_a_small_record(receiver: Receiver, boxes: Path, tmp_path: Path) -> None:
-    """The record is delivered and removed like any other."""
-    end = Ended(1, "1", 9, START, START + SECOND)
-    path = write_events([started(["true"], START, {}), ended(["true"], end, [])], tmp_path / "spool", MARK)
-    assert path.name.endswith(f"-{MARK}")
-    assert 2 == delivered(path, receiver, boxes).delivered
-    assert (["attempt.started", "attempt.ended"], False) == (receiver.record_names(), path.exists())

@@ -1,14 +1,20 @@
-"""The pipeline that is made without code: it gives way to a pipeline that the program makes itself."""
+"""The pipeline that is made without code: it gives way to a pipeline that the program makes itself.
+
+This module is the entry point ``otlp`` of ``monitel.exporters``, by which ``monitel run`` finds :func:`check_options`,
+:func:`begin` and :func:`attempt`.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from monitel_otlp.attempts import Attempt
     from monitel_otlp.pipeline import Pipeline
 
 _MOST = 1000  # events that are kept for the other pipeline
@@ -71,6 +77,38 @@ def hand_over(events: Iterable[monitel.Event] | None, pipeline: Pipeline) -> Non
         pipeline.take(event)
 
 
+def check_options(endpoint: str | None, headers: Mapping[str, str]) -> None:
+    """Check options of ``monitel run``.
+
+    Raises:
+        ValueError: One of them is wrong.
+    """
+    from monitel_otlp.config.environment import is_header  # late, as below: a process loads what it needs
+    from monitel_otlp.config.settings import resolve
+
+    if not all(is_header(*each) for each in headers.items()):
+        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
+    try:
+        resolve(endpoint)
+    except ValueError as error:
+        raise ValueError(f"--endpoint: {error}") from None
+
+
+def begin() -> None:
+    """Make the pipeline without code, unless the program has begun to make one itself."""
+    if "monitel_otlp.configuration" not in sys.modules:
+        from monitel_otlp.configuration import configure_automatically
+
+        configure_automatically()
+
+
+def attempt(*given: Any) -> Attempt:
+    """Return what delivers for ``monitel run``; the arguments are those of :class:`Attempt`."""
+    from monitel_otlp.attempts import Attempt
+
+    return Attempt(*given)
+
+
 class Instrumentor:
     """Makes a pipeline without code for ``opentelemetry-instrument``, as ``monitel run`` does.
 
@@ -81,7 +119,7 @@ class Instrumentor:
 
     def instrument(self, **_given: Any) -> None:
         """Make the pipeline, unless there is one."""
-        from monitel.console.run.autostart import begin  # late: it is rarely needed
+        from monitel.console.exporters import begin
 
         begin("monitel")
 

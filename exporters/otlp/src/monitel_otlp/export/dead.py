@@ -20,12 +20,12 @@ from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, sweep
 from monitel.console.ended import store_death
-from monitel.run_folder import is_running
 from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
+from monitel_run.folder import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence

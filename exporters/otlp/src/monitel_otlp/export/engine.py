@@ -25,7 +25,6 @@ from monitel.blackbox.silent import give_way
 from monitel.console.values import latest
 from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
-from monitel.run_folder import VARIABLE as RUN_FOLDER
 from monitel.worker import Pace, yield_gil
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
@@ -45,6 +44,7 @@ from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
 from monitel_otlp.transport.factory import make_transports
+from monitel_run.folder import VARIABLE as RUN_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Loaded by each Python that a command of ``monitel run`` starts: records the process once it imports torch or monitel.
 
-It must work in every Python, from 2.7 on, and print nothing. It removes this folder from ``sys.path``, loads the
-sitecustomize module that it hides, and changes nothing else until one of the modules is imported.
+It prints nothing, removes this folder from ``sys.path``, loads the sitecustomize module that it hides, and changes
+nothing else until one of the modules is imported. An older Python reads it as well, so it has no annotations.
 """
 
 import os
@@ -11,31 +11,20 @@ _MODULES = ("torch", "monitel")
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
 
-def _leave():
-    """Make the rest of the process find what it would find without this folder."""
-    sys.path[:] = [entry for entry in sys.path if entry.rstrip(os.sep) != _OWN]
-    sys.path_importer_cache.pop(_OWN, None)
-    return sys.modules.pop("sitecustomize", None)  # the caller keeps it: Python 2 clears a module that nobody holds
-
-
-def _module_of(arguments):
-    """Return the module that the interpreter runs with -m; empty for a script or a command."""
-    skipped = False  # the value of an option
-    for index, argument in enumerate(arguments[:-1]):
-        if argument == "-m":
-            return arguments[index + 1]
-        if not skipped and (argument.startswith("-c") or not argument.startswith("-")):
-            break
-        skipped = argument in ("-X", "-W")
-    return ""
-
-
 def _is_recorded():
-    """Return True if this process may be one to record. Children of multiprocessing and compile workers are not."""
+    """Return True if this process may be one to record: not workers of the compiler, nor tools of torch."""
     if sys.version_info < (3, 10) or not os.environ.get("MONITEL_RUN_FOLDER"):
         return False
-    arguments = sys.orig_argv[1:]
-    module = _module_of(arguments)
+    arguments, module = sys.orig_argv[1:], ""
+    words = iter(arguments)
+    for word in words:
+        if word in ("-X", "-W"):
+            next(words, "")
+        elif word == "-m":
+            module = next(words, "")
+            break
+        elif word.startswith("-c") or not word.startswith("-"):
+            break
     return not (
         "--multiprocessing-fork" in arguments
         or any(text.startswith("from multiprocessing.") for text in arguments)
@@ -45,7 +34,7 @@ def _is_recorded():
 
 
 class _Watch:
-    """Calls :func:`monitel.console.run.autostart.begin` after the first import of each module."""
+    """Calls :func:`monitel.console.exporters.begin` after the first import of each module."""
 
     def __init__(self):
         self._waiting = set(_MODULES)
@@ -54,8 +43,7 @@ class _Watch:
         """Find a module through the finders behind this one, and watch its execution if it is awaited."""
         if name not in self._waiting:
             return None
-        finders = list(sys.meta_path)
-        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else ():
             find = getattr(finder, "find_spec", None)
             spec = find and find(name, path, target)
             if spec is not None:
@@ -73,42 +61,41 @@ class _Watch:
             execute(module)
             if module.__name__ == name and name in self._waiting:
                 loader.__dict__.pop("exec_module", None)
-                self._executed(name)
+                self.executed(name)
 
         if "exec_module" not in loader.__dict__:
             loader.exec_module = exec_module
 
-    def _executed(self, name):
+    def executed(self, name):
+        """Begin, and stop watching if no further module is awaited."""
         self._waiting.discard(name)
         try:
             import warnings
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                from monitel.console.run.autostart import begin
+                from monitel.console.exporters import begin
             if begin(name):
                 return
         except Exception:  # another environment, without these packages, or with a damaged one
             pass
         self._waiting.clear()
-        if self in sys.meta_path:
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
 
-def _watch():
-    try:
-        if _is_recorded():
-            watch = _Watch()
-            sys.meta_path.insert(0, watch)
-            for name in _MODULES:
-                if name in sys.modules:  # the other sitecustomize has imported it
-                    watch._executed(name)
-    except Exception:
-        pass
-
-
-_module = _leave()
+# The rest of the process finds what it would find without this folder.
+sys.path[:] = [entry for entry in sys.path if entry.rstrip(os.sep) != _OWN]
+sys.path_importer_cache.pop(_OWN, None)
+_module = sys.modules.pop("sitecustomize", None)
 try:
     __import__("sitecustomize")  # the one that this module hides; if there is none, site ignores the ImportError
 finally:
-    _watch()
+    try:
+        if _is_recorded():
+            _watch = _Watch()
+            sys.meta_path.insert(0, _watch)
+            for _name in _MODULES:
+                if _name in sys.modules:  # the other sitecustomize has imported it
+                    _watch.executed(_name)
+    except Exception:
+        pass

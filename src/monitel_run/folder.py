@@ -9,35 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import stat
-import tempfile
 from contextlib import suppress
-from typing import NamedTuple
 
 #: The variable that names the folder.
 VARIABLE = "MONITEL_RUN_FOLDER"
 #: The variable with which a recorded process marks itself for the processes that it starts.
 PROCESS = "MONITEL_RUN_PROCESS"
 
+#: An announcement: process id, start time in ticks since the boot, and rank as the launcher has set it.
+LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9})", re.ASCII)
+
 _FIFO = "processes"
-_LINE = re.compile(rb"(\d{1,10})-(\d{1,20}) ([0-9]{0,9})")
 _NAME = re.compile(r"-run-\d+-\d+-")
 _START = 19  # index of the start time, after the name of the program
-
-
-class Announced(NamedTuple):
-    """A process that has announced itself.
-
-    Attributes:
-        pid: Its id.
-        start: Its start time, in ticks since the boot.
-        rank: Its rank as the launcher has set it; empty without one.
-    """
-
-    pid: int
-    start: str
-    rank: str
 
 
 def start_time(pid: int | str) -> str:
@@ -66,12 +51,6 @@ def announce(process: str, rank: str) -> None:
                 os.write(descriptor, f"{process} {rank}\n".encode())
         finally:
             os.close(descriptor)
-
-
-def parse_announcement(line: bytes) -> Announced | None:
-    """Return the process of a line; None if it is malformed."""
-    found = _LINE.fullmatch(line)
-    return None if found is None else Announced(int(found[1]), found[2].decode(), found[3].decode())
 
 
 def is_run_folder(path: str) -> bool:
@@ -103,8 +82,11 @@ def make_run_folder() -> tuple[str, int]:
     parent, name = os.path.split(os.path.abspath(boxes))
     prefix = f"{name}-run-{identify()}-"
     try:
-        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        path = f"{parent}{os.sep}{prefix}{os.urandom(4).hex()}"
+        os.mkdir(path, 0o700)
     except OSError:
+        import tempfile  # late: it is rarely needed
+
         path = tempfile.mkdtemp(prefix=prefix)
     fifo = os.path.join(path, _FIFO)
     try:
@@ -117,6 +99,8 @@ def make_run_folder() -> tuple[str, int]:
 
 def remove_run_folder(path: str) -> None:
     """Remove the folder of a run."""
+    import shutil  # late: it takes as long as the rest
+
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,0 +1,217 @@
+"""The attempt of a command of ``monitel run``: its events, and delivery of what its processes have left."""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import os
+import re
+import subprocess
+import time
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.attributes import escape_surrogates
+from monitel.blackbox.box import Box
+from monitel.blackbox.death import signal_name
+from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.record import EVENT
+from monitel.blackbox.settings import FOLDERS
+from monitel.console.ended import read_ends
+from monitel.launcher import LAUNCHERS
+from monitel.os_threads import Event
+from monitel.variables import read_variables
+from monitel_otel.scope import SCOPE
+from monitel_otlp.config.environment import sdk_is_disabled
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.configuration import describe_process
+from monitel_otlp.export.dead import collect, roots_of
+from monitel_otlp.export.ended_records import oldest_first, take
+from monitel_otlp.export.replay import deliver
+from monitel_otlp.messages.attributes import plain_attributes
+from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.transport.factory import make_transports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monitel.blackbox.death import Deaths
+    from monitel_otlp.messages.attributes import Plain
+    from monitel_run.parent import Ended
+
+_log = logging.getLogger("monitel.otlp")
+
+STARTED, ENDED = "attempt.started", "attempt.ended"
+
+_INFO, _ERROR = 9, 17
+_MODULE = re.compile(r"[A-Za-z_][\w.]*")
+_TIMEOUT = 2.0  # seconds, for the disk and for git
+_COMMIT = re.compile(r"^# branch\.oid ([0-9a-f]{40,64})$", re.MULTILINE)
+_GIT = (
+    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
+    *("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules"),
+)
+
+
+class Attempt:
+    """Collects and delivers the telemetry of killed processes of a command, and logs its start and its end.
+
+    Args:
+        command: The command.
+        began_ns: Time of its start, Unix ns.
+        folder: The folder of the run.
+        deaths: The ends of processes that are observed.
+        problems: Receives descriptions of failures.
+    """
+
+    def __init__(
+        self, command: Sequence[str], began_ns: int, folder: Path, deaths: Deaths, problems: list[str]
+    ) -> None:
+        given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
+        self._command = command
+        self._began_ns = began_ns
+        self._folder = folder
+        self._deaths = deaths
+        self._problems = problems
+        self._roots = roots_of(given.pop("black_box_dir", None))
+        self._settings = resolve(None, **given)
+        self._stopped = Event()
+        self._start_logged = False
+
+    def log_start(self) -> None:
+        """Log the start now, because the command may run for long, and deliver the event."""
+        self._start_logged = True
+        self._log_events(self._started())
+
+    def collect(self, *, observed_only: bool = False) -> bool:
+        """Collect the records of ended processes, and deliver them; return True if there were any.
+
+        Args:
+            observed_only: Leave those of processes whose end has not been observed yet, so that it will be known.
+        """
+        given = (self._roots, self._settings.spool_root, self._deaths, self._stopped, str(self._folder))
+        collected = collect(*given, observed_only=observed_only, keep_unread=True)
+        self._problems += collected.problems
+        self._deliver(collected.records)
+        return bool(collected.records)
+
+    def finish(self, end: Ended, ends: Sequence[Ended], *, recorded: bool) -> None:
+        """Collect and deliver everything that is left, on the disk or in the boxes, and log the end.
+
+        Args:
+            end: The end of the command.
+            ends: The ends of its processes, in their order.
+            recorded: A process of the command was recorded.
+        """
+        recorded = self.collect() or recorded
+        spools = [Path(each.spool) for each in read_ends(self._folder)[0] if each.stored and each.spool]
+        places = [[path, *(root / path.name for root in self._roots)] for path in spools]
+        self._deliver({path for tried in places for path in [each for each in tried if each.is_dir()][:1]})
+        if recorded or self._settings.mark:
+            self._log_events(*([] if self._start_logged else [self._started()]), self._ended(end, ends))
+
+    def stop(self) -> None:
+        """Stop soon; the rest stays on disk."""
+        self._stopped.set()
+
+    def _started(self) -> LogRecord:
+        attributes = {"run.command": program_and_script(self._command), **describe_repository()}
+        return LogRecord(self._began_ns, time.time_ns(), _INFO, STARTED, None, attributes)
+
+    def _ended(self, end: Ended, ends: Sequence[Ended]) -> LogRecord:
+        attributes: dict[str, Plain] = {"run.command": program_and_script(self._command)}
+        signal, code = _signal_and_code(end)
+        attributes |= {"process.exit.signal": signal} if signal else {"process.exit.code": code}
+        attributes["run.duration"] = max(0, end.time_ns - self._began_ns) / 1e9
+        for first in [each for each in ends if each.status][:1]:
+            signal, code = _signal_and_code(first)
+            attributes["attempt.first_death"] = f"killed by {signal}" if signal else f"exit status {code}"
+            attributes["attempt.first_death.pid"] = first.pid
+            if first.rank:
+                attributes["attempt.first_death.rank"] = int(first.rank)
+        return LogRecord(end.time_ns, time.time_ns(), _ERROR if end.status else _INFO, ENDED, None, attributes)
+
+    def _log_events(self, *events: LogRecord) -> None:
+        """Write events to a new record of an ended process, with the resource of this process, and deliver it."""
+        if sdk_is_disabled() or "logs" in self._settings.off:
+            return
+        try:
+            resource = describe_process()
+            identity = {
+                "resource": encode_resource(resource),
+                "attributes": plain_attributes(resource.attributes),
+                "scope": tuple(SCOPE),
+            }
+            box = Box(self._settings.spool_root, None, identity, mark=self._settings.mark)
+            for event in events:
+                box.journals["logs"].append(EVENT, marshal.dumps(tuple(event), 2))
+            if not box.close(_TIMEOUT):
+                raise OSError(box.disk_problem)
+            self._deliver([self._settings.spool_root / box.name])
+        except Exception as error:
+            self._problems.append(f"the events of the attempt cannot be written: {error}")
+
+    def _deliver(self, folders: Iterable[Path]) -> None:
+        """Deliver the records that have the endpoints of the variables, until one cannot be delivered."""
+        mark = self._settings.mark
+        records = [each for each in folders if mark and each.name.endswith(f"-{mark}")]
+        transports = make_transports(self._settings) if records else {}
+        for path in oldest_first(records):
+            if self._stopped.is_set():
+                break
+            try:
+                with closing(take(path, self._roots)) as dead:
+                    if deliver(dead, transports, pauses=(), stopped=self._stopped).troubles:
+                        break  # the next one would take as long
+            except Exception as error:
+                _log.debug("%s was not delivered: %s", path, error)
+        for transport in transports.values():
+            transport.close()
+
+
+def _signal_and_code(end: Ended) -> tuple[str, int]:
+    """Return the name of the signal that has ended a process, empty without one, and the exit code."""
+    status = end.status or 0
+    return (signal_name(os.WTERMSIG(status)), 0) if os.WIFSIGNALED(status) else ("", os.WEXITSTATUS(status))
+
+
+def program_and_script(command: Sequence[str]) -> str:
+    """Return the program of a command, and its script or module. Other arguments may hold secrets."""
+    shown = [Path(command[0]).name]
+    runs_modules = shown[0].startswith("python") or shown[0] in LAUNCHERS
+    for before, argument in pairwise(command):
+        if runs_modules and before == "-m" and _MODULE.fullmatch(argument):
+            shown += ["-m", argument]
+            break
+        if not argument.startswith("-") and Path(argument).is_file():
+            shown.append(argument)
+            break
+    return escape_surrogates(" ".join(shown))
+
+
+def describe_repository() -> dict[str, Plain]:
+    """Return the commit of the repository of the working directory, and whether tracked files differ from it.
+
+    It is empty without git, without a commit, or if git takes more than two seconds. No hook of the repository is run,
+    and nothing is written.
+    """
+    try:
+        ended = subprocess.run(  # noqa: S603  a fixed command
+            _GIT,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            check=False,
+            start_new_session=True,  # else signals of the terminal reach it
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    if (commit := _COMMIT.search(ended.stdout)) is None:
+        return {}
+    changed = any(not line.startswith("#") for line in ended.stdout.splitlines())
+    return {"run.git.commit": commit[1], "run.git.dirty": changed}

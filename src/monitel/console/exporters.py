@@ -1,0 +1,135 @@
+"""The exporters of ``monitel run``, and the start of telemetry without code in the program.
+
+An exporter is a plug-in: a module that an entry point of the group ``monitel.exporters`` names. It has
+
+* ``check_options(endpoint, headers)``, which raises a ValueError for an option of ``monitel run`` that is wrong;
+* ``begin()``, which starts to export what this process records;
+* ``attempt(command, began_ns, folder, deaths, problems)``, which returns an object like
+  :class:`monitel_otlp.attempts.Attempt`: it delivers what processes have left at their end.
+
+Without an exporter a process still has a record, which the commands of monitel show.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import closing, suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monitel.blackbox.folder import automatic_roots
+from monitel.blackbox.settings import FOLDERS
+from monitel.launcher import is_launcher, launch_attributes
+from monitel.variables import read_variables
+from monitel_run.folder import PROCESS, announce, identify
+
+if TYPE_CHECKING:
+    from monitel.blackbox.account import Account
+    from monitel.blackbox.death import Deaths
+
+GROUP = "monitel.exporters"
+
+#: The variables by which launchers give each process a rank.
+_RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
+
+_begun = False
+
+
+def load() -> tuple[list[Any], list[str]]:
+    """Return the exporters that are installed, and a message for each one that cannot be loaded."""
+    found: list[Any] = []
+    problems: list[str] = []
+    for each in entry_points(group=GROUP):
+        try:
+            found.append(each.load())
+        except Exception as error:
+            problems.append(f"the exporter {each.name!r} cannot be loaded: {error!r}")
+    return found, problems
+
+
+def begin(module: str) -> bool:
+    """Start telemetry after the import of a module: the exporters, and with ``torch`` also its instrumentation.
+
+    Nothing is started in launchers, and in processes that a recorded process has started, unless they have a rank.
+    A program that has begun to make a pipeline itself does both itself.
+
+    Args:
+        module: ``"torch"`` or ``"monitel"``.
+
+    Returns:
+        True if further modules are awaited.
+    """
+    global _begun
+    if not _begun:
+        if not _is_recorded():
+            return False
+        _begun = True
+        exporters, _ = load()
+        for each in exporters:
+            each.begin()
+        if not exporters:
+            _record()
+    if module == "torch":
+        from monitel.torch import instrument  # late: it requires torch
+
+        instrument()
+    return module != "torch"
+
+
+def _record() -> None:
+    """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
+    from monitel.blackbox.silent import hold  # late: here and below, no process with an exporter needs it
+    from monitel.run_events import enter
+
+    hold(begin)
+    atexit.register(_report_end)  # after run.ended
+    enter(begin)
+
+
+def _report_end() -> None:
+    from monitel.blackbox.silent import release
+    from monitel.console.ended import store_end
+
+    if (series := release(begin)) is not None:  # else the program has an exporter
+        accounts: dict[str, Account] = {}
+        names = launch_attributes()
+        store_end(names, series, accounts, lambda: None, spool=Path(), offline=True, stored=False)
+
+
+def report_deaths(folder: Path, deaths: Deaths) -> None:
+    """Write the reports of killed processes of a run that no exporter has collected. Their records stay. Never raises.
+
+    Args:
+        folder: The folder of the run.
+        deaths: The ends of processes that are observed.
+    """
+    from monitel.blackbox.death import death_of
+    from monitel.blackbox.reading import read_record
+    from monitel.blackbox.recovery import claim, processes
+    from monitel.console.ended import store_death
+
+    given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
+    for root in automatic_roots() if given is None else [given]:
+        for name in processes(root, None):
+            with suppress(Exception):
+                if (dead := claim(root, None, name)) is not None:
+                    with closing(dead):
+                        record = read_record(dead.box, dead.disk) if dead.box is not None else None
+                        if record is not None and record.run == str(folder) and not dead.has_ended:
+                            store_death(record, death_of(record, deaths), record.path)
+
+
+def _is_recorded() -> bool:
+    """Return True if this process is one to record, and mark it for the processes that it starts."""
+    if is_launcher(sys.orig_argv):
+        return False
+    process, rank = identify(), ",".join(os.environ.get(name, "") for name in _RANKS)
+    recorded, _, rank_of_recorded = os.environ.get(PROCESS, "").partition(" ")
+    if recorded not in {"", process} and rank == rank_of_recorded:
+        return False
+    os.environ[PROCESS] = f"{process} {rank}"
+    announce(process, os.environ.get("RANK", ""))
+    return True

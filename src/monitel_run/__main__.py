@@ -1,0 +1,34 @@
+"""The program ``monitel``, also as ``python -m monitel_run``: it loads what its command needs, and no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command of ``monitel``, and return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["run"]:
+        return run(arguments[1:])
+    from monitel.console.main import main  # late: `run` need not wait for it
+
+    return main(arguments)
+
+
+def run(arguments: list[str]) -> int:
+    """Run ``monitel run``, and return the exit status, unless the process ends like its command."""
+    if not (hasattr(os, "fork") and hasattr(signal, "sigtimedwait")):
+        sys.stderr.write(
+            "monitel: run needs fork() and sigtimedwait(), which this platform does not have. The command was not "
+            "started: start it without monitel run, and call monitel_otlp.configure() in the script\n"
+        )
+        return 1
+    from monitel_run.command import run  # late: it needs these functions
+
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
