@@ -178,6 +178,10 @@ class _Work:
 
         report_deaths(self._folder, self._deaths)
         print_summary(self._folder, cause=self._deaths.cause, endpoint_given=self._endpoint_given)
+        if end.status and ends and all(each.status == 0 for each in ends):
+            killed = f"signal {os.WTERMSIG(end.status)}" if os.WIFSIGNALED(end.status) else ""
+            how = killed or f"exit status {os.WEXITSTATUS(end.status)}"
+            _print(f"the command failed with {how}, although the processes that were recorded did not")
         return True
 
 

@@ -66,6 +66,14 @@ def test_events_of_the_attempt(receiver: Receiver, tmp_path: Path) -> None:
     assert receiver.records()[2].attributes["run.git.dirty"] is True
 
 
+def test_command_that_fails_after_its_processes() -> None:
+    """The summary is about the processes; another line names the status."""
+    Path("train.py").write_text("import monitel; monitel.set_step(1)")
+    ended = outcome([*RUN, "sh", "-c", f"{sys.executable} train.py; exit 3"])
+    last = "monitel: the command failed with exit status 3, although the processes that were recorded did not\n"
+    assert (3, True) == (ended.status, ended.summary.endswith(last))
+
+
 RANKS = """\
 import os, subprocess, sys, time
 code = "import os, signal, time, monitel\\nmonitel.set_step(1)\\ntime.sleep(float(os.environ['RANK']))\\n"
