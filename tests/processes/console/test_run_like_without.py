@@ -66,7 +66,7 @@ def test_options_of_the_command_are_left_alone() -> None:
 
 
 def test_command_starts_at_once() -> None:
-    """It waits only for modules of the standard library, and not even for those of entry points."""
+    """Only modules of the standard library are loaded before, and none of those that find entry points."""
     ended = outcome([RUN[0], "-X", "importtime", *RUN[1:], "true"])
     loaded = {each.rpartition("|")[2].strip() for each in (ended.stderr + ended.summary).splitlines()}
     assert "monitel_run.command" in loaded
