@@ -762,9 +762,9 @@ def _unknown(job: _Job) -> Verdict | None:
         text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
     elif len(ranks) > 1 and not _compared(job):
         remedy = "late ranks are not known without stages; call monitel.torch.instrument()"
-        text = f"{_pace(job)}, no loss found, but {remedy}"
+        text = f"{_pace(job)}, no overhead found, but {remedy}"
     elif job.over and stopped and all(each.step_age_ns is None for each in stopped):
-        text = f"{_pace(job)}, no loss found; {_statuses(job)}, the time since the last step is not known"
+        text = f"{_pace(job)}, no overhead found; {_statuses(job)}, the time since the last step is not known"
     return Verdict("unknown", f"unknown: {text}{job.elsewhere}") if text else None
 
 

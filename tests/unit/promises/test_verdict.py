@@ -588,13 +588,13 @@ CASES: dict[str, tuple[Any, ...]] = {
     "several ranks without stages": (
         [trains(rank, 2, stages={}) for rank in range(2)],
         (
-            "unknown: 2 ranks, 8.33 steps/s, no loss found, "
+            "unknown: 2 ranks, 8.33 steps/s, no overhead found, "
             "but late ranks are not known without stages; call monitel.torch.instrument()"
         ),
     ),
     "an interrupted run without measured steps": (
         over(ranks(0, 1, of=2), status="interrupted"),
-        "unknown: 2 ranks, 8.33 steps/s, no loss found; interrupted, the time since the last step is not known",
+        "unknown: 2 ranks, 8.33 steps/s, no overhead found; interrupted, the time since the last step is not known",
     ),
     # healthy
     "a healthy job": (FOUR, "healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data", None, "", None, None),

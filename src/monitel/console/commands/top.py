@@ -40,7 +40,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "top",
-        help="show the jobs on this machine as they run: the steps, lost time and waits of each rank",
+        help="show the jobs on this machine as they run: the steps and waits of each rank",
         description="Show the jobs on this machine as they run, one row for each rank, from their black boxes: without "
         "a backend, and without changing anything in the jobs. Rates and shares are those of the last ten seconds.",
     )

@@ -156,8 +156,8 @@ class RunFolder:
         found, own = [], this_process()
         self._starts = _starts(self._ledgers, f"start-{identity.prefix}-")
         for name in self._starts:
-            if not Owner(*name.removesuffix(".json").split("-")[-len(own) :]).is_running(own):
-                with suppress(OSError, StoredError):
+            with suppress(OSError, StoredError, TypeError):  # the name is not that of a start
+                if not Owner(*name.removesuffix(".json").split("-")[-len(own) :]).is_running(own):
                     found.append(decode(self._ledgers.read(name, LIMIT_BYTES + 1)).attempt)
         return sorted(found, key=lambda attempt: attempt.last_ns)
 
