@@ -11,7 +11,7 @@ from monitel.blackbox.folder import FolderError
 from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
 from monitel.console.ledger.shares import REPEATED, STEP, largest_overhead, parts_of, sentences
-from monitel.console.runs import LOST, RUNNING, name_of, state_of
+from monitel.console.runs import name_of, state_of
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.training_time import DOWN
 
@@ -113,10 +113,10 @@ def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1)
 def _state(stored: StoredRun, now_ns: int) -> str:
     state, last_ns = state_of(stored, now_ns), stored.time.last_ns
     ago = f"{duration(now_ns - last_ns)} ago"
-    if state == RUNNING:
+    if state == "running":
         return f"{state}; its last heartbeat was {ago}"
     when = f"at {moment(last_ns)}, {ago if now_ns >= last_ns else 'ahead of the clock here'}"
-    return f"{state}: its last heartbeat was {when}" if state == LOST else f"{state} {when}"
+    return f"{state} {when}" if stored.time.ended else f"{state}: its last heartbeat was {when}"
 
 
 def _activities(run: RunTime, screen: Screen) -> list[str]:

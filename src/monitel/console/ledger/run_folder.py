@@ -162,13 +162,11 @@ class RunFolder:
         return sorted(found, key=lambda attempt: attempt.last_ns)
 
     def remove(self) -> None:
-        """Remove the files, the lock and the folder. Files under other names stay."""
-        for name in (FILE, VALUES):
-            self._folder.unlink(name)
-            self._folder.unlink(f"{name}.new")
-        self._folder.unlink("lock")
-        self._ledgers.remove_subfolder(self.name)
-        self.close()
+        """Remove the folder with its files."""
+        try:
+            self._folder.remove()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Release the folder, but not that of the parent in a forked child. Idempotent."""
