@@ -292,7 +292,7 @@ def decode(content: bytes) -> History:
             earlier, attempt = stored["earlier"], stored["attempt"]
             earlier["line"], attempt["marks"] = tuple(map(tuple, earlier["line"])), tuple(map(tuple, attempt["marks"]))
             found = History(stored["run"], Earlier(**earlier), Attempt(**attempt))
-            fold(found)  # raises for values of other types
+            run_time(found)  # raises for values of other types
             return found
     except Exception:
         raise StoredError("is not a ledger") from None
