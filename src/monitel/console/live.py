@@ -21,7 +21,7 @@ from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period, with_totals
 from monitel.console.process import Process, State, life_of
-from monitel.console.reader import boxes_of, deaths_below, deaths_of, folders_of, nothing_known, reason, stored_end
+from monitel.console.reader import boxes_of, deaths_of, ends_below, folders_of, nothing_known, reason
 from monitel.context_page import PAGE_BYTES, read_page, read_step_times
 from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
@@ -275,15 +275,12 @@ class _Watched:
             return known, True
         spool = record.spool
         places = [self._path] if spool is None or not spool.is_absolute() else [self._path, spool]
-        if collected := next((death for place in places for death in deaths_below(place, [])), None):
-            return collected, True
-        if known is not None:
-            return known, False
-        for place in places:
-            if (end := stored_end(place)) is not None:
-                now = model.now(self._life, record)
-                return replace(now, state=State.ENDED, status=end[0], seen_ns=end[1], step_age_ns=None), True
-        return None, False
+        left = [end for place in places for end in ends_below(place, [])]
+        if died := next((end for end in left if end.state is State.DEAD), None):
+            return died, True
+        if known is None and left:
+            return replace(left[-1], step=model.now(self._life, record).step), True
+        return known, False
 
     def row(self, show: str | None) -> Process:
         """Return the process. If the box has values of unexpected types, the row shows why."""

@@ -47,7 +47,7 @@ _LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
 _SPOOL_PATIENCE_S = 2.0
 _LARGEST_SPOOL = 32 << 20  # bytes
 _EVENTS = 1000  # the newest ones
-_STATUSES = {"completed", "failed", "interrupted", "preempted"}
+_ENDED = "run.ended"
 
 
 def read_processes(target: str | None, problems: list[str], *, stacks: bool = True) -> list[Process]:
@@ -188,10 +188,15 @@ def reason(error: Exception) -> str:
 
 
 def deaths_below(root: Path, problems: list[str]) -> list[Process]:
-    """Return the processes of all events ``process.died`` in the spools below a folder, in the order of their folders.
+    """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
+    return [each for each in ends_below(root, problems) if each.state is State.DEAD]
+
+
+def ends_below(root: Path, problems: list[str]) -> list[Process]:
+    """Return the processes of all events about an end in the spools below a folder, in the order of their folders.
 
     Args:
-        root: A spool, or a folder that holds spools. It may be missing.
+        root: A spool, a box, or a folder that holds spools. It may be missing.
         problems: Receives the description of each folder that cannot be read.
     """
     try:
@@ -202,20 +207,23 @@ def deaths_below(root: Path, problems: list[str]) -> list[Process]:
         problems.append(f"{str(root)!r} cannot be searched: {error.strerror}")
         return []
     problems += found.problems
-    deaths = []
+    ends = []
     for path in found.folders:
         try:
             with closing(Folder.open(path)) as folder:
                 record = read_record(folder)
-            deaths += [_of_death(record, event) for event in record.events if event.name == DIED]
+            ends += [_of_end(record, event) for event in record.events if event.name in {DIED, _ENDED}]
         except Exception as error:  # the spool may be damaged in any way
             words = str(error) if isinstance(error, FolderError) else f"{str(path)!r} cannot be read: {reason(error)}"
             problems.append(words)
-    return deaths
+    return ends
 
 
-def _of_death(record: Record, event: LogRecord) -> Process:
+def _of_end(record: Record, event: LogRecord) -> Process:
     life, death = life_of(record), event.attributes
+    if event.name == _ENDED:
+        status, step = str(death.get("run.status", "")), whole(death.get("run.step"))
+        return replace(life, state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
     kind, place = death.get("exception.type"), f"{death.get('code.file.path', '')}:{death.get('code.line.number', '')}"
     stage, stage_age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
     shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
@@ -263,27 +271,6 @@ def _pairs(death: Mapping[str, Any], names: str, durations: str) -> Iterator[Wai
 
 def _ns(seconds: object) -> int | None:
     return round(seconds * 1e9) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
-
-
-def stored_end(path: Path) -> tuple[str, int] | None:
-    """Return status and time of the end of a process; None if its spool does not have it, or is too large.
-
-    Args:
-        path: The spool folder of the process, or its box.
-
-    Raises:
-        FolderError: The folder is unsafe.
-        RecordError: It is damaged.
-        OSError: It cannot be read.
-    """
-    if not path.is_absolute() or not path.is_dir():
-        return None
-    if sum(file.stat().st_size for file in path.iterdir() if file.is_file()) > _LARGEST_SPOOL:
-        return None
-    with closing(Folder.open(path, probe=False)) as folder:
-        events = read_record(folder, journals=["logs"]).events
-    ends = [(str(each.attributes.get("run.status", "")), each.time_ns) for each in events if each.name == "run.ended"]
-    return next((each for each in reversed(ends) if each[0] in _STATUSES), None)
 
 
 # ---- targets
