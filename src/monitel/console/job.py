@@ -106,7 +106,7 @@ def jobs_of(
     """Return the jobs in the order of their names.
 
     The processes of a job have the same names and the same attempt. A process without a rank belongs to the job of the
-    process that has started it; otherwise it is a job.
+    process that has started it, or of the ranks that it has started; otherwise it is a job.
 
     Args:
         processes: The processes.
@@ -115,8 +115,9 @@ def jobs_of(
     found: dict[tuple[object, ...], list[Process]] = {}
     known = [*processes]
     roots = roots_of(known)
+    launches = {root.key for each, root in zip(known, roots, strict=True) if each.rank is not None}
     for each, root in zip(known, roots, strict=True):
-        alone = root.rank is None and each.rank is None
+        alone = root.rank is None and each.rank is None and root.key not in launches
         place = (root.host, root.pid or 0, str(root.box)) if alone else ()
         found.setdefault((*each.job, each.attempt or 0, place), []).append(each)
     launchers = {id(each): root.parent for each, root in zip(known, roots, strict=True)}

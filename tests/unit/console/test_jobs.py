@@ -71,6 +71,7 @@ def launched(rank: int | None, parent: str, pid: int, begun_s: int = 0, **change
         ([(None, "a", 1), (None, "a", 2)], [[None], [None]]),
         ([(None, "a", 1), (None, "1", 2)], [[None, None]]),  # a helper
         ([(0, "a", 1), (None, "1", 2)], [[None, 0]]),
+        ([(None, "a", 1), (1, "1", 2)], [[None, 1]]),  # it has become rank 0 after its record began
     ],
 )
 def test_ranks_share_a_job_without_a_run_id(processes: list[tuple[Any, ...]], jobs: list[list[int | None]]) -> None:
