@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.lateness import STAGES, compared_times, cycle, stage_times, suspects
 from monitel.console.process import COMPLETED, EXITED, STOPPED, State
@@ -79,23 +79,20 @@ def counted(processes: Iterable[Process]) -> list[Process]:
 
 
 def _relevance(process: Process) -> tuple[bool, bool, int]:
-    return _step(process) is not None, process.runs, process.seen_ns
-
-
-def _step(process: Process) -> int | None:
-    """Return the last step that a process has set itself."""
-    return process.step if process.stepped else None
+    return process.stepped and process.step is not None, process.runs, process.seen_ns
 
 
 def _steps(process: Process) -> bool:
-    return process.made > 0 or _step(process) is not None
+    return process.made > 0 or (process.stepped and process.step is not None)
 
 
 class _Job:
-    """The processes that a verdict is about."""
+    """The processes that a verdict is about, without steps that they have not set themselves."""
 
     def __init__(self, processes: Iterable[Process]) -> None:
-        self.processes = counted(processes)
+        self.processes = [
+            each if each.stepped else replace(each, step=None, step_age_ns=None) for each in counted(processes)
+        ]
         self.running = [each for each in self.processes if each.runs]
         self.over = not self.running
         self.measured = [each for each in self.processes if each.made >= ENOUGH_STEPS]
@@ -165,7 +162,7 @@ def _ended_badly(job: _Job) -> Verdict | None:
 
     A process whose end is not known is the first one only if it has ended seconds before the others.
     """
-    bad = [each for each in job.processes if _is_bad(each)]
+    bad = [each for each in job.processes if each.state is State.DEAD or each.status == "failed"]
     until = min((_order(each) for each in bad), default=None)
     left = [each for each in job.processes if _has_exited(each) and (_order(each) < until if until else job.running)]
     unknown = _of_unknown_end(job)
@@ -175,8 +172,8 @@ def _ended_badly(job: _Job) -> Verdict | None:
         return None
     first = min(ended, key=lambda each: _order(each, _BEATS_NS if known and each in unknown else 0))
     alike = [each for each in ended if _how(each) == _how(first)]
-    step = _step(first)
-    text = f"{named(alike)} {_how(first)}{' before the first step' if step is None else f' at step {step:,}'}"
+    text = f"{named(alike)} {_how(first)}"
+    text += " before the first step" if first.step is None else f" at step {first.step:,}"
     if first.status == "failed" and first.failure:
         text += f": {first.failure[:_LONGEST_FAILURE]}"
     if len(alike) > 1 and first.seen_ns > 0 and first not in unknown:
@@ -197,10 +194,6 @@ def _ended_badly(job: _Job) -> Verdict | None:
     return Verdict(kind, f"{kind}: {text}{going}{job.elsewhere}", first.rank if sure and not doubtful else None)
 
 
-def _is_bad(process: Process) -> bool:
-    return process.state is State.DEAD or process.status == "failed"
-
-
 def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
     return process.seen_ns <= 0, process.seen_ns + later_ns, process.state is not State.DEAD
 
@@ -215,8 +208,8 @@ def _of_unknown_end(job: _Job) -> list[Process]:
     A process that has made as many steps as one that is known to have completed has done so too.
     """
     found = [each for each in job.processes if each.state is State.ENDED and not each.status and not _has_exited(each)]
-    last = [step for each in job.processes if each.status == COMPLETED and (step := _step(each)) is not None]
-    return [each for each in found if not (job.over and last and (_step(each) or -1) >= max(last))]
+    last = [each.step for each in job.processes if each.status == COMPLETED and each.step is not None]
+    return [each for each in found if not (job.over and last and each.step is not None and each.step >= max(last))]
 
 
 def _how(process: Process) -> str:
@@ -288,26 +281,24 @@ class _Evidence(NamedTuple):
 
 def _standing_still(job: _Job) -> Verdict | None:
     ranks = job.running or [each for each in job.processes if each.status in STOPPED]
-    training = [each for each in ranks if each.rank is not None or _step(each) is not None]
+    training = [each for each in ranks if each.rank is not None or each.step is not None]
     still = [each for each in training if _stands_still(each)]
     if not still:
         return None
     since_ns = _since_ns(still)
     stepping = [each for each in training if each.step_age_ns is not None and each.step_age_ns * 2 < since_ns]
-    words = _Words(still if stepping else training, over=job.over)  # the others are about to reach their thresholds
-    evidence = next(words.evidence())
-    go_on = f"; {named(stepping)} {'went' if job.over else _verb(stepping, 'goes', 'go')} on" if stepping else ""
-    rank, seconds = _only(evidence.holding), words.since_ns / _S
-    if not evidence.sure:
-        text = f"no steps: {words.without(evidence)}{go_on}{job.elsewhere}"
-        return Verdict("no-steps", text, rank, seconds=seconds)
+    found = _Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
+    evidence = next(found.evidence())
     endless = {"data", "shutdown"} if evidence.waiting else {"data"}
-    explained = all(words.is_active(each) and each.activity not in endless for each in evidence.holding)
-    kind = "paused" if explained else "stuck"
-    if evidence.waiting and not evidence.key and any(words.stage(each) == "other" for each in evidence.holding):
+    explained = all(found.is_active(each) and each.activity not in endless for each in evidence.holding)
+    kind, about = "paused" if explained else "stuck", found.about(evidence)
+    if not evidence.sure:
+        kind, about = "no-steps", ""
+    elif evidence.waiting and not evidence.key and any(found.stage(each) == "other" for each in evidence.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
-    text = f"{kind.replace('-', ' ')}: {words.with_(evidence)}{go_on}{job.elsewhere}"
-    return Verdict(kind, text, rank, words.about(evidence), seconds)
+    go_on = f"; {named(stepping)} {'went' if job.over else _verb(stepping, 'goes', 'go')} on" if stepping else ""
+    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}{job.elsewhere}"
+    return Verdict(kind, text, _only(evidence.holding), about, found.since_ns / _S)
 
 
 def _stands_still(process: Process) -> bool:
@@ -317,18 +308,21 @@ def _stands_still(process: Process) -> bool:
     least_ns = STILL_UNKNOWN_NS
     if usual is not None:
         least_ns = max(STILL_NS, int(STILL_STEPS * min(usual, _LONGEST_STEP) * _S))
-    return process.stepped and process.step_age_ns is not None and process.step_age_ns > least_ns
+    return process.step_age_ns is not None and process.step_age_ns > least_ns
 
 
 def _since_ns(ranks: Sequence[Process]) -> int:
     """Return the time for which no rank has made a step; without steps, that of the longest stuck wait."""
-    ages = [each.step_age_ns for each in ranks if each.stepped and each.step_age_ns is not None]
+    ages = [each.step_age_ns for each in ranks if each.step_age_ns is not None]
     stuck = [each.activity_age_ns or 0 for each in ranks if each.activity == STUCK]
     return min(ages) if ages else max(stuck, default=0)
 
 
-class _Words:
+class _Standstill:
     """Ranks that make no steps: the ones that the others wait for, and words for what they do.
+
+    Only waits and stages of the training thread count that began after the last step, and have lasted for half of the
+    standstill. A wait that is older than the step is that of a thread beside the training.
 
     Args:
         ranks: The ranks.
@@ -336,90 +330,64 @@ class _Words:
     """
 
     def __init__(self, ranks: Sequence[Process], *, over: bool) -> None:
-        self.ranks, self.since_ns, self.over = ranks, _since_ns(ranks), over
+        self.since_ns, self.over = _since_ns(ranks), over
+        self.ranks = [self._lasting(each) for each in ranks]
+
+    def _lasting(self, process: Process) -> Process:
+        """Return a process with the waits and the stage that count, the longest wait first and one of each key."""
+        latest_ns = math.inf if process.step_age_ns is None else process.step_age_ns + _SLACK_NS
+
+        def lasts(age_ns: int, thread: int) -> bool:
+            trains = 0 in {process.thread, thread} or thread == process.thread
+            return trains and self.since_ns <= age_ns * 2 and age_ns <= latest_ns
+
+        waits = sorted(
+            (wait for wait in process.waits if lasts(wait.age_ns, wait.thread)), key=lambda wait: wait.age_ns
+        )
+        stage = process.stage if process.stage and lasts(process.stage.age_ns, process.stage.thread) else None
+        return replace(process, waits=tuple({wait.key: wait for wait in waits}.values())[::-1], stage=stage)
 
     def evidence(self) -> Iterator[_Evidence]:
         """Yield the ranks that the others wait for: the first one is the answer.
 
         1. More than half of the ranks are in the same wait: the ranks that are not.
-        2. At least half of the ranks wait for others in a stage: the ranks that do not.
+        2. At least half of the ranks wait for others in a stage: the ranks that do not. A rank does not wait for one
+           that has made more steps, and a rank that is in nothing for long may be anywhere.
         3. Some ranks, and not all, are in an activity other than ``step``: these ranks.
         4. All ranks are in the same wait, or all wait for others in a stage: nobody here.
         5. Fewer than half of the ranks are in a wait: these, because the others may wait where nothing can be seen.
         6. Any rank is in a wait or such an activity: all ranks, because it is not known which one the others wait for.
         7. The last steps differ: the ranks behind.
         """
-        ranks = self.ranks
-        waits = [self.waits(each) for each in ranks]
-        shared = _shared_wait(waits)
-        if shared and (outside := [each for each, keys in zip(ranks, waits, strict=True) if shared not in keys]):
-            yield _Evidence(outside, self._without(outside), shared)
-        if (found := self._outside_of_sync()) is not None:
-            yield found
+        ranks, shared = self.ranks, _shared_wait(self.ranks)
+        if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
+            yield self._held_by(outside, key=shared)
+        syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
+        outside = [each for each in ranks if each.stage is None or not each.stage.waits]
+        if outside and len(syncing) * 2 >= len(ranks):
+            least = min((each.step for each in syncing if each.step is not None), default=None)
+            ahead = least is not None and any((each.step or 0) > least for each in outside)
+            if not ahead and all(each.stage or each.waits or self.is_active(each) for each in outside):
+                yield self._held_by(outside, stage=_common_stage(syncing))
         active = [*filter(self.is_active, ranks)]
         if 0 < len(active) < len(ranks):
-            yield _Evidence(active, self._without(active))
-        if shared:
-            yield _Evidence(ranks, (), shared)
-        if all(map(self._waits_for_ranks, ranks)):
-            yield _Evidence(ranks, (), stage=_common_stage(ranks))
-        waiting = [each for each, keys in zip(ranks, waits, strict=True) if keys or each.activity == STUCK]
-        if 0 < len(waiting) * 2 < len(ranks) and not any(map(self._waits_for_ranks, waiting)):
-            yield _Evidence(waiting, self._without(waiting))
+            yield self._held_by(active)
+        if shared or not outside:
+            yield _Evidence(ranks, key=shared, stage="" if shared else _common_stage(ranks))
+        waiting = [each for each in ranks if each.waits or each.activity == STUCK]
+        if 0 < len(waiting) * 2 < len(ranks) and all(each.stage is None or not each.stage.waits for each in waiting):
+            yield self._held_by(waiting)
         if waiting or active:
             yield _Evidence(ranks)
-        steps = [step for each in ranks if (step := _step(each)) is not None]
-        behind = [each for each in ranks if steps and _step(each) == min(steps)]
+        steps = [each.step for each in ranks if each.step is not None]
+        behind = [each for each in ranks if steps and each.step == min(steps)]
         if len(behind) < len(ranks) == len(steps):
-            yield _Evidence(behind, self._without(behind), sure=False)
+            yield self._held_by(behind, sure=False)
         yield _Evidence(ranks, sure=False)
 
-    def _outside_of_sync(self) -> _Evidence | None:
-        """Return the ranks that do not wait for others, if at least half of all ranks do; None if that is not clear.
-
-        A rank does not wait for one that has made more steps. A rank that is in nothing for long may be anywhere.
-        """
-        waiting = [*filter(self._waits_for_ranks, self.ranks)]
-        outside = self._without(waiting)
-        if not outside or len(waiting) * 2 < len(self.ranks):
-            return None
-        known = all(self._long_stage(each) or self.waits(each) or self.is_active(each) for each in outside)
-        least = min((step for each in waiting if (step := _step(each)) is not None), default=None)
-        ahead = least is not None and any((_step(each) or 0) > least for each in outside)
-        return _Evidence(outside, waiting, stage=_common_stage(waiting)) if known and not ahead else None
-
-    def _without(self, others: Sequence[Process]) -> list[Process]:
-        left_out = {id(each) for each in others}
-        return [each for each in self.ranks if id(each) not in left_out]
-
-    def _waits_for_ranks(self, process: Process) -> bool:
-        return process.stage is not None and process.stage.waits and bool(self._long_stage(process))
-
-    def _latest_ns(self, process: Process) -> float:
-        return math.inf if process.step_age_ns is None or not process.stepped else process.step_age_ns + _SLACK_NS
-
-    def _long_stage(self, process: Process) -> str:
-        """Return the stage that began after the last step and soon after it; empty if there is none."""
-        stage = process.stage
-        if (
-            stage is None
-            or (process.thread not in {0, stage.thread} and stage.thread)
-            or stage.age_ns * 2 < self.since_ns
-        ):
-            return ""
-        return stage.name if stage.age_ns <= self._latest_ns(process) else ""
-
-    def waits(self, process: Process) -> dict[str, int]:
-        """Return the age of each wait that began after the last step and soon after it, by key, the longest first.
-
-        A wait that is older than the last step is that of a thread beside the training.
-        """
-        found: dict[str, int] = {}
-        for wait in process.waits:
-            trains = not process.thread or wait.thread in {0, process.thread}
-            if trains and wait.age_ns * 2 >= self.since_ns and wait.age_ns <= self._latest_ns(process):
-                found[wait.key] = max(wait.age_ns, found.get(wait.key, 0))
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
+    def _held_by(self, holding: Sequence[Process], **more: Any) -> _Evidence:
+        held = {id(each) for each in holding}
+        return _Evidence(holding, [each for each in self.ranks if id(each) not in held], **more)
 
     def is_active(self, process: Process) -> bool:
         """Return True if the activity explains why others wait. One wait for data is as long as the standstill."""
@@ -427,23 +395,9 @@ class _Words:
             return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
         return process.activity not in QUIET
 
-    def facts(self, process: Process) -> list[tuple[str, str, int | None]]:
-        """Return the activity, the waits and the stage of a rank: verb, object and time, the best one first."""
-        found: list[tuple[str, str, int | None]] = []
-        if self.is_active(process):
-            found.append(("been in", process.activity, process.activity_age_ns))
-        found += [("waited in", key, age_ns) for key, age_ns in self.waits(process).items()]
-        if process.activity == STUCK:
-            found.append(("been in", "a wait over its threshold", process.activity_age_ns))
-        if process.stage is not None and (name := self._long_stage(process)):
-            found.append(
-                ("waited for other ranks in" if process.stage.waits else "been in", name, process.stage.age_ns)
-            )
-        return found
-
     def stage(self, process: Process) -> str:
-        """Return the stage that a rank has long been in, unless an activity or a wait tells more."""
-        return "" if self.is_active(process) or self.waits(process) else self._long_stage(process)
+        """Return the stage that a rank is in, unless an activity or a wait tells more."""
+        return "" if self.is_active(process) or process.waits or process.stage is None else process.stage.name
 
     def about(self, evidence: _Evidence) -> str:
         """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
@@ -453,44 +407,39 @@ class _Words:
             return "" if evidence.waiting else evidence.stage
         return self.stage(evidence.holding[0]) or evidence.holding[0].activity
 
-    def with_(self, evidence: _Evidence) -> str:
-        """Return the ranks that the others wait for, and what they do."""
+    def text(self, evidence: _Evidence) -> str:
+        """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
         holding, waiting = evidence.holding, evidence.waiting
+        end = " before the end" if self.over else ""
+        if not evidence.sure and waiting:
+            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {holding[0].step or 0:,}"
+            return f"none for {duration(self.since_ns)}{end}; {behind}{self._stages(holding)}"
+        if not evidence.sure:
+            usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
+            usually = f" (usually one in {duration(min(max(usual), _LONGEST_STEP) * _S)})" if usual else ""
+            see = "" if self.over else "; see monitel autopsy"
+            return f"{named(holding)} made none for {duration(self.since_ns)}{end}{usually}{self._stages(holding)}{see}"
         doing = self._doing(holding)
         if waiting and not doing and evidence.key:
             doing = f"{self._are(holding)} not in this wait"
-        text = f"{named(holding)} {doing}" if doing else self._one_by_one(holding)
-        if self.over:
-            text += " before the end"
+        if doing:
+            text = f"{named(holding)} {doing}{end}"
+        else:
+            each = [f"{named([rank])} {self._doing([rank])}" for rank in holding[:_SHOWN]]
+            more = [f"{len(holding) - _SHOWN:,} more"] if len(holding) > _SHOWN else []
+            text = f"{', '.join([*each, *more])}{end}"
         if waiting:
             where = f" in {evidence.key or evidence.stage}" if evidence.key or evidence.stage else ""
             wait = "waited" if self.over else _verb(waiting, "waits", "wait")
             text += f"; {named(waiting)} {wait} for {_verb(holding, 'it', 'them')}{where}"
         return text
 
-    def _one_by_one(self, ranks: Sequence[Process]) -> str:
-        each = [f"{named([rank])} {self._doing([rank])}" for rank in ranks[:_SHOWN]]
-        more = [f"{len(ranks) - _SHOWN:,} more"] if len(ranks) > _SHOWN else []
-        return ", ".join([*each, *more])
-
-    def without(self, evidence: _Evidence) -> str:
-        """Return what is known where nothing shows why no steps are made."""
-        holding, since = evidence.holding, duration(self.since_ns)
-        end = " before the end" if self.over else ""
-        if evidence.waiting:
-            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {_step(holding[0]) or 0:,}"
-            return f"none for {since}{end}; {behind}{self._stages(holding)}"
-        usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
-        usually = f" (usually one in {duration(round(min(max(usual), _LONGEST_STEP) * _S))})" if usual else ""
-        see = "" if self.over else "; see monitel autopsy"
-        return f"{named(holding)} made none for {since}{end}{usually}{self._stages(holding)}{see}"
-
     def _stages(self, ranks: Sequence[Process]) -> str:
-        """Return the stages that ranks have long been in, the rarest first, such as ``, in forward``."""
+        """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
         found: dict[str, list[Process]] = {}
         for each in ranks:
-            found.setdefault(self._long_stage(each), []).append(each)
-        found.pop("", None)
+            if each.stage is not None:
+                found.setdefault(each.stage.name, []).append(each)
         if [len(ranks)] == [*map(len, found.values())]:
             return f", in {next(iter(found))}"
         rarest = sorted(found.items(), key=lambda each: len(each[1]))
@@ -499,13 +448,25 @@ class _Words:
 
     def _doing(self, ranks: Sequence[Process]) -> str:
         """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
-        facts = [self.facts(each) for each in ranks]
+        facts = [self._facts(each) for each in ranks]
         have = "had" if self.over else _verb(ranks, "has", "have")
-        for verb, noun, _ in facts[0]:
-            ages = [age_ns for each in facts for of, name, age_ns in each if (of, name) == (verb, noun)]
-            if len(ages) == len(ranks):
-                return f"{have} {verb} {noun}{_for(ages)}"
+        for verb in facts[0]:
+            if all(verb in of for of in facts):
+                return f"{have} {verb}{_for(of[verb] for of in facts)}"
         return f"{self._are(ranks)} in no known wait" if len(ranks) == 1 else ""
+
+    def _facts(self, process: Process) -> dict[str, int | None]:
+        """Return the activity, the waits and the stage of a rank as verbs, with their times, the best one first."""
+        found: dict[str, int | None] = {}
+        if self.is_active(process):
+            found[f"been in {process.activity}"] = process.activity_age_ns
+        found |= {f"waited in {wait.key}": wait.age_ns for wait in process.waits}
+        if process.activity == STUCK:
+            found["been in a wait over its threshold"] = process.activity_age_ns
+        if process.stage is not None:
+            verb = "waited for other ranks in" if process.stage.waits else "been in"
+            found[f"{verb} {process.stage.name}"] = process.stage.age_ns
+        return found
 
     def _are(self, ranks: Sequence[Process]) -> str:
         return _verb(ranks, "was", "were") if self.over else _verb(ranks, "is", "are")
@@ -516,13 +477,13 @@ def _common_stage(ranks: Sequence[Process]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def _shared_wait(waits: Sequence[Mapping[str, int]]) -> str:
+def _shared_wait(ranks: Sequence[Process]) -> str:
     """Return the wait that most of several ranks are in: first one that a rank is not in, then the longest."""
     ages: dict[str, list[int]] = {}
-    for keys in waits:
-        for key, age_ns in keys.items():
-            ages.setdefault(key, []).append(age_ns)
-    found = [(len(of) == len(waits), -max(of), key) for key, of in ages.items() if len(of) * 2 > len(waits) > 1]
+    for each in ranks:
+        for wait in each.waits:
+            ages.setdefault(wait.key, []).append(wait.age_ns)
+    found = [(len(of) == len(ranks), -max(of), key) for key, of in ages.items() if len(of) * 2 > len(ranks) > 1]
     return min(found)[2] if found else ""
 
 
