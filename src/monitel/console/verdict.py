@@ -95,6 +95,8 @@ class _Job:
         ]
         self.running = [each for each in self.processes if each.runs]
         self.over = not self.running
+        #: The processes whose present is looked at: those that run, or at the end that somebody has ended.
+        self.present = self.running or [each for each in self.processes if each.status in STOPPED]
         self.measured = [each for each in self.processes if each.made >= ENOUGH_STEPS]
         self.times = compared_times(self.measured)
         found = len({each.rank for each in self.processes if each.rank is not None})
@@ -280,8 +282,7 @@ class _Evidence(NamedTuple):
 
 
 def _standing_still(job: _Job) -> Verdict | None:
-    ranks = job.running or [each for each in job.processes if each.status in STOPPED]
-    training = [each for each in ranks if each.rank is not None or each.step is not None]
+    training = [each for each in job.present if each.rank is not None or each.step is not None]
     still = [each for each in training if _stands_still(each)]
     if not still:
         return None
@@ -501,7 +502,7 @@ _BEGINS_NS = 10 * _S  # within which a process has not set a step yet
 
 def _starting(job: _Job) -> Verdict | None:
     """No process has made a step yet."""
-    starting = [each for each in job.running if each.activity not in _NOT_STARTING or _begins(each)]
+    starting = [each for each in job.present if each.activity not in _NOT_STARTING or _begins(each)]
     if not starting or any(map(_steps, job.processes)):
         return None
     activities: dict[str, list[Process]] = {}
@@ -510,10 +511,10 @@ def _starting(job: _Job) -> Verdict | None:
     parts = []
     for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
         doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
-        parts.append(
-            f"{named(processes)} {_verb(processes, 'has', 'have')} {doing}{_for(map(_starting_ns, processes))}"
-        )
-    return Verdict("starting", f"starting: {', '.join(parts[:3])}{job.elsewhere}", stage=starting[0].activity)
+        have = "had" if job.over else _verb(processes, "has", "have")
+        parts.append(f"{named(processes)} {have} {doing}{_for(map(_starting_ns, processes))}")
+    end = " before the end" if job.over else ""
+    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}{job.elsewhere}", stage=starting[0].activity)
 
 
 def _begins(process: Process) -> bool:
