@@ -1,4 +1,4 @@
-"""Where the records of processes are: the settings of the black box, and the folders of spools."""
+"""The places where the records of processes are: the settings of the black box, and the folders of spools."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def store_end(
         run_time: Returns the time of the run over all attempts; None in other ranks than zero.
         spool: The spool folder of this process.
         offline: True if no signal has an endpoint.
-        stored: True if something is on disk, even if it is no item.
+        stored: True if something is on disk, even if that is not an item.
 
     Returns:
         False if ``monitel run`` has not started this process, or does not run any more.

@@ -201,7 +201,7 @@ class Process:
     accounts: Mapping[str, Account] = field(default_factory=dict)
     spool: str = ""
     offline: bool = False  # no signal had an endpoint
-    stored: bool = False  # something is in the spool, even if it is no item
+    stored: bool = False  # something is in the spool, even if that is not an item
     collected: bool = False  # the record was moved to ``box``
     events: Sequence[PastEvent] = ()  # that no backend has
     stacks: str = ""  # live, if it was asked; of a crash; otherwise of the main thread in the last second

@@ -114,7 +114,7 @@ def test_each_window_counts_once(process: Recorded) -> None:
 
 
 def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Path) -> None:
-    """What ``monitel run`` keeps of a killed process is what ``autopsy`` reads in its box, with what is left of it."""
+    """``monitel run`` keeps of a killed process what ``autopsy`` reads in its box."""
     (run := tmp_path / "run").mkdir(mode=0o700)
     killed = process.killed(run=str(run))
     found = only(killed)
