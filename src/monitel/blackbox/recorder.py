@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.box import Box
     from monitel.blackbox.forms import PlainCounter
+    from monitel.window_bytes import Snapshot
 
 _log = logging.getLogger("monitel")
 
@@ -251,6 +252,15 @@ class Recorder:
             if (times := found.get(each.definition.name)) is not None:
                 times[str(each.plain_attributes.get("training.stage"))] += round(each.sum * 1e9)
         return dict(found[DEVICE_STAGE_TIME] or found[STAGE_TIME])
+
+    def windows_so_far(self) -> list[tuple[Series, Snapshot]]:
+        """Return the open windows with samples, of Stats that are defined. Takes no lock."""
+        known, opened = self._stats, decode(open_windows()[0])
+        return [
+            (known[each.serial][1], each.snapshot)
+            for each in opened
+            if each.serial in known and each.snapshot.count and not each.closed
+        ]
 
     def take_rest(self) -> None:
         """Append the closed windows that are not recorded yet, or wait for values on a device: their known samples.

@@ -70,8 +70,8 @@ def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = Fa
         rows += [Row(title), *section] if section else []
     remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
     remarks += _remarks(runs, config)
-    texts = (line for each in remarks for line in wrapped(screen.printable(each), screen.width))
-    return [*_lines(rows, len(runs), screen), "", *texts]
+    texts = [line for each in remarks for line in wrapped(screen.printable(each), screen.width)]
+    return [*_lines(rows, len(runs), screen), *(["", *texts] if texts else [])]
 
 
 def _lines(rows: Sequence[Row], runs: int, screen: Screen) -> Iterator[str]:
@@ -112,7 +112,6 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     values = run.values
     return {
         "run": run.name,
-        "source": run.source,
         "outcome": run.outcome,
         "started": rfc3339(run.time.start_ns),
         "last_seen": rfc3339(run.time.last_ns),
@@ -125,7 +124,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "steps_per_second": run.rate,
         "values": [
             {"name": each.name, "attributes": dict(each.attributes), "unit": each.unit}
-            | {"value": each.value, "total": each.total}
+            | {"value": each.value, "total": bool(each.total)}
             for each in values.values
         ],
         "config": values.config,
@@ -266,7 +265,5 @@ def _remarks(runs: Sequence[Run], config: Settings) -> Iterator[str]:
         if config.masked:
             yield f"{config.masked:,} {'setting is' if config.masked == 1 else 'settings are'} masked, and may differ"
     for run in runs:
-        if run.values.left_out:
-            missing = f"{run.values.left_out:,} of its values, settings and attributes not stored"
-            yield f"{run.name}: {missing}: there was no room, or a name was too long"
-        yield f"{run.name}: from {run.source}"
+        if count := run.values.left_out:
+            yield f"{run.name}: there was no room for {count:,} of its values, settings and attributes"

@@ -26,6 +26,7 @@ from monitel.blackbox.discovery import (
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import Owner, this_process
 from monitel.blackbox.reading import RecordError, page_of, read_head, read_record
+from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console import process as model
 from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
@@ -34,7 +35,7 @@ from monitel.os_threads import Event, Thread
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
@@ -187,17 +188,18 @@ def reason(error: Exception) -> str:
 # ---- deaths and ends in spools
 
 
-def deaths_below(root: Path, problems: list[str]) -> list[Process]:
+def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
-    return [each for each in ends_below(root, problems) if each.state is State.DEAD]
+    return [each for each in ends_below(root, problems, journals) if each.state is State.DEAD]
 
 
-def ends_below(root: Path, problems: list[str]) -> list[Process]:
+def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes of all events about an end in the spools below a folder, in the order of their folders.
 
     Args:
         root: A spool, a box, or a folder that holds spools. It may be missing.
         problems: Receives the description of each folder that cannot be read.
+        journals: The journals that are read: ``logs`` has the events.
     """
     try:
         found = find_spools(root)
@@ -211,7 +213,7 @@ def ends_below(root: Path, problems: list[str]) -> list[Process]:
     for path in found.folders:
         try:
             with closing(Folder.open(path)) as folder:
-                record = read_record(folder)
+                record = read_record(folder, journals=journals)
             ends += [_of_end(record, event) for event in record.events if event.name in {DIED, _ENDED}]
         except Exception as error:  # the spool may be damaged in any way
             words = str(error) if isinstance(error, FolderError) else f"{str(path)!r} cannot be read: {reason(error)}"

@@ -18,7 +18,7 @@ from monitel.step import first_step
 from monitel.worker import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.blackbox.recorder import Series
     from monitel.window_bytes import Snapshot
@@ -34,14 +34,13 @@ Key = tuple[str, tuple[tuple[str, Scalar], ...]]
 VALUES = "values.json"
 VERSION = 1
 LIMIT_BYTES = 1 << 20
-LONGEST_NAME = 200  # characters
-LONGEST_TEXT = 1000  # characters of a value
-MOST = 1000  # values, and parts of the configuration
-MOST_ATTRIBUTES = 100
+LONGEST_TEXT = 1000  # characters of a setting or attribute
+MOST = 1000  # values, settings, and attributes
 _STEPS = ("training.steps", "training.steps.skipped")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
+_PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals
 _FIELDS = {"value": "last", "min": "min", "max": "max", "stddev": "stddev"}  # of a window, by the end of a name
 
 
@@ -54,7 +53,8 @@ class Value(NamedTuple):
         unit: Its unit.
         value: The value.
         time_ns: Time of the value, Unix ns.
-        total: It is a sum since the start of the run, to which each attempt adds.
+        total: For a sum since the start of the run, to which each attempt adds: ``"process"`` if it begins with the
+            process, as a counter does, ``"pipeline"`` for the total of a Stat. Otherwise empty.
         before: The part of a total that is from earlier attempts.
     """
 
@@ -63,7 +63,7 @@ class Value(NamedTuple):
     unit: str
     value: float
     time_ns: int
-    total: bool = False
+    total: str = ""
     before: float = 0.0
 
     @property
@@ -78,19 +78,14 @@ class Progress(NamedTuple):
     Attributes:
         steps: Number of steps that were made, repeated and skipped ones included.
         last_step: The last training step; None if none was set.
-        timed: Number of steps with a duration.
-        seconds: Sum of these durations.
     """
 
     steps: int = 0
     last_step: int | None = None
-    timed: int = 0
-    seconds: float = 0.0
 
     def plus(self, later: Progress) -> Progress:
         """Return both as one."""
-        last_step = self.last_step if later.last_step is None else later.last_step
-        return Progress(self.steps + later.steps, last_step, self.timed + later.timed, self.seconds + later.seconds)
+        return Progress(self.steps + later.steps, self.last_step if later.last_step is None else later.last_step)
 
 
 NO_STEPS = Progress()
@@ -108,22 +103,6 @@ class Attempted(NamedTuple):
     name: str
     begin: int | None = None
     last_step: int | None = None
-
-
-class Latest(NamedTuple):
-    """The values of a process.
-
-    Attributes:
-        values: The last number of each series, and totals.
-        counters: Keys of the totals that belong to the process; other totals begin with the pipeline.
-        config: The configuration by dotted name.
-        progress: The steps. Durations of steps begin with the pipeline.
-    """
-
-    values: list[Value]
-    counters: frozenset[Key]
-    config: Mapping[str, Scalar]
-    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -161,28 +140,28 @@ class RunValues:
 
     def until(self, last: Attempted) -> RunValues:
         """Return the values with the steps that the ledger has recorded later, and no status of an earlier attempt."""
+        _, begin, step = last
         if last.name != self.attempt:
-            is_known = last.begin is not None and last.last_step is not None
-            steps = max(last.last_step - last.begin, 0) + 1 if is_known else 0  # type: ignore[operator]
+            progress = Progress(0 if begin is None or step is None else max(step - begin, 0) + 1, step)
             kept = tuple(each._replace(before=each.value) if each.total else each for each in self.values)
-            progress = Progress(steps, last.last_step)
             return replace(self, attempt=last.name, status="", before=self.whole, progress=progress, values=kept)
-        step, known = last.last_step, self.progress.last_step
-        if step is None or known is None or step <= known:
-            return self
-        return replace(self, progress=self.progress._replace(steps=self.progress.steps + step - known, last_step=step))
+        known = self.progress.last_step
+        more = 0 if step is None or known is None else max(step - known, 0)
+        progress = self.progress._replace(steps=self.progress.steps + more, last_step=step if more else known)
+        return replace(self, progress=progress)
 
-    def with_latest(self, latest: Latest) -> RunValues:
-        """Return the values with newer ones of the process of this attempt, without its progress."""
+    def with_latest(self, latest: RunValues) -> RunValues:
+        """Return the values with newer ones of the process of this attempt."""
         earlier, found = {each.key: each for each in self.values}, []
         for value in latest.values:
             known = earlier.pop(value.key, value)
             if known.total and value.total:
-                before = known.before if known is value or value.key in latest.counters else known.value
+                before = known.before if known is value or value.total == _PROCESS else known.value
                 found.append(value._replace(value=before + value.value, before=before))
             else:
                 found.append(max(known, value, key=lambda each: each.time_ns))
-        return replace(self, config={**self.config, **latest.config}, values=(*found, *earlier.values()))
+        config, values = {**self.config, **latest.config}, (*found, *earlier.values())
+        return replace(self, progress=latest.progress, config=config, values=values)
 
 
 class ValuesError(ValueError):
@@ -195,12 +174,11 @@ def encode(values: RunValues) -> bytes:
     Raises:
         ValuesError: There is not even room for the names of the run.
     """
-    kept = replace(
-        values,
-        attributes=_limited(values.attributes, MOST_ATTRIBUTES),
-        config=_limited(values.config, MOST),
-        values=tuple(islice(filter(_is_short, values.values), MOST)),
+    config, attributes = (
+        {name: _limited(each) for name, each in islice(settings.items(), MOST)}
+        for settings in (values.config, values.attributes)
     )
+    kept = replace(values, attributes=attributes, config=config, values=values.values[:MOST])
     while True:
         given, stored = (sum(map(len, (each.values, each.config, each.attributes))) for each in (values, kept))
         fields = {"version": VERSION, **vars(kept), "left_out": values.left_out + given - stored}
@@ -209,7 +187,7 @@ def encode(values: RunValues) -> bytes:
             return content
         if not (kept.values or kept.config):
             raise ValuesError(f"have more than {LIMIT_BYTES} bytes")
-        config = dict(islice(kept.config.items(), len(kept.config) // 2))
+        config = dict(islice(config.items(), len(config) // 2))
         kept = replace(kept, values=kept.values[: len(kept.values) // 2], config=config)
 
 
@@ -217,30 +195,26 @@ def decode(content: bytes) -> RunValues:
     """Return the values in a file.
 
     Raises:
-        ValuesError: The content is damaged, or has another version.
+        ValuesError: The content is too large, damaged, or of another version. It is not in the message.
     """
-    if len(content) > LIMIT_BYTES:
-        raise ValuesError(f"have more than {LIMIT_BYTES} bytes")
     try:
-        stored = json.loads(content)
-        if (version := stored.pop("version")) == VERSION:
+        stored = json.loads(content if len(content) <= LIMIT_BYTES else b"")
+        if stored.pop("version") == VERSION:
             values = tuple(map(_value, stored.pop("values")))
             progress, before = Progress(*stored.pop("progress")), Progress(*stored.pop("before"))
             return RunValues(**stored, values=values, progress=progress, before=before)
-    except Exception:  # its content is not shown
+    except Exception:
         raise ValuesError("are not the values of a run") from None
-    if isinstance(version, int) and version > VERSION:
-        raise ValuesError(f"have version {version}, which a newer monitel has written")
-    raise ValuesError("have an unknown version")
+    raise ValuesError("are of another version of monitel")
 
 
 def _value(stored: Any) -> Value:
     name, attributes, unit, value, time_ns, total, before = stored
     pairs = tuple((name, each) for name, each in attributes)
-    return Value(str(name), pairs, str(unit), float(value), int(time_ns), bool(total), float(before))
+    return Value(str(name), pairs, str(unit), float(value), int(time_ns), str(total), float(before))
 
 
-def limited_text(value: Scalar) -> Scalar:
+def _limited(value: Scalar) -> Scalar:
     """Return a value as it is stored: the end of a long text is replaced by its length and a checksum of the whole.
 
     So texts that differ are stored as texts that differ. Idempotent.
@@ -252,22 +226,11 @@ def limited_text(value: Scalar) -> Scalar:
     return value[: LONGEST_TEXT - len(end)] + end
 
 
-def _limited(values: Mapping[str, Scalar], most: int) -> dict[str, Scalar]:
-    """Return values of limited number and length, without those with longer names."""
-    short = ((name, each) for name, each in values.items() if len(name) <= LONGEST_NAME)
-    return {name: limited_text(each) for name, each in islice(short, most)}
-
-
-def _is_short(value: Value) -> bool:
-    texts = [value.name, value.unit, *(each for pair in value.attributes for each in pair if isinstance(each, str))]
-    return len(value.attributes) <= MOST_ATTRIBUTES and max(map(len, texts)) <= LONGEST_NAME
-
-
 class ValuesFile:
     """The content of the file: the values of this process, together with those of earlier attempts of the run.
 
-    The pause between two writes doubles from a second to a minute. So a killed process loses at most the values of its
-    last minute. Use it in one thread at a time.
+    The pause between two writes doubles from a second to a minute: a killed process loses at most those of its last
+    minute. Not thread-safe.
 
     Args:
         run: The run id; empty for a process without one.
@@ -280,7 +243,7 @@ class ValuesFile:
     """
 
     def __init__(
-        self, run: str, attempt: str, attributes: Mapping[str, Any], latest: Callable[[], Latest | None]
+        self, run: str, attempt: str, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]
     ) -> None:
         scalars = {str(name): each if isinstance(each, Scalar) else str(each) for name, each in attributes.items()}
         self._new = RunValues(run, attempt, attributes=scalars)
@@ -291,26 +254,16 @@ class ValuesFile:
         self.found: bytes | None = None
 
     def resume(self, found: bytes | None, last: Attempted | None) -> None:
-        """Take over the values of earlier attempts. Those that cannot be used are replaced by the next write.
-
-        Args:
-            found: The content of the file; None if it cannot be read.
-            last: The last attempt by the ledger; None if there is none.
-        """
+        """Take over the values of earlier attempts, the last of which is known from the ledger, if they can be used."""
         self.found, self._earlier = found, RunValues(self._new.run, "")
         with suppress(ValuesError):
-            earlier = self._earlier if found is None else decode(found)
-            self._earlier = earlier if earlier.run == self._new.run else self._earlier
+            if found is not None and (earlier := decode(found)).run == self._new.run:
+                self._earlier = earlier
         if last is not None:
             self._earlier = self._earlier.until(last)
 
     def content(self, status: str, *, last: bool) -> bytes | None:
-        """Return the content to write; None if no write is due.
-
-        Args:
-            status: How the process ends; empty while it runs.
-            last: The process ends.
-        """
+        """Return the content to write; None if no write is due. The status is how the process ends, in the last one."""
         now = time.monotonic()
         if self._failed or (now < self._due and not last):
             return None
@@ -323,98 +276,74 @@ class ValuesFile:
             _log.debug("the values of the run cannot be stored", exc_info=True)
             return None
 
-    def _after(self, latest: Latest) -> RunValues:
+    def _after(self, latest: RunValues) -> RunValues:
         """Return the values of the run with those of this process."""
         earlier, new = self._earlier, self._new
-        if earlier.attempt == new.attempt:  # an earlier pipeline of this process: the steps are those of the process
-            before, progress = earlier.before, earlier.progress._replace(steps=0, last_step=None).plus(latest.progress)
-        else:
+        if earlier.attempt != new.attempt:  # else it is of an earlier pipeline of this process
             earlier = earlier.until(Attempted(new.attempt))
-            before, progress = earlier.before, latest.progress
         values = earlier.with_latest(latest)
-        return replace(
-            new, time_ns=time.time_ns(), before=before, progress=progress, config=values.config, values=values.values
-        )
+        return replace(values, time_ns=time.time_ns(), status="", attributes=new.attributes, left_out=0)
 
 
 def latest(
-    series: Iterable[Series], numbers: Mapping[Series, tuple[int, int, Any]], config: Mapping[str, Scalar]
-) -> Latest:
+    series: Sequence[Series],
+    opened: Iterable[tuple[Series, Snapshot]],
+    numbers: Mapping[Series, tuple[int, int, Any]],
+    config: Mapping[str, Scalar],
+) -> RunValues:
     """Return the values of this process. It touches no file, takes no lock, and releases the GIL between slices.
 
     Args:
         series: All series of the pipeline.
+        opened: The open windows. Totals are without them.
         numbers: The last number of each series of ``monitel.log()``, as :class:`Recorder` has them.
         config: The configuration of the process by dotted name.
     """
     values = [
-        Value(each.name, scalars_of(each.plain_attributes), each.definition.unit, float(value), time_ns)
+        Value(each.name, _scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
         for each, (_, time_ns, value) in numbers.items()
     ]
-    timed, seconds = 0, 0.0
     pace = Pace()
-    for each in series:
+    for each, window in [*((each, each.latest) for each in series), *opened]:
         pace.pause()
-        attributes, window, unit = scalars_of(each.plain_attributes), each.latest, each.definition.unit
-        if each.definition.name == STEP_TIME:
-            timed, seconds = timed + each.count, seconds + each.sum
-        if window is None or _OVERFLOW in attributes:
-            continue
-        suffixes = [aggregation.suffix for aggregation in window.definition.aggregations]
-        values += values_of(each.name, attributes, unit, suffixes, window)
-        total = each.sum if math.isfinite(window.sum) else window.sum  # the total of the series is without such windows
-        for suffix, value, of_unit in (("count", each.count, "{sample}"), ("sum", total, unit)):
-            if suffix in suffixes:
-                values.append(Value(f"{each.name}.{suffix}", attributes, of_unit, float(value), window.end_ns, True))
-    now_ns, totals = time.time_ns(), list(monitel.counters())
-    counters = counter_values(((each.name, each.unit, each.attributes, total) for each, total, _ in totals), now_ns)
-    step = monitel.get_step()
-    progress = Progress(steps_made(counters, first_step(), step, timed), step, timed, seconds)
-    return Latest([*values, *counters], frozenset(each.key for each in counters), config, progress)
-
-
-def values_of(
-    name: str,
-    attributes: tuple[tuple[str, Scalar], ...],
-    unit: str,
-    suffixes: Iterable[str],
-    window: monitel.Window | Snapshot,
-) -> list[Value]:
-    """Return the aggregations of a window of a Stat, other than totals."""
-    found: dict[str, float | None] = {}
-    for suffix in suffixes:
-        if suffix == monitel.HISTOGRAM.suffix:
-            if window.histogram is not None and window.histogram.count:
-                found.update(window.histogram.percentiles())
-        elif suffix == monitel.MEAN.suffix:
-            found[suffix] = window.sum / window.count
-        elif suffix in _FIELDS:
-            found[suffix] = getattr(window, _FIELDS[suffix])
-    return [
-        Value(f"{name}.{suffix}", attributes, unit, float(value), window.end_ns)
-        for suffix, value in found.items()
-        if value is not None
+        values += [] if window is None else _of_stat(each, window)
+    newest = {each.key: each for each in values}
+    now_ns = time.time_ns()
+    counters = [
+        Value(each.name, _scalars(each.attributes), each.unit, total, now_ns, _PROCESS)
+        for each, total, _ in monitel.counters()
+        if each.name != _IN_LEDGER and math.isfinite(total)
     ]
+    made = sum(each.value for each in counters if each.name in _STEPS and not each.attributes)
+    first, step = first_step(), monitel.get_step()
+    if not made and first is not None and step is not None:  # they may begin again in each epoch
+        made = max(step - first, sum(each.count for each in series if each.definition.name == STEP_TIME), 0) + 1
+    return RunValues("", "", config=config, progress=Progress(int(made), step), values=(*newest.values(), *counters))
 
 
-def counter_values(counters: Iterable[tuple[str, str, Mapping[str, Any], float]], time_ns: int) -> list[Value]:
-    """Return the totals of counters that are not in the ledger, by name, unit, attributes and total."""
-    return [
-        Value(name, scalars_of(attributes), unit, total, time_ns, total=True)
-        for name, unit, attributes, total in counters
-        if name != _IN_LEDGER and math.isfinite(total)
-    ]
+def _of_stat(series: Series, window: monitel.Window | Snapshot) -> Iterator[Value]:
+    """Yield the aggregations of a window of a Stat, and its totals; none for the series beyond the limit."""
+    name, unit, attributes = series.name, series.definition.unit, _scalars(series.plain_attributes)
+    if _OVERFLOW in attributes:
+        return
+    for suffix in (aggregation.suffix for aggregation in series.definition.aggregations):
+        found: dict[str, float | None] = {}
+        if suffix in {"count", "sum"}:
+            # The total sum is without windows whose sum is not finite.
+            total = series.count if suffix == "count" else series.sum if math.isfinite(window.sum) else window.sum
+            if series.latest is not None:
+                of_unit = "{sample}" if suffix == "count" else unit
+                yield Value(f"{name}.{suffix}", attributes, of_unit, float(total), window.end_ns, _PIPELINE)
+        elif suffix == "histogram":
+            found = dict(window.histogram.percentiles()) if window.histogram and window.histogram.count else {}
+        else:
+            found[suffix] = window.sum / window.count if suffix == "mean" else getattr(window, _FIELDS[suffix])
+        for end, value in found.items():
+            if value is not None:
+                yield Value(f"{name}.{end}", attributes, unit, float(value), window.end_ns)
 
 
-def steps_made(counters: Iterable[Value], first: int | None, last: int | None, timed: int) -> int:
-    """Return the number of steps of a process: as counted, else from the first to the last one, or with a duration."""
-    counted = sum(each.value for each in counters if each.name in _STEPS and not each.attributes)
-    if counted or first is None or last is None:
-        return int(counted)
-    return max(last - first, timed, 0) + 1  # they may begin again in each epoch
-
-
-def scalars_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, Scalar], ...]:
+def _scalars(attributes: Mapping[str, Any]) -> tuple[tuple[str, Scalar], ...]:
     """Return the attributes of a series without the rank, in the order of their names."""
     scalars = {name: each for name, each in attributes.items() if isinstance(each, bool | int | float | str)}
     return tuple(sorted((name, each) for name, each in scalars.items() if name != _RANK))

@@ -6,7 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
+from tests.support.scripts import finish, started, write_script
 
 from monitel.console.ledger.run_folder import read_stored
 
@@ -67,7 +69,7 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_inte
 def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_path: Path) -> None:
     """The last point of each series, as a backend has it, is in the file; internal metrics and overflows are not."""
     train(AGGREGATIONS, receiver.url, env=RUN)
-    ((*_, values),) = read_stored(tmp_path / "spool")[0]
+    ((*_, values, _),) = read_stored(tmp_path / "spool")[0]
     assert values is not None
     found = {(each.name, each.attributes): each.value for each in values.values}
     points = [each for each in receiver.all_points() if each.scope == "monitel" and each.kind in {"gauge", "sum"}]
@@ -78,3 +80,27 @@ def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_
     assert 0.75 == found["accuracy", (("split", "val"),)]
     assert {"a.b": '[1, {"c": 2}]', "a.d": None, "a.e": True, "rate": 0.5} == values.config
     assert time.time_ns() - values.time_ns < 60 * 10**9
+
+
+FIRST_MINUTE = """\
+pipeline = monitel_otlp.configure(spool_dir="spool")
+loss = Stat("loss", [MEAN, SUM], 60.0)
+monitel.set_step(1)
+loss.add(0.5)
+sys.stdin.readline()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_first_minute_of_a_killed_run_has_its_values(tmp_path: Path) -> None:
+    """The open window is stored, too: its values are there without the record of the process."""
+    script = write_script(tmp_path, FIRST_MINUTE)
+
+    def values() -> dict[str, float]:
+        runs, _ = read_stored(tmp_path / "spool")
+        return {each.name: each.value for run in runs if run.values is not None for each in run.values.values}
+
+    with started(tmp_path, script, env=RUN) as process:
+        wait_until(lambda: "loss.mean" in values())
+        finish(process, "\n")
+    assert (0.5, False) == (values()["loss.mean"], "loss.sum" in values())

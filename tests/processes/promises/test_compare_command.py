@@ -91,8 +91,12 @@ def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path
     with started(tmp_path, script, 0, 10, 0.02, 0.5, env=environment("run-a")) as process:
         _, reached = held(process)
         commands.wait_for_ledger(reached + 0.1)
+        wait_until(lambda: "eval.accuracy" in commands.run_of("run-a")["values"])
+        assert " running " in commands.run("runs", "--spool-dir", "spool").out
         process.send_signal(signal.SIGKILL)
         finish(process)
+    assert " killed " in commands.run("runs", "--spool-dir", "spool").out
+    assert "state       killed: " in commands.run("ledger", "--spool-dir", "spool").out
     killed = commands.run_of("run-a")
     assert ("died", 10, 9, 0.5) == (
         *(killed["outcome"], killed["steps"], killed["last_step"]),

@@ -162,10 +162,10 @@ def test_only_processes_with_one_run_id_are_joined(train: Run, commands: Command
     ):
         train(QUICK, number, env=env)
     errors = commands.run("ledger", "run-8", "--spool-dir", "spool", status=1).err
-    assert "there is no run 'run-8' below 'spool'; the runs are\n" in errors
+    assert "there is no run 'run-8'; the runs below 'spool' are\n" in errors
     listed = errors.splitlines()[1:]
     assert 3 == len(listed)
-    assert listed[0].startswith("  run-7  (")
+    assert "  run-7" == listed[0]
     assert "\nattempts    2, with" in commands.run("ledger", "run-7", "--spool-dir", "spool").out
 
 

@@ -14,8 +14,11 @@ import pytest
 from tests.unit.promises.program import Program, program
 
 from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import identify, open_run
-from monitel.console.values import VALUES, Progress, RunValues, Value, encode
+from monitel.console.ledger.run_folder import StoredRun, identify, open_run
+from monitel.console.ledger.shares import RunTime
+from monitel.console.process import JobName, Process, State
+from monitel.console.runs import run_of, state_of
+from monitel.console.values import VALUES, Attempted, Progress, RunValues, Value, encode
 
 __all__ = ["program"]
 
@@ -135,3 +138,60 @@ def test_no_runs_and_damaged_ledgers_are_named(
     min(Path("runs").glob("ledgers/*/ledger.json")).write_bytes(b"{")
     printed = program("runs", "--spool-dir", "runs", status=1)
     assert (1, 2) == (printed.stderr.count("is not JSON"), len(printed.stdout.splitlines()))
+
+
+@pytest.fixture
+def now_ns() -> int:
+    """Return the time of the last heartbeat."""
+    return time.time_ns()
+
+
+def restarted(now_ns: int) -> StoredRun:
+    """Return a run whose second attempt has run for 60 s with the process id 1, up to step 30."""
+    progress, before = Progress(10, 30), Progress(40, 39)
+    samples = Value("samples", (), "", 400, now_ns - 20 * SECOND, total="process", before=320)
+    values = RunValues("run-a", "second-1", now_ns, progress=progress, before=before, values=(samples,))
+    run_time = RunTime("run-a", {"step": 100 * SECOND}, 100 * SECOND, 2, now_ns - 100 * SECOND, now_ns, ended=False)
+    return StoredRun(run_time, Attempted("second-1", 20, 30), now_ns - 60 * SECOND, values)
+
+
+def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
+    """Return a process with the id 1, without the content of its record."""
+    state = State.DEAD if death else State.ALIVE
+    return Process(JobName(run="run-a"), pid=1, rank=rank, state=state, death=death, seen_ns=seen_ns)
+
+
+def test_death_of_an_earlier_attempt_with_the_same_process_id_is_not_the_outcome(now_ns: int) -> None:
+    """In containers every attempt may have the id 1: the process must have lived in the last attempt."""
+    early, late = (process(now_ns - age * SECOND, death="killed by SIGKILL") for age in (70, 5))
+    run = run_of(restarted(now_ns), [early])
+    assert ("running", 50, 30) == (run.outcome, *run.values.whole)
+    assert "killed by SIGKILL" == run_of(restarted(now_ns)._replace(held=False), [early, late]).outcome
+
+
+def test_other_rank_with_the_same_process_id_is_not_the_attempt(now_ns: int) -> None:
+    """The deaths of other ranks are named beside the state of rank zero, the first one with its cause."""
+    zero, first, second = (
+        process(now_ns, 0),
+        process(now_ns - 9, 2, "killed by SIGKILL"),
+        process(now_ns - 8, 1, "died"),
+    )
+    outcome = run_of(restarted(now_ns), [second, zero, first]).outcome
+    assert "running; rank 2 killed by SIGKILL, and 1 more" == outcome
+
+
+def test_state_is_known_from_the_lock_of_a_process_of_this_boot(now_ns: int) -> None:
+    """A heartbeat alone leaves open for ten seconds whether the process runs, and then whether it was killed."""
+    states = {
+        (held, age): state_of(restarted(now_ns - age * SECOND)._replace(held=held), now_ns)
+        for held in (True, False, None)
+        for age in (9, 11)
+    }
+    assert {
+        (True, 9): "running",
+        (True, 11): "hung",
+        (False, 9): "killed",
+        (False, 11): "killed",
+        (None, 9): "running",
+        (None, 11): "killed or hung",
+    } == states

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.console.ledger.run_ledger import RunLedger
     from monitel.console.ledger.shares import RunTime
-    from monitel.console.values import Latest
+    from monitel.console.values import RunValues
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
@@ -435,7 +435,7 @@ class Pipeline:
     def _run_time(self) -> RunTime | None:
         return None if self._run_ledger is None else self._run_ledger.run_time()
 
-    def _latest(self) -> Latest | None:
+    def _latest(self) -> RunValues | None:
         return None if self._engine is None else self._engine.latest()
 
     def _stage_times(self) -> dict[str, int]:

@@ -36,7 +36,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         nargs="+",
         metavar="RUN",
         help="a training.run.id, or the start of a run without one, as monitel runs lists them; the spool_dir of one "
-        "run; or the id of a process with a black box. 2 to 16 runs",
+        "run; or the id of the process of rank zero, while it runs. 2 to 16 runs",
     )
     add_spool_dir(command)
     command.add_argument("--all", action="store_true", help="all values")

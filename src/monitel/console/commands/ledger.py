@@ -7,22 +7,19 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import FolderError
 from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
 from monitel.console.ledger.shares import REPEATED, STEP, largest_overhead, parts_of, sentences
-from monitel.console.runs import name_of, state_of
+from monitel.console.runs import RUNNING, state_of
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from monitel.console.ledger.run_folder import StoredRun
     from monitel.console.ledger.shares import RunTime
 
-_LISTED = 20
 _LABEL = 12  # columns of the labels above the table
 _SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24
 _LEAST_BAR, _SHORT_BAR, _LONGEST_BAR = 4, 8, 40
@@ -48,38 +45,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         for problem in found.problems:
             warn(problem)
-    below = " and ".join(repr(str(root)) for root in found.roots)
-    chosen = _choose(found.stored[::-1], arguments.name, below, now_ns)
+    runs = found.stored if arguments.name is None else found.named(arguments.name)
+    if not runs:
+        raise found.unknown("run" if arguments.name is None else f"run {arguments.name!r}")
+    run = runs[-1]
     if arguments.json:
-        run = chosen[0]
         report = {"version": 1, "state": state_of(run, now_ns), **run.time.as_json, "problems": found.problems}
         show(to_json(report))
     else:
-        show("\n".join(table(chosen[0], Screen.of(sys.stdout), now_ns, latest_of=len(chosen))))
+        show("\n".join(table(run, Screen.of(sys.stdout), now_ns, latest_of=len(runs))))
     return 1 if found.problems else 0
-
-
-def _choose(runs: Sequence[StoredRun], name: str | None, below: str, now_ns: int) -> Sequence[StoredRun]:
-    """Return the runs with a name, the latest first; those without an id that started in one second have one name."""
-    if not runs:
-        raise FolderError(
-            f"there is no ledger of a run below {below}: rank zero of a job with monitel_otlp.configure() writes one; "
-            "if it has another spool_dir, give --spool-dir"
-        )
-    screen = Screen.of(sys.stderr)
-    printable = screen.printable
-    chosen = [each for each in runs if name in {None, each.time.run}]
-    chosen = chosen or [each for each in runs if printable(name_of(each)) == printable(name or "")]
-    if not chosen:
-        listed = [
-            f"{printable(name_of(each))}  ({state_of(each, now_ns)}, {duration(each.time.elapsed_ns)} "
-            f"from {moment(each.time.start_ns)})"
-            for each in runs[:_LISTED]
-        ]
-        more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
-        text = f"there is no run '{printable(name or '')}' below {below}; the runs are"
-        raise FolderError("\n  ".join([text, *listed, *more]))
-    return chosen
 
 
 def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
@@ -113,7 +88,7 @@ def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1)
 def _state(stored: StoredRun, now_ns: int) -> str:
     state, last_ns = state_of(stored, now_ns), stored.time.last_ns
     ago = f"{duration(now_ns - last_ns)} ago"
-    if state == "running":
+    if state == RUNNING:
         return f"{state}; its last heartbeat was {ago}"
     when = f"at {moment(last_ns)}, {ago if now_ns >= last_ns else 'ahead of the clock here'}"
     return f"{state} {when}" if stored.time.ended else f"{state}: its last heartbeat was {when}"

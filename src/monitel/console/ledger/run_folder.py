@@ -261,12 +261,14 @@ class StoredRun(NamedTuple):
         last: The last attempt. Its name ends with its process id.
         attempt_start_ns: Start of the last attempt, Unix ns.
         values: Its values, with the last step of the ledger; None if there are none.
+        held: The process of the last attempt holds the lock; None for one of another machine, or before the last boot.
     """
 
     time: RunTime
     last: Attempted
     attempt_start_ns: int
     values: RunValues | None
+    held: bool | None = None
 
 
 def read_stored(root: Path) -> tuple[list[StoredRun], list[str]]:
@@ -307,7 +309,8 @@ def _read(folder: Folder, problems: list[str]) -> StoredRun:
         pass
     except ValuesError as error:
         problems.append(f"the values in {str(folder.path)!r} {error}")
-    return StoredRun(run_time(history), last.attempted, last.last_ns - last.elapsed_ns, values)
+    held = Lock.is_held(folder) if last.boot and last.boot == this_process().boot else None
+    return StoredRun(run_time(history), last.attempted, last.last_ns - last.elapsed_ns, values, held)
 
 
 def _describe(path: Path, error: Exception) -> str:

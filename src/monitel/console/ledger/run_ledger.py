@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from monitel.console.ledger.history import Mark
     from monitel.console.ledger.run_folder import RunFolder
     from monitel.console.ledger.shares import RunTime
-    from monitel.console.values import Latest
+    from monitel.console.values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -90,7 +90,7 @@ class RunLedger:
         self._forking = False
         self._warned = False
 
-    def start(self, latest: Callable[[], Latest | None], stages: Callable[[], Mapping[str, int]]) -> None:
+    def start(self, latest: Callable[[], RunValues | None], stages: Callable[[], Mapping[str, int]]) -> None:
         """Start the heartbeat, unless this process is known not to be rank zero.
 
         Args:

@@ -100,7 +100,7 @@ def printed_in_terminal(folder: Path, columns: int, **variables: str) -> list[st
 def test_job_prints_a_bar_in_a_terminal(tmp_path: Path) -> None:
     """The bar has the width of the terminal, less its last column; TERM=dumb gets one plain line."""
     first, *lines = printed_in_terminal(tmp_path, 50)
-    assert re.fullmatch(r"monitel ledger: \d+(\.\d+)? s", first)
+    assert re.fullmatch(r"monitel ledger: \d+(\.\d+)? m?s", first)
     assert "\x1b[31m" in "".join(lines)
     plain = [re.sub(r"\x1b\[\d+m", "", line) for line in lines]
     assert (49, True) == (len(plain[0]), all(line.isprintable() and len(line) <= 49 for line in plain))

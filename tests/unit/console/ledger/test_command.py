@@ -98,7 +98,7 @@ def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Pat
     store(tmp_path / "monitel-runs", "", {"step": 5.0})
     store(tmp_path / "monitel-runs", "other", {"step": 1.0}, last_ns=END + 1)
     start = "2026-01-02 05:17:00"
-    assert f"  {start}  (ended, 5 s from {start})" in program("ledger", "x", status=1).stderr.splitlines()
+    assert f"  {start}" in program("ledger", "x", status=1).stderr.splitlines()
     assert program("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
 
 
@@ -109,8 +109,6 @@ def test_unknown_run_lists_the_latest_runs(program: Program, tmp_path: Path) -> 
     printed = program("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", status=1)
     assert "" == printed.stdout
     first, *listed, last = printed.stderr.splitlines()
-    assert "monitel: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
-    assert "  run-24  (killed or hung, 2 s from 2026-01-02 05:17:03)" == listed[0]
-    assert "  run-23  (ended, 2 s from 2026-01-02 05:17:03)" == listed[1]
-    assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]
+    assert "monitel: there is no run 'run-\\x1b]0;x\\x07'; the runs below 'runs' are" == first
+    assert [f"  run-{number}" for number in range(24, 4, -1)] == listed
     assert "  and 5 older ones" == last

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
-    from monitel.console.values import Latest
+    from monitel.console.values import RunValues
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
 
@@ -199,9 +199,10 @@ class Engine:
         """True if something is on disk, even if it is not an item."""
         return self.box.disk_bytes > 0
 
-    def latest(self) -> Latest:
+    def latest(self) -> RunValues:
         """Return the last values of this process. It touches no file and takes no lock."""
-        return latest(self.series, self.recorder.numbers.copy(), self.recorder.config)
+        recorder = self.recorder
+        return latest(self.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config)
 
     def innermost(self) -> Identified | None:
         """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
