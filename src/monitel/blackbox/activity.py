@@ -60,7 +60,7 @@ class Stage(NamedTuple):
 
 
 class Doing(NamedTuple):
-    """The activity of a process at one moment: times are ns before it. See :func:`describe`; waits are the longest first."""
+    """The activity of a process at one moment: times are ns before it, and the longest wait is the first."""
 
     step: int | None = None
     step_age_ns: int | None = None
