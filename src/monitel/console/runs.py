@@ -152,7 +152,7 @@ class Runs:
 
     def named(self, name: str) -> list[StoredRun]:
         """Return the run with an id, or those without one that have started at a time, or that of a running process."""
-        found = [each for each in self.stored if each.time.run == name][-1:]
+        found = [each for each in self.stored if each.time.run == name != ""][-1:]
         found = found or [each for each in self.stored if name_of(each) == name]
         return found or [each for each in self.stored if each.held and each.last.name.endswith(f"-{name}")]
 
