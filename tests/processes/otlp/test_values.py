@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -84,16 +85,17 @@ def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_
 
 FIRST_MINUTE = """\
 pipeline = monitel_otlp.configure(spool_dir="spool")
-loss = Stat("loss", [MEAN, SUM], 60.0)
+loss, diverged = Stat("loss", [MEAN, SUM], 60.0), Stat("diverged", [SUM], 0.01)
 monitel.set_step(1)
 loss.add(0.5)
+diverged.add(float("nan"))
 sys.stdin.readline()
 os.kill(os.getpid(), 9)
 """
 
 
 def test_first_minute_of_a_killed_run_has_its_values(tmp_path: Path) -> None:
-    """The open window is stored, too: its values are there without the record of the process."""
+    """The open window is stored, too: its values are there without the record of the process. A sum of NaN is NaN."""
     script = write_script(tmp_path, FIRST_MINUTE)
 
     def values() -> dict[str, float]:
@@ -101,6 +103,7 @@ def test_first_minute_of_a_killed_run_has_its_values(tmp_path: Path) -> None:
         return {each.name: each.value for run in runs if run.values is not None for each in run.values.values}
 
     with started(tmp_path, script, env=RUN) as process:
-        wait_until(lambda: "loss.mean" in values())
+        wait_until(lambda: {"loss.mean", "diverged.sum"} <= values().keys())
         finish(process, "\n")
     assert (0.5, False) == (values()["loss.mean"], "loss.sum" in values())
+    assert math.isnan(values()["diverged.sum"])
