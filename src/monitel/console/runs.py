@@ -75,9 +75,14 @@ def name_of(stored: StoredRun) -> str:
     return stored.time.run or moment(stored.time.start_ns)
 
 
+def is_given(run: str) -> bool:
+    """Return True for a run id that a person has chosen: not empty, and not random digits."""
+    return run != "" and _UUID.fullmatch(run.lower()) is None
+
+
 def title_of(stored: StoredRun) -> str:
     """Return the name that a person has given: the run id, or the name of the service if the id is random digits."""
-    if stored.time.run and _UUID.fullmatch(stored.time.run.lower()) is None:
+    if is_given(stored.time.run):
         return stored.time.run
     service = "" if stored.values is None else str(stored.values.attributes.get("service.name", ""))
     return "" if service.startswith("unknown_service") else service

@@ -17,6 +17,7 @@ from monitel.console.job import jobs_of
 from monitel.console.lateness import compared_times
 from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State
+from monitel.console.runs import is_given
 from monitel.console.text import Screen, duration, wrapped
 from monitel.console.verdict import named
 
@@ -132,6 +133,8 @@ def _header(jobs: Sequence[Job], screen: Screen) -> str:
     parts = []
     if name.service and not name.service.startswith("unknown_service"):
         parts.append(screen.printable("/".join(filter(None, (name.namespace, name.service)))))
+    if is_given(name.run):
+        parts.append(screen.printable(f"run {name.run}"))
     ranks = {each.rank for each in stepping or last.processes} - {None}
     if 0 < len(ranks) < last.world_size:
         parts.append(f"{len(ranks):,} of {last.world_size:,} ranks (those with reports on this machine)")

@@ -44,6 +44,23 @@ def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
     assert "[] []" == run(tmp_path, script)
 
 
+def test_commands_load_nothing_foreign(tmp_path: Path) -> None:
+    """Those of monitel itself work without OpenTelemetry and protobuf, and the table of top without textual."""
+    script = """
+    import sys
+    from monitel.console.main import main
+    for command in ("top --once", "runs", "autopsy", "ledger", "compare a b"):
+        main(command.split())
+    print(sorted({"opentelemetry", "google", "textual", "rich", "torch", "numpy"} & {*sys.modules}))
+    """
+    command = [sys.executable, "-c", dedent(script)]
+    environment = {**os.environ, "MONITEL_BLACK_BOX_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "[]" == done.stdout.splitlines()[-1]
+
+
 def test_import_is_quick(tmp_path: Path) -> None:
     """30 ms on an idle machine: the least CPU time of five interpreters is far below 300 ms on any."""
     script = """

@@ -299,7 +299,7 @@ def test_program_is_exported_without_code(receiver: Receiver) -> None:
     resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
     assert {("job", "run-7")} == {(each["service.name"], each["training.run.id"]) for each in resources}
     assert not any(b"hf_secret" in request.body for request in receiver.requests)
-    assert "monitel run: job, 5 steps" in summary
+    assert "monitel run: job, run run-7, 5 steps" in summary
 
 
 @pytest.mark.usefixtures("run_events")
@@ -335,7 +335,7 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str) -> None:
     ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert (-9 if "KILL" in end else 3, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
     words = " ".join(ended.summary.split())
-    assert ("killed by SIGKILL at step 4" if "KILL" in end else "monitel run: 5 steps") in words
+    assert ("killed by SIGKILL at step 4" if "KILL" in end else "monitel run: run x, 5 steps") in words
     assert not any(word in words for word in ("on disk", "exported", "lost"))
     refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
     assert (2, False) == (refused.status, Path("started").exists())

@@ -43,7 +43,7 @@ def test_summary_of_a_job() -> None:
     ranks = late_ranks(accounts={"metrics": Account(recorded=300, delivered=300), "logs": Account(2, 2)})
     ranks[0] = replace(ranks[0], run_time=RUN_TIME)
     expected = """\
-monitel run: train, 4 ranks, 200 steps, 8.00 steps/s
+monitel run: train, run run-7, 4 ranks, 200 steps, 8.00 steps/s
   verdict   late rank: rank 2 took 30.0 ms longer than the others in data (22 %
             of each step)
   ledger    1 min 40 s (step 80 %, startup 10 %, data 10 %); 10 % of the time
@@ -90,10 +90,10 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     [
         ([], "monitel run: nothing was recorded"),
         ([ended(accounts={"logs": Account(2, 2)})], "monitel run: no training steps\n  exported  0 windows and num"),
-        ([ended(made=100, skipped=10)], "monitel run: train, 100 steps (10 skipped)"),
+        ([ended(made=100, skipped=10)], "monitel run: train, run run-7, 100 steps (10 skipped)"),
         (
             [ended(rank, made=9 + rank, step_time=Total(8, 4.0 - rank), world_size=2) for rank in range(2)],
-            "monitel run: train, 2 ranks, 9 to 10 steps, 2.00 steps/s (rank 0) to 2.67 steps/s (rank 1)",
+            "monitel run: train, run run-7, 2 ranks, 9 to 10 steps, 2.00 steps/s (rank 0) to 2.67 steps/s (rank 1)",
         ),
         (
             [
@@ -106,7 +106,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
                 )
                 for rank in range(3)
             ],
-            "monitel run: train, 3 attempts, 5 steps in attempt 1\n  verdict   failed: rank 2 failed before the",
+            "monitel run: train, run run-7, 3 attempts, 5 steps in attempt 1\n  verdict   failed: rank 2 failed before the",
         ),
     ],
 )
