@@ -130,14 +130,14 @@ def _job(job: Job) -> dict[str, Any]:
         "ranks": [*ranks],
         "verdict": job.verdict._asdict(),
         "dead": [rank for rank, each in ranks.items() if each.state.value == "dead"],
-        "late": sorted({rank for each in waits if each.is_long for rank in each.missing}),
+        "late": sorted({rank for *_, missing in waits for rank in missing}),
         "waits": [
             {
-                "key": each.key,
-                "waiting": [{"rank": rank, "seconds": _seconds(age_ns)} for rank, age_ns in each.waiting.items()],
-                "missing": each.missing,
+                "key": key,
+                "waiting": [{"rank": rank, "seconds": _seconds(age_ns)} for rank, age_ns in waiting.items()],
+                "missing": missing,
             }
-            for each in waits
+            for key, waiting, missing in waits
         ],
         "last_steps": [{"step": step, "ranks": of} for step, of in steps_of(job).items()],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from monitel import Severity
 from monitel.console.process import TIME, State
@@ -52,32 +52,11 @@ UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
 # ---- jobs
 
 
-class SharedWait(NamedTuple):
-    """A wait that at least half of the ranks are in.
+def shared_waits(job: Job) -> list[tuple[str, dict[int, int], list[int]]]:
+    """Return the waits that at least half of several ranks are in: first those that a rank is not in.
 
-    Attributes:
-        key: The key of the wait counter.
-        waiting: Time since the begin of the wait, ns, by rank.
-        missing: The other ranks that were found.
+    Each has its key, the time since its begin in ns by rank, and the ranks that are not in it although it is long.
     """
-
-    key: str
-    waiting: Mapping[int, int]
-    missing: Sequence[int]
-
-    @property
-    def longest_ns(self) -> int:
-        """Time since the first rank began to wait."""
-        return max(self.waiting.values())
-
-    @property
-    def is_long(self) -> bool:
-        """True if the wait is longer than usual waits."""
-        return self.longest_ns >= _LONG_NS
-
-
-def shared_waits(job: Job) -> list[SharedWait]:
-    """Return the waits that at least half of several ranks are in: first those that a rank is not in."""
     waiting: dict[str, dict[int, int]] = {}
     ranks = sorted({each.rank for each in job.processes if each.rank is not None})
     for each in job.processes:
@@ -85,11 +64,11 @@ def shared_waits(job: Job) -> list[SharedWait]:
             of_key = waiting.setdefault(wait.key, {})
             of_key[each.rank] = max(wait.age_ns, of_key.get(each.rank, 0))  # type: ignore[index, arg-type]
     found = [
-        SharedWait(key, of_key, [rank for rank in ranks if rank not in of_key])
+        (key, of_key, [rank for rank in ranks if rank not in of_key and max(of_key.values()) >= _LONG_NS])
         for key, of_key in waiting.items()
         if len(of_key) * 2 >= len(ranks) > 1
     ]
-    return sorted(found, key=lambda wait: (not wait.missing, -wait.longest_ns, wait.key))
+    return sorted(found, key=lambda wait: (not wait[2], -max(wait[1].values()), wait[0]))
 
 
 def steps_of(job: Job) -> dict[int, list[int]]:
@@ -104,23 +83,15 @@ def steps_of(job: Job) -> dict[int, list[int]]:
 def job_lines(job: Job, screen: Screen) -> Iterator[str]:
     """Yield lines about a job of several ranks: the verdict, the waits that ranks share, and different last steps."""
     yield from wrapped(screen.printable(job.verdict.text), screen.width)
-    for wait in shared_waits(job)[:_WAITS]:
-        waiting, key = [*wait.waiting], screen.printable(wait.key)
-        over = not any(each.runs for each in job.processes)
+    over = not any(each.runs for each in job.processes)
+    for key, waiting, missing in shared_waits(job)[:_WAITS]:
         verb = "waited" if over else "waits" if len(waiting) == 1 else "wait"
         first = "" if len(waiting) == 1 else ", the first one"
-        text = f"{ranks_in_words(sorted(waiting))} {verb} in {key}{first} for {duration(wait.longest_ns)}"
-        if wait.missing and wait.is_long:
-            be = (
-                "was"
-                if over and len(wait.missing) == 1
-                else "were"
-                if over
-                else "is"
-                if len(wait.missing) == 1
-                else "are"
-            )
-            text += f"; {ranks_in_words(wait.missing)} {be} not"
+        text = f"{ranks_in_words(sorted(waiting))} {verb} in {screen.printable(key)}{first}"
+        text += f" for {duration(max(waiting.values()))}"
+        if missing:
+            be = ("was" if over else "is") if len(missing) == 1 else "were" if over else "are"
+            text += f"; {ranks_in_words(missing)} {be} not"
         yield from wrapped(text, screen.width)
     if len(steps := steps_of(job)) > 1:
         shown = [f"{step:,} ({ranks_in_words(ranks)})" for step, ranks in steps.items()]

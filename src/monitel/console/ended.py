@@ -128,7 +128,8 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
         items["metrics"] += len(record.open_windows)
         items["logs"] += death is not None
         name, life = str(record.identity["name"]), life_of(record)
-        ended = replace(life, state=State.ENDED, death=EXEC) if death is None else dead(life, record, death)
+        lives = {"state": State.ENDED, "death": EXEC, "replaced": True}
+        ended = doing_at(life, record, record.time_ns, **lives) if death is None else dead(life, record, death)
         ended = replace(
             ended,
             accounts={
