@@ -482,7 +482,7 @@ class Pipeline:
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        self._rank_check = check = RankCheck(rank)
+        check = RankCheck(rank)
 
         def each_round() -> None:
             for action in self.each_round:

@@ -62,20 +62,17 @@ class RankCheck:
 
     Args:
         rank: ``training.rank`` of the telemetry; None if it has none.
-
-    Attributes:
-        member: Rank and world size in torch.distributed, even after its end; None if it was not initialized.
     """
 
     def __init__(self, rank: object) -> None:
         self._rank = rank
-        self.member: tuple[int, int] | None = None
+        self._is_over = False
 
     def check(self) -> None:
         """Compare the ranks if torch.distributed is initialized. Never raises, and never waits for other ranks."""
-        if self.member is not None or (member := distributed_rank()) is None:
+        if self._is_over or (member := distributed_rank()) is None:
             return
-        self.member = rank, world_size = member
+        self._is_over, (rank, world_size) = True, member
         if str(self._rank) != str(rank):  # OTEL_RESOURCE_ATTRIBUTES holds text
             _log.warning(
                 "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
