@@ -106,7 +106,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
                 )
                 for rank in range(3)
             ],
-            "monitel run: train, run run-7, 3 attempts, 5 steps in attempt 1\n  verdict   failed: rank 2 failed before the",
+            "monitel run: train, run run-7, 3 attempts, 5 steps in attempt 1\n  verdict   failed: rank 2",
         ),
     ],
 )
