@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder
 
 _BUSY = 0.2  # cores
+_BUSY_BESIDE_OTHERS = 0.05  # cores, of a thread that always waits for one; a thread that waits for the GIL takes less
 _THREADS = 512  # beyond, threads are not looked at
 _STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
 
@@ -127,7 +128,7 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
     share, runs = 0.0, False
     if before is not None and elapsed_ns > 0:
         share = (now.cpu_ns - before.cpu_ns) / elapsed_ns
-        runs = "R" in {*now.threads} & {*before.threads}  # even if other processes leave it little time
+        runs = share >= _BUSY_BESIDE_OTHERS and "R" in {*now.threads} & {*before.threads}
     if share >= _BUSY or runs:
         found.append(f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)")
     elif not now.stuck:
