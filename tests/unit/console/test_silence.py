@@ -67,7 +67,7 @@ def test_explanations_distinguish_computing_and_waiting() -> None:
     assert "gdb -p 7" in waits[1]
     computes = explain_silence(7, state_of(cpu_seconds=11.9), state_of(cpu_seconds=10), 2 * 10**9)
     assert "C code computes without releasing the GIL (0.9 cores)" in computes[0] or "(1.0 cores)" in computes[0]
-    crowded = explain_silence(7, state_of("R", cpu_seconds=0.01), state_of("R"), 10**9)
-    assert "C code computes without releasing the GIL (0.0 cores)" in crowded[0]
+    crowded = explain_silence(7, state_of("R", cpu_seconds=0.06), state_of("R"), 10**9)
+    assert "C code computes without releasing the GIL (0.1 cores)" in crowded[0]
     assert "debugger" in explain_silence(7, state_of("t"), None, 0)[0]
     assert "99" in explain_silence(7, state_of("t"), None, 0)[0]
