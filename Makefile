@@ -38,7 +38,7 @@ sanitize:  ## the tests that execute C code, under AddressSanitizer and Undefine
 
 lint: $(STAMP)  ## ruff, mypy, spelling and plain English
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) tests docs/examples tools compose/stack compose/grafana
+	$(BIN)/mypy $(SOURCES) tests docs/examples tools compose/stack compose/simulate.py compose/grafana
 	$(BIN)/codespell $(SOURCES) exporters tests docs compose tools *.md
 	$(BIN)/python tools/english.py
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Number = TypeVar("Number", int, float)
 
+def at_least(minimum: float, maximum: float) -> Callable[[str], float]:
+    """Return an argparse type: a number from ``minimum`` to ``maximum``."""
 
-def at_least(minimum: Number, maximum: float = math.inf) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number of the type of ``minimum``, from ``minimum`` to ``maximum``."""
-
-    def convert(text: str) -> Number:
-        value = type(minimum)(text)
+    def convert(text: str) -> float:
+        value = float(text)
         if not minimum <= value < math.inf:
             raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
         if value > maximum:
             raise argparse.ArgumentTypeError(f"must be at most {maximum:g}, got {text}")
         return value
 
-    convert.__name__ = type(minimum).__name__  # argparse prints it: invalid int value: 'x'
+    convert.__name__ = "float"  # argparse prints it: invalid float value: 'x'
     return convert
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from delivery.ranks import simulate
 from processes import cpu_ns
 from row import Row
 
@@ -34,9 +35,6 @@ def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     from tests.integration.conftest import free_port, running
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.commands.simulate import simulate
-    from monitel_otlp.commands.simulation import Simulation
-
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
@@ -44,14 +42,14 @@ def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
         path.write_text(json.dumps(config(port, receiver.url)), encoding="ascii")
         with running(program, "--config", path, log=Path(folder, "log"), ready=f"{url}/") as collector:
             before = cpu_ns(collector.pid)
-            reports, _ = simulate(Simulation(_RANKS, _STATS, _WINDOWS, 1.0, seed=0, endpoint=url))
+            windows, _ = simulate(_RANKS, _STATS, _WINDOWS, 1.0, url)
             receiver.wait_until(lambda: len(receiver.points("step.time.count")) == _RANKS * _WINDOWS)
             took = cpu_ns(collector.pid) - before
         attempts = {
             (point.resource["training.rank"], point.attributes["signal"]): point.proto.count
             for point in receiver.points("monitel.export.duration")  # the last ones
         }
-    return took, sum(report.windows for report in reports), sum(attempts.values())
+    return took, windows, sum(attempts.values())
 
 
 def main() -> None:

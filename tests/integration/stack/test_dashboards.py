@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.integration.stack.filling import Store
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
+SIMULATE = ROOT / "compose" / "simulate.py"
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
@@ -244,12 +245,12 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | of_stages)
 
 
-def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
+def test_a_simulation_is_shown(backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With histograms of its step times nothing is empty but what is so where all is well; its late rank is found."""
     with store(backends, tmp_path) as prometheus:
         size = ("--ranks=4", "--stats=5", "--windows=1000", "--window=0.25")
-        options = ("--distributions=histogram", "--late=backward:2:10ms")
-        command = [sys.executable, "-m", "monitel", "simulate", *size, *options]
+        command = [sys.executable, str(SIMULATE), *size, "--late=backward:2:10ms"]
+        monkeypatch.setenv("MONITEL_DISTRIBUTIONS", "histogram")
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS)

@@ -1,25 +1,20 @@
-"""``monitel cat``, ``replay``, ``doctor`` and ``simulate`` as processes: signals, closed outputs, and one another."""
+"""``monitel cat``, ``replay`` and ``doctor`` as processes: signals, closed outputs, and one another."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.scripts import CONFIGURE, finish, started
-from tests.support.spools import folders, spooled
 
 if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.inbox import Point
+    from pathlib import Path
+
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
 
@@ -123,101 +118,3 @@ def test_output_to_a_reader_that_leaves_is_no_error(train: Run, tmp_path: Path) 
         assert (0, "") == (process.wait(DEADLINE), process.stderr.read() if process.stderr else None)
     ended = in_shell("cat typo", "2>&-")
     assert (1, "", "") == (ended.returncode, ended.stdout, ended.stderr)
-
-
-SIMULATE = (*COMMAND, "simulate")
-SMALL = ("--ranks", 3, "--stats", 4, "--windows", 2, "--window", 0.2)
-
-
-def of_rank(points: list[Point]) -> dict[int, list[Point]]:
-    """Return the points by the rank in their resource."""
-    found: dict[int, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.resource["training.rank"], []).append(point)
-    return found
-
-
-def test_simulated_job_arrives_and_names_what_to_find(receiver: Receiver, run: Run) -> None:
-    """Each window of each rank, with torchrun's attributes; the late rank is late, and one loss is NaN."""
-    ended = run(*SIMULATE, *SMALL, "--late", "data:2:30ms", "--endpoint", receiver.url)
-    lines = dict(re.findall(r"^(\w+) {2,}(.*)$", ended.stdout, re.MULTILINE))
-    assert ("rank 2: data, 30 ms a step", "") == (lines["late"], ended.stderr)
-    assert re.fullmatch(r"\d+ acknowledged, 0 on disk, 0 dropped", lines["outcome"])
-    assert {0: 2, 1: 2, 2: 2} == {rank: len(own) for rank, own in of_rank(receiver.points("loss.count")).items()}
-    assert {(3, 0, "monitel-simulate")} == {
-        tuple(each.resource[name] for name in ("training.world_size", "training.node_rank", "service.name"))
-        for each in receiver.points("loss.count")
-    }
-    means = {
-        rank: median(each.value for each in own if each.attributes["training.stage"] == "data")
-        for rank, own in of_rank(receiver.points("training.stage.duration.mean")).items()
-    }
-    assert means[2] - means[0] == pytest.approx(0.03, rel=0.05)
-    (nan,) = receiver.records("loss.nan")
-    assert (f"rank {nan.resource['training.rank']}: loss", 17) == (lines["NaN"].split(",")[0], nan.severity)
-
-
-@pytest.mark.parametrize("backend", ["none", "dead", "rejecting", "grpc"])
-def test_simulation_reports_its_outcome(
-    request: pytest.FixtureRequest, receiver: Receiver, run: Run, tmp_path: Path, backend: str
-) -> None:
-    """Without an endpoint everything is on disk; what is not delivered makes the status 1."""
-    if backend == "none":
-        ended = run(*SIMULATE, *SMALL)
-        assert f"replay {tmp_path / 'monitel-runs'}\n" in ended.stdout
-        assert 3 == len(folders(tmp_path / "monitel-runs"))
-    elif backend == "dead":
-        ended = run(*SIMULATE, *SMALL, "--endpoint", "http://127.0.0.1:9", returncode=1)
-        assert "3 ranks could not deliver everything" in ended.stderr
-        assert "Connection refused" in ended.stderr
-    elif backend == "rejecting":
-        receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
-        ended = run(*SIMULATE, *SMALL, "--endpoint", receiver.url, returncode=1)
-        assert re.search(r"outcome +\d+ acknowledged, 0 on disk, 13 dropped \(rejected 13\)", ended.stdout)
-        return
-    else:
-        grpc: GrpcReceiver = request.getfixturevalue("grpc_receiver")
-        run(*SIMULATE, *SMALL, "--endpoint", grpc.url, "--protocol", "grpc")
-        assert 6 == len(grpc.points("loss.count"))
-        return
-    assert re.search(r"outcome +0 acknowledged, \d+ on disk, 0 dropped", ended.stdout)
-    counts, events = spooled(tmp_path)
-    assert (6, 13) == (len(counts), len(events))
-
-
-def test_simulation_ends_early_at_ctrl_c_and_never_outlives_its_command(tmp_path: Path) -> None:
-    """Each rank writes what it has; if the command is killed, its ranks end too."""
-    arguments = (*SIMULATE, "--ranks", 2, "--stats", 4, "--windows", 6000, "--window", 0.1)
-    for number, status in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
-        known = {*folders(tmp_path)}
-        with started(tmp_path, *arguments, env={"OTEL_METRIC_EXPORT_INTERVAL": "100"}) as simulation:
-            wait_until(lambda known=known: len({*folders(tmp_path)} - known) == 2, "start of all ranks")  # type: ignore[misc]
-            pids = [int(folder.name.split("-")[2]) for folder in {*folders(tmp_path)} - known]
-            if number == signal.SIGINT:
-                os.killpg(simulation.pid, number)
-            else:
-                simulation.kill()
-                wait_until(lambda pids=pids: not any(Path(f"/proc/{pid}").exists() for pid in pids), "end of all ranks")  # type: ignore[misc]
-            ended = finish(simulation)
-        assert (status, "") == (ended.status, ended.stderr)
-    assert len(spooled(tmp_path)[1]) > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--ranks", "0"], 2, "argument --ranks: must be at least 1, got 0"),
-        (["--window", "nan"], 2, "argument --window: must be at least 0.1, got nan"),
-        (
-            ["--late", "sync:2:30ms"],
-            2,
-            "argument --late: expected STAGE:RANK:DELAY such as data:2:30ms, with a stage of ",
-        ),
-        (["--ranks", "4", "--late", "data:4:1ms"], 1, "monitel: there is no rank 4 to be late: the ranks are 0 to 3\n"),
-        (["--endpoint", "localhost:4318"], 1, "it must begin with http:// or https://"),
-    ],
-)
-def test_wrong_simulation_is_refused(run: Run, arguments: list[str], status: int, message: str) -> None:
-    """Once, and nothing is started."""
-    ended = run(*SIMULATE, *arguments, returncode=status)
-    assert (1, "") == (ended.stderr.count(message), ended.stdout)

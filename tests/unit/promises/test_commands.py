@@ -305,7 +305,7 @@ def test_usage_is_printed(program: Program) -> None:
     for arguments in ([], ["cat"], ["dance"], ["replay", "--dance"], ["doctor", "--protocol", "http/json"]):
         assert "usage: monitel" in program(*arguments, status=2).stderr
     usage = program("--help").stdout
-    for command in ("run", "doctor", "cat", "replay", "autopsy", "top", "runs", "ledger", "compare", "simulate"):
+    for command in ("run", "doctor", "cat", "replay", "autopsy", "top", "runs", "ledger", "compare"):
         assert re.search(rf"^ +{command}\b", usage, re.MULTILINE), command
 
 
