@@ -43,7 +43,7 @@ from monitel.blackbox.slots import SlotFile, read_slots
 from monitel.window_bytes import key, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Dead", "Snapshot", "claim", "forget_unread", "is_alive", "processes", "read_snapshot", "spool_of", "sweep"]
 
@@ -167,16 +167,21 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
     except (OSError, FolderError):
         raise
     except Exception as error:
-        for folder in folders:
-            with suppress(OSError):
-                folder.path.rename(folder.path.with_name(name + CORRUPT))
-        raise FolderError(f"it is senseless, and set aside as {name}{CORRUPT}: {error!r}") from error
+        raise set_aside(folders, error) from error
     finally:
         for lock in locks:
             lock.close()
         for folder in folders:
             folder.close()
     return None
+
+
+def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
+    """Give the folders of a senseless record another name, so that it is reported once; return the error to raise."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.path.rename(folder.path.with_name(folder.path.name + CORRUPT))
+    return FolderError(f"it is senseless, and set aside with the suffix {CORRUPT}: {error!r:.300}")
 
 
 def forget_unread(root: Path, kept: int = _KEPT) -> None:

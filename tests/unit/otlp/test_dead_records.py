@@ -14,6 +14,7 @@ from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definit
 
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
+from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
 from monitel.os_threads import Event
@@ -99,6 +100,16 @@ def test_killed_process_arrives_once_with_its_last_second(
         death.attributes[name] for name in ("training.step", "training.activity", "training.stage")
     )
     assert "test_dead_records.py" in death.attributes["code.stacktrace"]
+
+
+def test_value_that_is_none_is_reported_once(process: Recorded, boxes: Path, tmp_path: Path) -> None:
+    """With a right checksum. The record is set aside: each later job would report it again."""
+    process.box.journals["logs"].append(EVENT, b"senseless")
+    process.killed()
+    (problem,) = collect([boxes], tmp_path / "other").problems
+    assert "set aside with the suffix .corrupt" in problem
+    assert [f"{KILLED}.corrupt"] == [each.name for each in boxes.iterdir()]
+    assert [] == collect([boxes], tmp_path / "other").problems
 
 
 def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes: Path, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import REJECTED, has_called_exec
 from monitel.blackbox.folder import FolderError, automatic_roots
-from monitel.blackbox.reading import read_record
+from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
-from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, sweep
+from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set_aside, sweep
 from monitel.console.ended import store_death
 from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
@@ -107,7 +107,10 @@ def collect(
                     _collect(dead, deaths, outcome, leave, keep_unread=keep_unread)
             except Exception as error:
                 _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
-                text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
+                if dead is not None and isinstance(error, RecordError):  # of this version, else it was not claimed
+                    text = str(set_aside(filter(None, (dead.box, dead.disk)), error))
+                else:
+                    text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
                 outcome.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
             finally:
                 if dead is not None:
