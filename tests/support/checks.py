@@ -17,9 +17,9 @@ from monitel_otlp.config.environment import grpc_is_installed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_NO_GRPC = pytest.mark.skipif(not grpc_is_installed(), reason="the extra monitel-otlp[grpc] is not installed")
+NEEDS_GRPC = pytest.mark.skipif(not grpc_is_installed(), reason="the extra monitel-otlp[grpc] is not installed")
 #: The values of a parameter of tests.
-PROTOCOLS = ["http/protobuf", pytest.param("grpc", marks=_NO_GRPC)]
+PROTOCOLS = ["http/protobuf", pytest.param("grpc", marks=NEEDS_GRPC)]
 
 EXIT = 2.2  # seconds: two for the exit of a pipeline, the rest for the end of the interpreter
 

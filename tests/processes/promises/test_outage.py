@@ -9,6 +9,7 @@ import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.processes.ports import reserved_port
 from tests.support import hostile
+from tests.support.checks import NEEDS_GRPC
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
@@ -78,7 +79,10 @@ def check_time(ended: Ended) -> None:
     assert ended.at - float(ended.stdout.splitlines()[-1]) < DEADLINE
 
 
-@pytest.mark.parametrize("dead", ["down", "silent", "drips", "down over gRPC", "silent over gRPC"], indirect=True)
+OVER_GRPC = [pytest.param(f"{each} over gRPC", marks=NEEDS_GRPC) for each in ("down", "silent")]
+
+
+@pytest.mark.parametrize("dead", ["down", "silent", "drips", *OVER_GRPC], indirect=True)
 def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     receiver: Receiver, train: Run, capsys: Capture, dead: dict[str, str]
 ) -> None:

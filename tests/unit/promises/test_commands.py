@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trustme
 from google.protobuf.json_format import Parse
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, points_of, records_of, spans_of
@@ -451,6 +450,7 @@ def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program:
 def tls_url() -> Iterator[str]:
     """The URL of a server with a certificate of an unknown authority, which closes each connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     context.set_alpn_protocols(["h2", "http/1.1"])
 

@@ -573,10 +573,9 @@ def test_items_of_other_threads_are_in_one_of_two_pipelines(
     """Events and samples go on while one pipeline ends and the next one is made."""
     monkeypatch.setenv(TEMPORALITY, "delta")
     pipelines, stop = [start()], threading.Event()
-    stat = Stat("loss", [COUNT], 3600.0)
 
     def record(thread: int) -> int:
-        number = 0
+        number, stat = 0, Stat("loss", [COUNT], 3600.0, attributes={"thread": thread})  # else a window may have two
         while not stop.wait(0.0002):
             number += 1
             monitel.emit("event", id=f"{thread} {number}")
