@@ -66,7 +66,7 @@ def checked_step(step: Any) -> int:
 
 
 def first_step() -> int | None:
-    """Return the step of the first :func:`set_step` of this process, at which it begins; None without a call.
+    """Return the step of the first :func:`set_step` of this process's run, at which it begins; None without a call.
 
     Example:
         >>> from monitel.step import first_step, set_step
@@ -75,6 +75,12 @@ def first_step() -> int | None:
         True
     """
     return _first
+
+
+def begin_again() -> None:
+    """Let the next :func:`set_step` give the first step, because another run of this process begins."""
+    global _first
+    _first = None
 
 
 def advance(step: int, *, take_over: bool = True) -> None:

@@ -2,20 +2,46 @@
 
 A run may have several attempts: processes of one rank, one after the other. An exporter that stores the
 ledger of a run calls :func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
+
+A process may have several runs, one after the other. An exporter calls :func:`begin_run` for each; what the process has
+done before is in :func:`before`. Counters go on: they are those of the process.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from monitel import activities
-from monitel.counter import CounterReading, before_reading, forget
+from monitel import activities, step
+from monitel.counter import CounterReading, before_reading, counters, forget
 from monitel.fork import register_at_fork
 from monitel.os_threads import RLock
 from monitel.training_counters import COUNTERS, training_counter
 
-__all__ = ["DESCRIPTION", "DOWN", "GOODPUT", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel.activities import Ledger
+    from monitel.attributes import AttributeValue
+    from monitel.counter import Counter
+
+__all__ = [
+    "DESCRIPTION",
+    "DOWN",
+    "GOODPUT",
+    "LOST",
+    "NAME",
+    "UNIT",
+    "Before",
+    "Past",
+    "before",
+    "begin_run",
+    "continue_run",
+    "goodput",
+    "repeat",
+]
 
 NAME = "training.time"
 UNIT, DESCRIPTION = COUNTERS[NAME]
@@ -41,6 +67,41 @@ class Past(NamedTuple):
     startup_ns: int = 0
 
 
+class Before(NamedTuple):
+    """The totals of this process when its run began.
+
+    Attributes:
+        time_ns: That moment, Unix ns; 0 for the first run of a process, which begins with the process.
+        activities: Nanoseconds of each activity.
+        counters: The total of each counter.
+        step: The training step.
+    """
+
+    time_ns: int = 0
+    activities: Mapping[str, int] = {}
+    counters: Mapping[Counter, float] = {}
+    step: int | None = None
+
+    @property
+    def plain(self) -> tuple[int, list[tuple[str, dict[str, AttributeValue], float]]] | None:
+        """The plain value ``before`` in :mod:`monitel.blackbox.forms`."""
+        totals = [(each.name, dict(each.attributes), total) for each, total in self.counters.items()]
+        return (self.time_ns, totals) if self.time_ns else None
+
+    def ledger(self) -> Ledger | None:
+        """Return the ledger of this process since then; None without one."""
+        if (book := activities.ledger()) is None or not self.activities:
+            return book
+        rests = {name: time_ns - self.activities.get(name, 0) for name, time_ns in book.activities.items()}
+        before_ns = sum(self.activities.values())
+        return replace(
+            book,
+            elapsed_ns=book.elapsed_ns - before_ns,
+            activities={name: time_ns for name, time_ns in rests.items() if time_ns},
+            start_ns=book.start_ns + before_ns,
+        )
+
+
 class _Shown(NamedTuple):
     """The last reading of the counters: the time in ``step``, and the part of it that they showed as lost."""
 
@@ -49,13 +110,49 @@ class _Shown(NamedTuple):
 
 
 _NO_PAST = Past(0, 0, 0)
+_NOTHING = Before()
 _NOTHING_SHOWN = _Shown(0, 0)
 _log = logging.getLogger("monitel")
 _past = _NO_PAST
+_before = _NOTHING
+_run: str | None = None  # id of the run of this process; empty for a run without one
 _lost_ns = 0
 _shown = _NOTHING_SHOWN
 _warned = False
 _lock = RLock()
+
+
+def begin_run(run: str, *, goes_on: bool = False) -> None:
+    """Begin a run in this process, unless it is the run that the process has already.
+
+    Args:
+        run: The run id; empty for a run without one.
+        goes_on: The run goes on, even without an id.
+
+    Example:
+        >>> from monitel import training_time
+        >>> training_time.begin_run("run-7", goes_on=True)
+    """
+    global _run, _before
+    earlier, _run = _run, run
+    if earlier is None or goes_on or (run and run == earlier):
+        return
+    book, totals = activities.ledger(), {each.counter: each.total for each in counters()}
+    _before = Before(time.time_ns(), {} if book is None else book.activities, totals, step.get_step())
+    step.begin_again()
+    continue_run(_NO_PAST)
+    repeat(0)
+
+
+def before() -> Before:
+    """Return the totals of this process when its run began.
+
+    Example:
+        >>> from monitel import training_time
+        >>> training_time.before().time_ns >= 0
+        True
+    """
+    return _before
 
 
 def continue_run(past: Past) -> None:
@@ -94,7 +191,7 @@ def goodput() -> float | None:
         >>> training_time.goodput() is None or 0 <= training_time.goodput() <= 1
         True
     """
-    book = activities.ledger()
+    book = _before.ledger()
     if book is None or "step" not in book.activities:
         return None
     productive_ns = _past.productive_ns + book.activities["step"] - _lost_ns
@@ -148,8 +245,9 @@ def _warn_of(unit: str) -> None:
 
 def _forget() -> None:
     """Start without a past and without counters, in a forked child."""
-    global _lock, _shown
+    global _lock, _shown, _run, _before
     _lock = RLock()
+    _run, _before = None, _NOTHING
     continue_run(_NO_PAST)
     repeat(0)
     _shown = _NOTHING_SHOWN

@@ -23,6 +23,8 @@ doing     what the process does: ``step``, ``step_seconds`` (since it was set, o
           None), ``goodput`` (of the run over all attempts, or None), ``member`` (rank and world size in
           torch.distributed, or None)
 counters  a :data:`PlainCounter` of each counter
+before    begin of the run in Unix ns, and the counters at that time, each as its name, attributes and total; None for
+          the first run of a process, which begins with the process
 readings  number of the next item of the journal of readings: the counters are as of this item
 totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that
           the summary of a run needs, up to their last closed window

@@ -127,8 +127,23 @@ class Record:
 
     @property
     def counters(self) -> list[PlainCounter]:
-        """The counters."""
+        """The counters of the process."""
         return self._value("counters") or []
+
+    @property
+    def before_ns(self) -> int:
+        """Begin of the run, Unix ns, if the process has had another run before; otherwise 0."""
+        return int((self._value("before") or (0,))[0])
+
+    @property
+    def counted(self) -> list[tuple[str, dict[str, Any], float]]:
+        """Name, attributes and total of each counter since the begin of the run."""
+        _, earlier = self._value("before") or (0, ())
+        known = {(name, *sorted(attributes.items())): total for name, attributes, total in earlier}
+        return [
+            (name, attributes, total - known.get((name, *sorted(attributes.items())), 0))
+            for name, _, _, attributes, total, *_ in self.counters
+        ]
 
     @property
     def reported(self) -> list[tuple[Definition, int, float, int, float]]:

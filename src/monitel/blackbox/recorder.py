@@ -26,6 +26,7 @@ from monitel.os_threads import RLock
 from monitel.readings import wait_keys
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
+from monitel.training_time import before
 from monitel.window_bytes import decode, key, split
 
 if TYPE_CHECKING:
@@ -167,9 +168,11 @@ class Recorder:
         self.begun: Callable[[], object] = lambda: None
         self._beginning, self._defining = RLock(), RLock()
         self._reported: list[tuple[int, int, float, int, float]] = []
+        earlier = before().plain
         box.sources.update(
             doing=lambda: describe(open_ranges()),
             counters=_counters,
+            before=lambda: earlier,
             totals=lambda: self._reported,
             numbers=self.last_numbers,
             event=lambda: self.last_event or None,

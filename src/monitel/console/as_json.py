@@ -102,7 +102,7 @@ def _process(process: Process) -> dict[str, Any]:
         ],
         "counters": [
             {"name": name, "attributes": attributes, "value": total}
-            for name, _, _, attributes, total, *_ in (record.counters if record else ())
+            for name, attributes, total in (record.counted if record else ())
         ],
         "events": [_event(each) for each in process.events],
         "not_delivered": undelivered(process),

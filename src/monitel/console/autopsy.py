@@ -178,7 +178,7 @@ def _rows(process: Process, screen: Screen, now_ns: int, limit: int) -> Iterator
     yield "time", ", ".join(f"{screen.printable(name)} {duration(time_ns)}" for name, time_ns in spent)
     counters = [
         f"{screen.printable(name)}{_attributes(attributes, screen)} {number(total)}"
-        for name, _, _, attributes, total, *_ in (process.record.counters if process.record else ())
+        for name, attributes, total in (process.record.counted if process.record else ())
         if name != TIME
     ]
     yield from _listed("counters", sorted(counters), limit)

@@ -30,6 +30,7 @@ from monitel.blackbox.settings import mark_of
 from monitel.console.ledger.shares import RunTime
 from monitel.console.process import EXEC, JobName, Process, StageKey, State, Total, dead, doing_at, life_of
 from monitel.run_events import last_exception, status
+from monitel.training_time import before
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ def store_end(
                 totals.append((len(names), each.count, each.sum, each.windows, each.largest))
                 names.append(Definition(STAT, name, name, "", "", False, each.plain_attributes))
         counters = [(each.name, "", "", dict(each.attributes), total, 0, None) for each, total, _ in monitel.counters()]
-        values = {"doing": doing, "totals": totals, "counters": counters, "exception": last_exception()}
+        values: dict[str, Any] = {"doing": doing, "totals": totals, "counters": counters, "before": before().plain}
+        values["exception"] = last_exception()
         record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, 0, b"", (), values))  # noqa: PTH100  without looking at the disk
-        book = monitel.ledger()
+        book = before().ledger()
         ended = replace(
             doing_at(life_of(record), record, time_ns),
             state=State.ENDED,

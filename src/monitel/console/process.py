@@ -157,6 +157,7 @@ class Process:
     replaced: bool = False  # it has called ``exec``: its telemetry has ended, the process has not
     time_ns: int = 0  # the moment
     started_ns: int = 0  # begin of its record
+    before_ns: int = 0  # begin of its run, if it has had another run before; otherwise 0
     seen_ns: int = 0  # the end, or the last sign of life
     observed: bool = False  # another process has seen the end
 
@@ -290,7 +291,9 @@ class Process:
         )
 
     def after(self, earlier: Process) -> Process:
-        """Return this process after an earlier pipeline of it: only the totals of series have begun again."""
+        """Return this process after an earlier pipeline. If that was of the same run, its series are added."""
+        if self.before_ns != earlier.before_ns:
+            return self
         totals = {key: total.plus(self.stages.get(key, NO_SAMPLES)) for key, total in earlier.stages.items()}
         return replace(
             self,
@@ -316,11 +319,11 @@ def process_of(record: Record, *, alive: bool, deaths: Deaths | None = None) -> 
 
 def life_of(record: Record) -> Process:
     """Return the names of a process and its totals up to its snapshot."""
-    attributes, counters, doing, owner = record.attributes, record.counters, record.doing, record.owner
-    counted = {name: total for name, _, _, labels, total, *_ in counters if not labels}
+    attributes, counters, doing, owner = record.attributes, record.counted, record.doing, record.owner
+    counted = {name: total for name, labels, total in counters if not labels}
     activities: dict[str, int] = {}
-    for name, _, _, labels, total, *_ in counters:
-        if name == TIME and (activity := labels.get("training.activity")) is not None:
+    for name, labels, total in counters:
+        if name == TIME and total and (activity := labels.get("training.activity")) is not None:
             key = "step" if activity == LOST else str(activity)[:_LONGEST]  # steps that it makes again are lost there
             activities[key] = activities.get(key, 0) + round(total * 1e9)
     made = _whole(counted.get(STEPS, 0) + counted.get(SKIPPED, 0))
@@ -347,6 +350,7 @@ def life_of(record: Record) -> Process:
         attempt=whole(attributes.get("training.attempt")),
         time_ns=record.time_ns,
         started_ns=record.created_ns,
+        before_ns=record.before_ns,
         seen_ns=record.time_ns,
         thread=whole(doing.get("thread")) or 0,
         exception=None if record.exception is None else (*map(str, record.exception),),  # type: ignore[arg-type]

@@ -198,7 +198,8 @@ def _has_died_in(process: Process, stored: StoredRun) -> bool:
     run = stored.time.run
     belongs = process.job.run == run if run else stored.last.name.endswith(f"-{process.pid}") and not process.job.run
     has_died = process.state is State.DEAD and not process.replaced
-    return belongs and has_died and process.seen_ns >= stored.attempt_start_ns
+    in_time = process.seen_ns >= stored.attempt_start_ns and process.before_ns < stored.time.last_ns
+    return belongs and has_died and in_time
 
 
 def _listed(text: str, runs: Sequence[StoredRun]) -> FolderError:

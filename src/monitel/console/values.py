@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.blackbox.forms import STEP_TIME
 from monitel.step import first_step
+from monitel.training_time import before
 from monitel.worker import Pace
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Value(NamedTuple):
         value: The value.
         time_ns: Time of the value, Unix ns.
         total: For a sum since the start of the run, to which each attempt adds: ``"process"`` if it begins with the
-            process, as a counter does, ``"pipeline"`` for the total of a Stat. Otherwise empty.
+            attempt, as that of a counter does, ``"pipeline"`` for the total of a Stat. Otherwise empty.
         before: The part of a total that is from earlier attempts.
     """
 
@@ -309,16 +310,18 @@ def latest(
         values += [] if window is None else _of_stat(each, window)
     newest = {each.key: each for each in values}
     now_ns = time.time_ns()
+    earlier = before()
     counters = [
-        Value(each.name, _scalars(each.attributes), each.unit, total, now_ns, _PROCESS)
+        Value(each.name, _scalars(each.attributes), each.unit, rest, now_ns, _PROCESS)
         for each, total, _ in monitel.counters()
-        if each.name != _IN_LEDGER and math.isfinite(total)
+        if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.counters.get(each, 0))
     ]
     made = sum(each.value for each in counters if each.name in _STEPS and not each.attributes)
     first, step = first_step(), monitel.get_step()
     if not made and first is not None and step is not None:  # they may begin again in each epoch
         made = max(step - first, sum(each.count for each in series if each.definition.name == STEP_TIME), 0) + 1
-    return RunValues("", "", config=config, progress=Progress(int(made), step), values=(*newest.values(), *counters))
+    last = step if made or step != earlier.step else None
+    return RunValues("", "", config=config, progress=Progress(int(made), last), values=(*newest.values(), *counters))
 
 
 def _of_stat(series: Series, window: monitel.Window | Snapshot) -> Iterator[Value]:

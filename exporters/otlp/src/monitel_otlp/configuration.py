@@ -21,6 +21,7 @@ from monitel.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
 from monitel.sigterm import SigtermHandler, is_default
+from monitel.training_time import begin_run
 from monitel.variables import reads_variables
 from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
@@ -170,6 +171,7 @@ def configure(
     if shared is not None and shared.rank == 0 and not silent:
         warn_if_too_large(shared.ranks, span_budget)
     with _end_earlier() as (earlier, early):
+        begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=early is not None)
         _current = Pipeline(
             settings,
             resource,

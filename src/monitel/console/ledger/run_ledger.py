@@ -9,7 +9,7 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from monitel.activities import ledger, since_boot_ns, total_ns
+from monitel.activities import since_boot_ns, total_ns
 from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
 from monitel.console.ledger.history import (
@@ -31,7 +31,7 @@ from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
 from monitel.step import first_step, get_step, unwatch, watch
-from monitel.training_time import Past, continue_run, repeat
+from monitel.training_time import Past, before, continue_run, repeat
 from monitel.worker import Worker
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class RunLedger:
         self._ranks = {name: rank for name in _RANKS if (rank := whole(attributes.get(name))) is not None}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
-        self._name = f"{_process}-{os.getpid()}"
+        self._before = before()
+        self._name = f"{_process}{self._before.time_ns or ''}-{os.getpid()}"
         self._boot = this_process().boot
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=HEARTBEAT, ended=self._end)
         self._marks = StepMarks(self._worker.wake)
@@ -189,7 +190,7 @@ class RunLedger:
             store_start(self._root, self._identity, history.attempt)
 
     def _has_begun(self) -> bool:
-        book = ledger()
+        book = self._before.ledger()
         return book is not None and bool({*book.activities} - _NOT_YET)
 
     def _opened(self) -> RunFolder | None:
@@ -239,7 +240,7 @@ class RunLedger:
         place = place or History(self._identity.run, Earlier(), Attempt(self._name, {}, 0))
         marks = ascending([*place.attempt.marks, *self._marks.snapshot()])  # before the ledger, whose time is later
         begin, stages = first_step(), summed(place.attempt.stages, self._stages())
-        book = ledger()
+        book = self._before.ledger()
         if book is None:
             return None
         boot_ns, now_ns = since_boot_ns(), time.time_ns()
@@ -301,6 +302,7 @@ class StepMarks:
 
     def __init__(self, began: Callable[[], object] = lambda: None) -> None:
         self._began = began
+        self._before_step, self._zero_ns = before().step, before().activities.get(STEP, 0)
         self._marks: list[Mark] = []
         self._spacing_ns = 0
         first = first_step()
@@ -320,14 +322,14 @@ class StepMarks:
         """Record that a step begins now, in the thread that sets it."""
         if is_first := not self._begun and first_step() is not None:
             self._begun, self._marks = True, []  # a source has counted them from 1, wherever the run resumes
-        self._record_at(step, total_ns(STEP))
+        self._record_at(step, total_ns(STEP) - self._zero_ns)
         if is_first:
             self._began()
 
     def notice(self, step: int) -> None:
         """Record the current step if nobody has recorded it. Any thread may call it."""
-        if not self._marks or step > self._marks[-1][0]:
-            self._record_at(step, total_ns(STEP))
+        if step > self._marks[-1][0] if self._marks else step != self._before_step:
+            self._record_at(step, total_ns(STEP) - self._zero_ns)
 
     def snapshot(self) -> list[Mark]:
         """Return the marks so far. Any thread may call it."""
