@@ -62,13 +62,13 @@ class Part(NamedTuple):
     def check(self, run: dict[str, Any]) -> None:
         """Check the start, the duration and the activities of a run, in the JSON of a command."""
         assert self.activities.keys() <= run["activities"].keys() <= {*self.activities, "shutdown"}
-        assert {name: run["activities"][name] for name in self.activities} == pytest.approx(self.activities, abs=0.3)
+        assert {name: run["activities"][name] for name in self.activities} == pytest.approx(self.activities, abs=0.5)
         self.check_time(run)
 
     def check_time(self, run: dict[str, Any]) -> None:
         """Check the start and the duration of a run."""
-        assert begin(run).timestamp() == pytest.approx(self.began, abs=0.3)
-        assert run["duration_seconds"] == pytest.approx(self.ended - self.began, abs=0.5)
+        assert begin(run).timestamp() == pytest.approx(self.began, abs=1)
+        assert run["duration_seconds"] == pytest.approx(self.ended - self.began, abs=1)
 
 
 def begin(run: dict[str, Any]) -> datetime:
@@ -140,7 +140,7 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
     assert [(2, 10), (1, 5)] == [(each["attempts"], each["steps"]) for each in (first, second)]
     Part(found[1].began, found[2].ended, {}).check_time(second)
     between = found[3].began - found[0].ended
-    assert first["activities"]["down"] == pytest.approx(between, abs=0.3)
+    assert first["activities"]["down"] == pytest.approx(between, abs=0.5)
     assert {"init", "startup"} < first["activities"].keys()
     for each, samples in ((first, 80), (second, 80)):
         assert samples in {value["value"] for value in each["values"] if value["name"] == "train.samples"}
