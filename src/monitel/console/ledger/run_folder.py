@@ -205,7 +205,8 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
     with suppress(OSError):
         for name in _oldest_first(ledgers, existing) if surplus > 0 else ():  # each heartbeat renames a file in it
             with suppress(OSError, FolderError):
-                RunFolder(Folder.open(ledgers.path), name).remove()
+                with closing(Folder.open(ledgers.path)) as parent:  # which RunFolder leaves open if the run is in use
+                    RunFolder(parent, name).remove()
                 surplus -= 1
             if not surplus:
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.console.ledger import run_folder
@@ -12,8 +13,6 @@ from monitel.console.ledger.history import Attempt, Earlier, History
 from monitel.console.ledger.run_folder import FILE, LEDGERS, identify, open_run, read_stored
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 IDS = [
@@ -48,7 +47,7 @@ def write(root: Path, stored: History) -> Path:
 
 
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay."""
+    """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
     monkeypatch.setattr(run_folder, "RUNS", 3)
     busy = open_run(tmp_path, identify({"training.run.id": "busy"}))
     busy.store(history("busy"))
@@ -56,10 +55,13 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     notes = tmp_path / LEDGERS / "notes"
     notes.mkdir()
     os.utime(notes, ns=(1, 1))
+    opened: list[int] = []
     for number in range(6):
         path = write(tmp_path, history(f"run {number}", last=number))
         os.utime(path.parent, ns=(number + 2, number + 2))
+        opened.append(len([*Path("/proc/self/fd").iterdir()]))
     found = [run.time.run for run in read_stored(tmp_path)[0]]
     busy.close()
     assert {"busy", "run 4", "run 5"} == set(found)
     assert notes.is_dir()
+    assert 1 == len({*opened})  # descriptors
