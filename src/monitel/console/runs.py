@@ -117,6 +117,7 @@ class Runs:
     def __init__(self, roots: Sequence[Path], boxes: Path | None = None) -> None:
         self.problems: list[str] = []
         self._roots, self._boxes = roots, boxes
+        self._died: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
         self.stored = self._stored(roots)
 
     def find(self, target: str) -> Run:
@@ -171,10 +172,11 @@ class Runs:
 
     def _dead(self, roots: Sequence[Path]) -> list[Process]:
         """Return the processes that have died: of black boxes, and of records below some roots."""
-        found = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
-        for root in roots:
-            found += deaths_below(root, self.problems, ["logs"])
-        return found
+        if None not in self._died:
+            self._died[None] = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
+        for root in (each for each in roots if each not in self._died):
+            self._died[root] = deaths_below(root, self.problems, ["logs"])
+        return [each for root in (None, *roots) for each in self._died[root]]
 
 
 def run_of(stored: StoredRun, processes: Sequence[Process]) -> Run:

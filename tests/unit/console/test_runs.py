@@ -17,7 +17,7 @@ from monitel.console.ledger.history import Attempt, Earlier, History
 from monitel.console.ledger.run_folder import StoredRun, identify, open_run
 from monitel.console.ledger.shares import RunTime
 from monitel.console.process import JobName, Process, State
-from monitel.console.runs import run_of, state_of
+from monitel.console.runs import Runs, run_of, state_of
 from monitel.console.values import VALUES, Attempted, Progress, RunValues, Value, encode
 
 __all__ = ["program"]
@@ -159,6 +159,16 @@ def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
     """Return a process with the id 1, without the content of its record."""
     state = State.DEAD if death else State.ALIVE
     return Process(JobName(run="run-a"), pid=1, rank=rank, state=state, death=death, seen_ns=seen_ns)
+
+
+@pytest.mark.usefixtures("runs")
+def test_link_that_is_not_followed_is_reported_once_for_two_runs() -> None:
+    """The records of dead processes are read once, however many runs are compared."""
+    Path("runs", "link").symlink_to("/")
+    known = Runs([Path("runs")], Path("boxes"))
+    for name in ("live", "run\x1b[2J"):
+        known.find(name)
+    assert 1 == len(known.problems), known.problems
 
 
 def test_death_of_an_earlier_attempt_with_the_same_process_id_is_not_the_outcome(now_ns: int) -> None:
