@@ -209,6 +209,12 @@ class Process:
     silence: Sequence[str] = ()  # sentences about why a silent process has no heartbeat
     kernel: Any = None  # its KernelState
     record: Record | None = None
+    earlier: Process | None = None  # the report of its earlier pipeline, which has its own items
+
+    @property
+    def reports(self) -> list[Process]:
+        """The reports of its pipelines."""
+        return [*(self.earlier.reports if self.earlier else ()), self]
 
     @property
     def key(self) -> str:
@@ -302,6 +308,7 @@ class Process:
             step_time=earlier.step_time.plus(self.step_time),
             stages={**self.stages, **totals},
             run_time=self.run_time or earlier.run_time,
+            earlier=earlier,
         )
 
 

@@ -264,7 +264,7 @@ def outcome(processes: Iterable[Process], screen: Screen, *, endpoint_given: boo
     dropped: Counter[str] = Counter()
     on_disk = 0
     spools = []
-    for each in processes:
+    for each in (report for process in processes for report in process.reports):
         stored = each.stored or any(account.on_disk for account in each.accounts.values())
         stored = stored and os.path.lexists(each.spool)
         if stored:

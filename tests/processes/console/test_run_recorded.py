@@ -140,6 +140,7 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
     names = [name for name in receiver.record_names() if not name.startswith("attempt.")]
     assert ["early", "late", "run.ended", "run.started"] == sorted(names)
     assert 1 == receiver.values("loss.count")[-1]
+    assert ", 4 events" in ended.summary  # of both pipelines
 
 
 def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:

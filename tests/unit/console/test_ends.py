@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.console.made_processes import ended
 
+from monitel.blackbox.account import Account
 from monitel.blackbox.folder import FolderError
 from monitel.console.ended import LIMIT_BYTES, encode, read_ends, write_end
+from monitel.console.summary import summary_lines
+from monitel.console.text import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +42,21 @@ def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
     found, problems = read_ends(folder)
     assert ([3], 7) == ([each.rank for each in found], len(problems))
     assert all(f"report-{number}-" in problem for number, problem in enumerate(problems, 1))
+
+
+def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Path) -> None:
+    """What it has delivered, lost, and left in its spool."""
+    (spool := folder / "first").mkdir()
+    first = Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})
+    for seen, path, account in ((1, spool, first), (2, folder / "second", Account(100, delivered=100))):
+        write_end(folder, ended(seen_ns=seen, spool=str(path), accounts={"metrics": account}))
+    processes, _ = read_ends(folder)
+    lines = [line.strip() for line in summary_lines(processes, (), Screen(1000))[1:]]
+    assert [
+        "exported  170 windows and numbers, 0 events",
+        f"on disk   10 items, deliver with: monitel replay {folder}",
+        "lost      30 items (queue_full 30)",
+    ] == lines
 
 
 def test_nothing_is_written_into_a_folder_that_others_can_write_to(folder: Path, tmp_path: Path) -> None:

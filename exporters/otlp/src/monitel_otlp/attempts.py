@@ -106,7 +106,8 @@ class Attempt:
             recorded: A process of the command was recorded.
         """
         recorded = self.collect() or recorded
-        spools = [Path(each.spool) for each in read_ends(self._folder)[0] if each.stored and each.spool]
+        reports = [report for process in read_ends(self._folder)[0] for report in process.reports]
+        spools = [Path(each.spool) for each in reports if each.stored and each.spool]
         places = [[path, *(root / path.name for root in self._roots)] for path in spools]
         self._deliver({path for tried in places for path in [each for each in tried if each.is_dir()][:1]})
         if recorded or self._settings.mark:

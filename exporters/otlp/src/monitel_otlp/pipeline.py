@@ -361,7 +361,7 @@ class Pipeline:
         self.application.wait(ending, deadline)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
-        if engine is not None and not self._quiet:
+        if engine is not None:
             self._print_summary(engine)
         for action in self.at_end:  # after a SIGTERM the last one does not return
             action()
@@ -409,6 +409,8 @@ class Pipeline:
         spool_dir, run_time = engine.spool_dir, self._run_time
         offline, stored = not self._settings.endpoints, engine.stored
         reported = self._report(engine.series, accounts, stored=stored)
+        if self._quiet:
+            return
         if not reported or self.dropped:  # else the summary of monitel run suffices
             print_exit_summary(accounts, spool_dir, offline=offline, stored=stored)
         if not reported:
