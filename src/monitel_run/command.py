@@ -8,26 +8,23 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from monitel_run.arguments import parse
 from monitel_run.folder import PROCESS, VARIABLE, is_running, make_run_folder, remove_abandoned, remove_run_folder
 from monitel_run.parent import CommandError, Parent, exit_like, replace
-from monitel_run.processes import ProcessWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
 
+    from monitel_otlp.attempts import Attempt
     from monitel_run.parent import Ended
 
 #: The folder of the ``sitecustomize`` module for the processes of the command.
 INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 
 _LONG = 5.0  # seconds after which the start of the command is logged before its end
-_ENDING = 5.0  # seconds for collection and delivery
-_SILENT = 1.0  # seconds of these before a message is printed
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -66,13 +63,13 @@ def run(arguments: Sequence[str]) -> int:
         return 126
     os.environ.clear()
     os.environ.update(environment)
-    work = None
+    worker = None
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
         try:
-            work = _Work(command, began_ns, Path(folder), announcements, endpoint_given=endpoint_given)
+            worker = Worker(command, began_ns, Path(folder), announcements)
         except RuntimeError as error:  # no thread can be started
             _print(f"without telemetry: {error}")
-    return exit_like(_wait(parent, work, folder))
+    return exit_like(_wait(parent, worker, folder, endpoint_given=endpoint_given))
 
 
 def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -84,7 +81,7 @@ def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, st
     return found
 
 
-def _wait(parent: Parent, work: _Work | None, folder: str) -> int:
+def _wait(parent: Parent, worker: Worker | None, folder: str, *, endpoint_given: bool) -> int:
     """Wait for the end of the command, finish, and return its status."""
     end = parent.wait()
     try:
@@ -92,7 +89,7 @@ def _wait(parent: Parent, work: _Work | None, folder: str) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         parent.close()
-        if work is None or not work.finish(end):
+        if worker is None or not worker.finish(end, endpoint_given=endpoint_given):
             _print("nothing was recorded", "monitel run")
     except _Interrupted:
         _print("stopped; telemetry that is not delivered stays on disk")
@@ -107,81 +104,41 @@ def _wait(parent: Parent, work: _Work | None, folder: str) -> int:
     return end.status
 
 
-class _Work:
-    """The work besides waiting, in another thread, because it may take long: this process does not wait for its end."""
+class Worker(Thread):
+    """Does the work besides waiting, which may take long or fail. The main thread prints the summary in any case."""
 
-    def __init__(
-        self, command: Sequence[str], began_ns: int, folder: Path, announcements: int, *, endpoint_given: bool
-    ) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # late, here and below: the command runs at once
+    def __init__(self, command: Sequence[str], began_ns: int, folder: Path, announcements: int) -> None:
+        from monitel_run.processes import ProcessWatch  # late, here and below: the command runs at once
 
-        self._command, self._began_ns, self._folder = command, began_ns, folder
-        self._endpoint_given = endpoint_given
-        self._attempts: list[Any] | None = None  # one of each exporter
-        self._problems: list[str] = []
-        self._worker = ThreadPoolExecutor(1)
-        self._watch = ProcessWatch(announcements, self._note)
-        self._watch.start()
-        self._timer = Timer(_LONG, self._submit, ["log_start"])
-        self._timer.daemon = True
-        self._timer.start()
+        super().__init__(name="monitel-run", daemon=True)
+        self.folder, self.facts = folder, (command, began_ns, folder)
+        self.long = time.monotonic() + _LONG  # when the start of the command is logged
+        self.end: Ended | None = None
+        self.attempts: list[Attempt] = []  # one of each exporter
+        self.problems: list[str] = []
+        self.watch = ProcessWatch(announcements)
+        self.watch.start()
+        self.start()
 
-    def _note(self, end: Ended) -> None:
-        """Collect the black box of a process of the command that has not ended well, soon."""
-        if end.status != 0:
-            self._submit("collect", end, observed_only=True)
+    def run(self) -> None:
+        """Deliver, once a process has announced itself, the command takes long, or it has ended."""
+        self.watch.begun.wait(_LONG)
+        with suppress(Exception):  # that of an import: the main thread prints it
+            from monitel.console.run import deliver
 
-    def _submit(self, method: str, *ends: Ended, **given: object) -> Future[None]:
-        """Let the thread note ends, and call a method of the attempt of each exporter."""
-        return self._worker.submit(self._call, method, ends, given)
+            deliver(self)
 
-    def _call(self, method: str, ends: Sequence[Ended], given: Mapping[str, object]) -> None:
-        try:
-            if self._attempts is None:
-                from monitel.blackbox.death import Deaths
-                from monitel.console.exporters import load
-
-                exporters, self._problems = load()
-                self._deaths = Deaths()
-                facts = (self._command, self._began_ns, self._folder, self._deaths, self._problems)
-                self._attempts = [each.attempt(*facts) for each in exporters]
-            for end in ends:
-                self._deaths.observe(end)
-            for attempt in self._attempts:
-                getattr(attempt, method)(**given)
-        except Exception as error:
-            _print(f"the telemetry of the command could not be finished: {error!r}")
-
-    def finish(self, end: Ended) -> bool:
-        """Collect and deliver what is left, for some seconds at most, and print the summary; False without anything."""
-        self._timer.cancel()
-        self._watch.stop()
+    def finish(self, end: Ended, *, endpoint_given: bool) -> bool:
+        """Deliver what is left, and print the summary; return False without anything."""
+        self.watch.stop()
         sends = any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ)
-        reports = len(os.listdir(self._folder)) > 1  # beside the FIFO
-        if not (self._watch.announced or self._attempts or sends or reports):
+        reports = len(os.listdir(self.folder)) > 1  # beside the FIFO
+        if not (self.watch.announced or self.attempts or sends or reports):
             return False
-        from concurrent.futures import wait
+        from monitel.console.run import finish
 
-        ends, recorded = self._watch.ends, self._watch.announced > 0
-        finished = [self._submit("finish", *ends, end, end=end, ends=ends, recorded=recorded)]
-        try:
-            if not wait(finished, _SILENT).done:
-                _print("delivering the remaining telemetry; Ctrl-C stops the delivery, and the rest stays on disk")
-                wait(finished, _ENDING - _SILENT)
-        finally:
-            for attempt in self._attempts or ():
-                attempt.stop()
-        for problem in self._problems:
-            _print(problem)
-        from monitel.console.exporters import report_deaths
-        from monitel.console.summary import print_summary
-
-        report_deaths(self._folder, self._deaths)
-        print_summary(self._folder, cause=self._deaths.cause, endpoint_given=self._endpoint_given)
-        if end.status and ends and all(each.status == 0 for each in ends):
-            killed = f"signal {os.WTERMSIG(end.status)}" if os.WIFSIGNALED(end.status) else ""
-            how = killed or f"exit status {os.WEXITSTATUS(end.status)}"
-            _print(f"the command failed with {how}, although the processes that were recorded did not")
+        self.watch.begun.set()
+        finish(self, end, endpoint_given=endpoint_given)
         return True
 
 

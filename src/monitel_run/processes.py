@@ -8,14 +8,11 @@ import select
 import struct
 import time
 from contextlib import suppress
-from threading import Thread
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from threading import Event, Thread
 
 from monitel_run.folder import LINE, start_time
 from monitel_run.parent import Ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _EXIT_CODE = 49  # index of the exit code in /proc/PID/stat, after the name of the program
 _INFO = struct.Struct("=QQ11Ii")  # struct pidfd_info of Linux 6.13: mask, cgroup, eleven ids, exit code
@@ -30,18 +27,20 @@ class ProcessWatch(Thread):
 
     Args:
         announcements: A descriptor for reading and writing the announcements; it is closed at the end.
-        on_end: Called in the thread with each end.
 
     Attributes:
         announced: Number of processes that have announced themselves.
+        begun: Set at the first announcement.
         ends: The ends so far, in their order.
+        news: The same ends, for a thread that waits for them.
     """
 
-    def __init__(self, announcements: int, on_end: Callable[[Ended], object]) -> None:
+    def __init__(self, announcements: int) -> None:
         super().__init__(name="monitel-run-processes", daemon=True)
         self.announced = 0
+        self.begun = Event()
         self.ends: list[Ended] = []
-        self._on_end = on_end
+        self.news: SimpleQueue[Ended] = SimpleQueue()
         self._announcements = announcements
         self._rest = ""
         self._watched: dict[int, Ended] = {}  # by pidfd
@@ -74,6 +73,7 @@ class ProcessWatch(Thread):
                 lines += new
         for pid, start, rank in (found.groups() for found in map(LINE.fullmatch, lines) if found):
             self.announced += 1
+            self.begun.set()
             process = Ended(int(pid), start, None, 0, rank)
             with suppress(OSError, AttributeError):  # AttributeError: the system has no such descriptors
                 descriptor = os.pidfd_open(process.pid)
@@ -90,7 +90,7 @@ class ProcessWatch(Thread):
         self._poll.unregister(descriptor)
         self.ends.append(ended._replace(status=_status(ended, descriptor)))
         os.close(descriptor)
-        self._on_end(self.ends[-1])
+        self.news.put(self.ends[-1])
 
 
 def _status(process: Ended, descriptor: int) -> int | None:

@@ -84,7 +84,7 @@ FOREIGN: dict[str, set[str]] = {
         *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3", "idna"),
         *("grpc", "tqdm", "monitel_run"),
     },
-    "monitel_run": {"monitel.blackbox", "monitel.console"},
+    "monitel_run": {"monitel.console"},
 }
 #: The distribution of a module, by the longest prefix. Every import is declared, not inherited.
 DISTRIBUTIONS = {

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
-    from monitel_run.parent import Ended
 
 __all__ = ["NAME", "Death", "Deaths", "End", "death_of", "signal_name"]
 
@@ -69,13 +68,13 @@ class Deaths:
         """Add the end of a process; ``start`` is its start time in ticks since the boot, empty if it is unknown."""
         self._ends[str(pid), start] = end
 
-    def observe(self, ended: Ended) -> None:
-        """Add the end of a process that ``monitel run`` has observed."""
+    def observe(self, pid: int, start: str, status: int | None, time_ns: int) -> None:
+        """Add the end of a process, with its status as ``os.waitpid`` returns it; None if it is unknown."""
         code = signal = None
-        if ended.status is not None:
-            code = os.WEXITSTATUS(ended.status) if os.WIFEXITED(ended.status) else None
-            signal = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else None
-        self.add(ended.pid, End(code, signal, ended.time_ns), ended.start)
+        if status is not None:
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+            signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        self.add(pid, End(code, signal, time_ns), start)
 
     def of(self, owner: Owner) -> End | None:
         """Return the end of a process; None if nobody has observed it."""

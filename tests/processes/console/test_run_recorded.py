@@ -99,6 +99,38 @@ def test_first_dead_rank_is_named(receiver: Receiver) -> None:
     assert 1 == ended.status
 
 
+#: Lets two threads start, and no other one.
+TWO_THREADS = """\
+start, started = threading.Thread.start, []
+def start_two(thread):
+    started.append(thread)
+    if len(started) > 2:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = start_two
+"""
+
+
+@pytest.mark.parametrize(
+    ("hostile", "problem"),
+    [
+        ("importlib.metadata.entry_points = lambda **_: 1 / 0\n", "ZeroDivisionError"),
+        ("importlib.metadata.entry_points = lambda **_: threading.Event().wait()\n", "delivering the remaining"),
+        (TWO_THREADS, ""),
+    ],
+)
+def test_work_that_fails_or_hangs_costs_no_summary(hostile: str, problem: str) -> None:
+    """The causes of death are known, although the exporters cannot be loaded, or threads are scarce."""
+    Path("train.py").write_text(RANKS)
+    main = (
+        f"import importlib.metadata, sys, threading\n{hostile}from monitel_run.__main__ import run\nrun(sys.argv[1:])"
+    )
+    ended = outcome([sys.executable, "-c", main, sys.executable, "train.py"])
+    words = " ".join(ended.summary.split())
+    assert (1, True) == (ended.status, "rank 0 killed by SIGKILL" in words and "rank 1 killed by SIGUSR1" in words)
+    assert (problem or "monitel run: ") in words
+
+
 OWN = f"""\
 import sys
 import monitel

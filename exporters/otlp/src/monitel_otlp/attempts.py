@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,17 +159,18 @@ class Attempt:
         mark = self._settings.mark
         records = [each for each in folders if mark and each.name.endswith(f"-{mark}")]
         transports = make_transports(self._settings) if records else {}
-        for path in oldest_first(records):
-            if self._stopped.is_set():
-                break
-            try:
-                with closing(take(path, self._roots)) as dead:
-                    if deliver(dead, transports, pauses=(), stopped=self._stopped).troubles:
-                        break  # the next one would take as long
-            except Exception as error:
-                _log.debug("%s was not delivered: %s", path, error)
-        for transport in transports.values():
-            transport.close()
+        with ExitStack() as opened:
+            for transport in transports.values():
+                opened.callback(transport.close)
+            for path in oldest_first(records):
+                if self._stopped.is_set():
+                    break
+                try:
+                    with closing(take(path, self._roots)) as dead:
+                        if deliver(dead, transports, pauses=(), stopped=self._stopped).troubles:
+                            break  # the next one would take as long
+                except Exception as error:
+                    _log.debug("%s was not delivered: %s", path, error)
 
 
 def _signal_and_code(end: Ended) -> tuple[str, int]:
