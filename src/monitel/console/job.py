@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monitel.console.lateness import compared_times, cycle, suspects
 from monitel.console.ledger.shares import RunTime
-from monitel.console.process import COMPLETED, EXITED, STOPPED, State
+from monitel.console.process import COMPLETED, EXITED, STOPPED
 from monitel.console.verdict import counted, verdict
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Job:
         """The processes that died, the first one first; not helpers that their parent has ended."""
         helpers = self._helpers()
         died = [
-            each for each in self.processes if _has_died(each) and not (id(each) in helpers and _is_usual(each.death))
+            each for each in self.processes if each.has_died and not (id(each) in helpers and _is_usual(each.death))
         ]
         return sorted(died, key=lambda each: each.seen_ns)
 
@@ -60,7 +60,7 @@ class Job:
     def unfinished(self) -> list[Process]:
         """The processes that ended by themselves, and did not complete; not helpers that were preempted."""
         helpers = self._helpers()
-        ended = [each for each in self.processes if each.status not in {"", COMPLETED} and not _has_died(each)]
+        ended = [each for each in self.processes if each.status not in {"", COMPLETED} and not each.has_died]
         return [each for each in ended if not (id(each) in helpers and each.status in STOPPED)]
 
     def _helpers(self) -> set[int]:
@@ -79,7 +79,7 @@ class Job:
         stages = Counter[str]()
         for key, total in first.stages.items():
             stages[key.stage] += round(total.sum * 1e9) if key.device == on_device else 0
-        ended = not _has_died(first)
+        ended = not first.has_died
         return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=ended, stages=+stages)
 
     def late(self) -> list[tuple[float, int, str, str, float]]:
@@ -90,10 +90,6 @@ class Job:
             for seconds, rank, stage in suspects(times)
         ]
         return sorted(found, reverse=True)
-
-
-def _has_died(process: Process) -> bool:
-    return process.state is State.DEAD or bool(process.death)
 
 
 def _is_usual(death: str) -> bool:

@@ -276,7 +276,7 @@ class _Watched:
         spool = record.spool
         places = [self._path] if spool is None or not spool.is_absolute() else [self._path, spool]
         left = [end for place in places for end in ends_below(place, [])]
-        if died := next((end for end in left if end.state is State.DEAD), None):
+        if died := next((end for end in left if end.has_died), None):
             return died, True
         if known is None and left:
             return replace(left[-1], step=model.now(self._life, record).step), True

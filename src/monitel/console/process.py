@@ -227,6 +227,11 @@ class Process:
         return self.state in {State.ALIVE, State.SILENT}
 
     @property
+    def has_died(self) -> bool:
+        """True if it has ended without a shutdown, be it by ``os._exit(0)``."""
+        return self.state is State.DEAD or bool(self.death)
+
+    @property
     def silent_ns(self) -> int:
         """Time since the last sign of life; 0 if unknown."""
         return max(self.time_ns - self.seen_ns, 0) if self.seen_ns and self.state is not State.ALIVE else 0

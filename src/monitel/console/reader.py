@@ -30,7 +30,7 @@ from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console import process as model
 from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
-from monitel.console.process import State, event_of, life_of, whole
+from monitel.console.process import EXITED, State, event_of, life_of, whole
 from monitel.os_threads import Event, Thread
 from monitel.variables import read_variables
 
@@ -190,7 +190,7 @@ def reason(error: Exception) -> str:
 
 def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
-    return [each for each in ends_below(root, problems, journals) if each.state is State.DEAD]
+    return [each for each in ends_below(root, problems, journals) if each.has_died]
 
 
 def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
@@ -230,15 +230,15 @@ def _of_end(record: Record, event: LogRecord) -> Process:
     stage, stage_age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
     shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
     known = event_of(event)._replace(attributes=shown)
-    pid = whole(death.get("process.pid"))
+    pid, how = whole(death.get("process.pid")), cause_of(death)
     return replace(
         life,
         pid=life.pid if pid is None else pid,
-        state=State.DEAD,
+        state=State.ENDED if how.startswith(EXITED) else State.DEAD,
         time_ns=time.time_ns(),
         started_ns=0,
         seen_ns=event.time_ns,
-        death=cause_of(death),
+        death=how,
         step=whole(death.get("training.step")),
         step_age_ns=_ns(death.get("training.step.age")),
         activity=str(death.get("training.activity", "")),

@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.recorded import KILLED, Recorded, definition, recorded, window
+from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
 
 import monitel
-from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.reading import read_record
@@ -17,6 +17,7 @@ from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.autopsy import open_windows, undelivered
 from monitel.console.ended import decode, encode, read_ends, store_death
+from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.process import Process, State, Total, process_of
 from monitel.console.reader import deaths_below, read_boxes
@@ -86,6 +87,24 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
         assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
         assert (4194399, "llm", State.DEAD) == (each.pid, each.job.service, each.state)
         assert ["process.died"] == [event.name for event in each.events]
+
+
+def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: Path) -> None:
+    """``os._exit(0)`` has not failed: by the parent, which has seen the exit code, and by the event in a spool."""
+    process.killed()
+    deaths = Deaths()
+    deaths.add(4194399, End(code=0, time_ns=START), "5")
+    with closing(Folder.open(own_boxes / KILLED)) as box:
+        record = read_record(box)
+    dead = claim(own_boxes, process.box.spool, KILLED)
+    assert dead is not None
+    dead.end({"logs": [(EVENT, tuple(death_of(record, deaths).event()))]})
+    dead.close()
+    (by_parent,) = jobs_of([process_of(record, alive=False, deaths=deaths)])
+    (by_event,) = jobs_of(deaths_below(own_boxes / KILLED, []))
+    assert [by_parent.verdict.kind] * 2 == [by_event.verdict.kind, "healthy"]
+    (found,) = by_event.processes
+    assert (State.ENDED, "ended with exit code 0 without a shutdown") == (found.state, found.death)
 
 
 def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_boxes: Path) -> None:
