@@ -212,7 +212,10 @@ def _state(process: Process, screen: Screen, now_ns: int) -> str:
     if process.state is State.SILENT:
         return f"silent: its last heartbeat was {ago}"
     when = f"; last sign of life at {moment(process.seen_ns)}, {ago}" if process.seen_ns else ""
-    return f"{'replaced by exec' if process.replaced else f'dead: {screen.printable(process.death) or UNKNOWN}'}{when}"
+    if process.state is State.DEAD:
+        return f"dead: {screen.printable(process.death) or UNKNOWN}{when}"
+    how = process.death or f"ended{': ' if process.status else ''}{process.status}"
+    return f"{screen.printable(how)}{when}"
 
 
 def _step(process: Process) -> str:

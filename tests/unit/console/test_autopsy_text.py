@@ -13,7 +13,7 @@ from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.autopsy import process_lines
-from monitel.console.process import JobName, PastEvent
+from monitel.console.process import EXEC, EXITED, JobName, PastEvent, State
 from monitel.console.text import Screen, columns_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,10 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
     ("changes", "expected"),
     [
         ({"death": ""}, "dead: cause unknown, as after SIGKILL or by the OOM killer; last sign"),
-        ({"replaced": True}, "replaced by exec; last sign of life at"),
+        ({"state": State.ENDED, "death": EXEC}, "state          replaced by exec; last sign of life at"),
+        ({"state": State.ENDED, "death": f"{EXITED}there"}, "state          ended with exit code 0 there; last sign"),
+        ({"state": State.ENDED, "death": "", "status": "completed"}, "state          ended: completed; last sign of"),
+        ({"state": State.ENDED, "death": ""}, "state          ended; last sign of life at"),
         ({"seen_ns": NOW + 60 * SECOND}, "ahead of the clock here"),
         ({"rate": 12345.6}, ", 12,346 steps/s"),
     ],
