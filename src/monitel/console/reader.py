@@ -79,7 +79,7 @@ def read_processes(target: str | None, problems: list[str], *, stacks: bool = Tr
 
 
 class _FirstLook(NamedTuple):
-    """An open box, and the facts before its process was asked for stacks."""
+    """The facts about a box before its process was asked for stacks; it is open for that."""
 
     folder: Folder
     owner: Owner
@@ -101,19 +101,23 @@ def read_boxes(paths: Iterable[Path], problems: list[str], *, stacks: bool = Tru
         looks = []
         for path in paths:
             try:
-                folder = Folder.open(path, probe=False)
-                opened.callback(folder.close)
-                owner, page = read_head(folder).owner, page_of(folder)
-                alive = is_running(folder, owner, page)
-                looks.append(_FirstLook(folder, owner, alive, page, _kernel(owner, alive), time.monotonic_ns()))
+                with ExitStack() as own:
+                    folder = Folder.open(path, probe=False)
+                    own.callback(folder.close)
+                    owner, page = read_head(folder).owner, page_of(folder)
+                    alive = is_running(folder, owner, page)
+                    looks.append(_FirstLook(folder, owner, alive, page, _kernel(owner, alive), time.monotonic_ns()))
+                    if alive and stacks:
+                        opened.enter_context(own.pop_all())
             except Exception as error:  # the content may be damaged in any way
                 report(path, error)
         answers = request_stacks({look.folder: _patience_s(look) for look in looks if look.alive and stacks})
-        for look in looks:
-            try:
-                found.append(_examined(look, answers.get(look.folder, "")))
-            except Exception as error:
-                report(look.folder.path, error)
+    for look in looks:
+        try:
+            with closing(Folder.open(look.folder.path, probe=False)) as folder:
+                found.append(_examined(look, folder, answers.get(look.folder, "")))
+        except Exception as error:
+            report(look.folder.path, error)
     return sorted(found, key=lambda each: (_ORDER[each.state], each.job, each.rank or 0, each.pid or 0, str(each.box)))
 
 
@@ -123,8 +127,7 @@ def _patience_s(look: _FirstLook) -> float:
     return _LONG_PATIENCE_S if beat_ns is None or look.at_ns - beat_ns < SILENT_NS else _SHORT_PATIENCE_S
 
 
-def _examined(look: _FirstLook, stacks: str) -> Process:
-    folder = look.folder
+def _examined(look: _FirstLook, folder: Folder, stacks: str) -> Process:
     record = read_record(folder)
     found = model.process_of(record, alive=is_running(folder, look.owner, record.page))
     stored, spooled = _spool_of(record)

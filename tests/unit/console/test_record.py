@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -151,3 +154,19 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
         {signal: account.on_disk for signal, account in stored.accounts.items()},
     )
     assert stored == decode(encode(stored))
+
+
+def test_many_boxes_need_few_descriptors(process: Recorded) -> None:
+    """Each box is closed before the next one is opened."""
+    first = process.killed()
+    paths = [shutil.copytree(first, process.path.with_name(f"{KILLED[:-2]}{number}")) for number in range(10, 42)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for each in (free := [os.dup(0) for _ in range(10)]):
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
+    problems: list[str] = []
+    try:
+        found = read_boxes(paths, problems, stacks=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert ([], 32) == (problems, len(found))
