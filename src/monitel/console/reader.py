@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console import process as model
 from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
 from monitel.console.process import EXITED, State, event_of, life_of, whole
-from monitel.os_threads import Event, Thread
+from monitel.os_threads import Thread
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
-    from monitel.console.process import Process
+    from monitel.console.process import PastEvent, Process
     from monitel.context_page import Context
 
 _LISTED = 10
@@ -60,7 +59,8 @@ def read_processes(target: str | None, problems: list[str], *, stacks: bool = Tr
         target: A process id; or a box, a folder of boxes, or a folder of spools. None for all boxes of this user on
             this machine, or if there is none, for the boxes that were collected into the usual spools.
         problems: Receives the description of each box or spool that cannot be read.
-        stacks: Ask the processes that run for their stacks. Otherwise nothing is waited for, and nothing is written.
+        stacks: Ask the processes that run for their stacks, and read the spools of all processes. Otherwise nothing is
+            waited for, and nothing is written.
 
     Raises:
         FolderError: There is no such process or folder, or nothing is in it.
@@ -112,12 +112,18 @@ def read_boxes(paths: Iterable[Path], problems: list[str], *, stacks: bool = Tru
             except Exception as error:  # the content may be damaged in any way
                 report(path, error)
         answers = request_stacks({look.folder: _patience_s(look) for look in looks if look.alive and stacks})
+    examined = []
     for look in looks:
         try:
             with closing(Folder.open(look.folder.path, probe=False)) as folder:
-                found.append(_examined(look, folder, answers.get(look.folder, "")))
+                each = _examined(look, folder, answers.get(look.folder, ""))
+                examined.append((each, _Spool(each.record if stacks else None)))
         except Exception as error:
             report(look.folder.path, error)
+    deadline = time.monotonic() + _SPOOL_PATIENCE_S
+    for each, spool in examined:
+        events = sorted([*spool.read_until(deadline), *each.events], key=lambda event: event.time_ns)
+        found.append(replace(each, stored=spool.exists, events=events[-_EVENTS:]))
     return sorted(found, key=lambda each: (_ORDER[each.state], each.job, each.rank or 0, each.pid or 0, str(each.box)))
 
 
@@ -130,9 +136,7 @@ def _patience_s(look: _FirstLook) -> float:
 def _examined(look: _FirstLook, folder: Folder, stacks: str) -> Process:
     record = read_record(folder)
     found = model.process_of(record, alive=is_running(folder, look.owner, record.page))
-    stored, spooled = _spool_of(record)
-    events = sorted(deque(map(event_of, [*spooled, *record.events]), _EVENTS), key=lambda event: event.time_ns)
-    found = replace(found, stored=stored, events=events)
+    found = replace(found, events=[*map(event_of, record.events)])
     if not found.runs:
         return found
     before, page, kernel = look.page, record.page, _kernel(look.owner, True)
@@ -153,30 +157,34 @@ def _kernel(owner: Owner, alive: bool) -> KernelState | None:
     return kernel_state(owner.pid, owner.start) if alive and owner.is_near(this_process()) else None
 
 
-def _spool_of(record: Record) -> tuple[bool, list[LogRecord]]:
-    """Return True if the spool of the process exists, and the events in it.
+class _Spool:
+    """The spool of a process, and the events in it.
 
-    The spool may be on a file system that hangs, which may be why the process hangs. So it is read in a thread, and
-    left out if that takes too long. It is also left out if it is large.
+    It may be on a file system that hangs, which may be why the process hangs. So it is read in a thread, beside those
+    of others, and left out if that takes too long. It is also left out if it is large.
     """
-    path = record.spool
-    if path is None or not path.is_absolute():
-        return False, []
-    found: list[LogRecord] = []
-    seen = Event()
 
-    def read() -> None:
+    def __init__(self, record: Record | None) -> None:
+        self.exists = False
+        self._events: list[PastEvent] = []
+        path = None if record is None else record.spool
+        self._thread = Thread(target=self._read, args=(path,), name="monitel-autopsy-spool", daemon=True)
+        if path is not None and path.is_absolute():
+            self._thread.start()
+
+    def _read(self, path: Path) -> None:
         with suppress(Exception):  # the spool may be damaged in any way
             size = sum(file.stat().st_size for file in path.iterdir() if file.name.startswith("logs-"))
-            seen.set()
+            self.exists = True
             if size <= _LARGEST_SPOOL:
                 with closing(Folder.open(path, probe=False)) as folder:
-                    found.extend(read_record(folder, journals=["logs"]).events)
+                    self._events = [*map(event_of, read_record(folder, journals=["logs"]).events)]
 
-    thread = Thread(target=read, name="monitel-autopsy-spool", daemon=True)
-    thread.start()
-    thread.join(_SPOOL_PATIENCE_S)
-    return seen.is_set(), found.copy()
+    def read_until(self, deadline: float) -> list[PastEvent]:
+        """Return the events as far as they are read at a time of the monotonic clock."""
+        if self._thread.ident is not None:
+            self._thread.join(max(deadline - time.monotonic(), 0))
+        return self._events
 
 
 def reason(error: Exception) -> str:

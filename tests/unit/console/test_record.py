@@ -6,9 +6,12 @@ import os
 import resource
 import shutil
 from contextlib import closing
+from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
 
 import monitel
@@ -27,7 +30,6 @@ from monitel.console.reader import deaths_below, read_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
 
@@ -156,10 +158,29 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
     assert stored == decode(encode(stored))
 
 
+def copies(process: Recorded, number: int) -> list[Path]:
+    """Return boxes of killed processes that all have one spool."""
+    first = process.killed()
+    return [shutil.copytree(first, process.path.with_name(f"{KILLED[:-2]}{10 + each}")) for each in range(number)]
+
+
+def test_spools_are_read_side_by_side(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that hangs costs one wait, not one for each process."""
+    paths, all_read, entries = copies(process, 4), Barrier(4), Path.iterdir
+    assert process.box.spool is not None
+    (process.box.spool / KILLED).mkdir(parents=True)
+
+    def hang(path: Path) -> Iterator[Path]:
+        all_read.wait(DEADLINE)
+        return entries(path)
+
+    monkeypatch.setattr(Path, "iterdir", hang)
+    assert [True] * 4 == [each.stored for each in read_boxes(paths, [])]
+
+
 def test_many_boxes_need_few_descriptors(process: Recorded) -> None:
     """Each box is closed before the next one is opened."""
-    first = process.killed()
-    paths = [shutil.copytree(first, process.path.with_name(f"{KILLED[:-2]}{number}")) for number in range(10, 42)]
+    paths = copies(process, 32)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for each in (free := [os.dup(0) for _ in range(10)]):
         os.close(each)
