@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from monitel import Severity
 from monitel.console.autopsy import open_windows, shared_waits, steps_of, undelivered
 from monitel.console.text import rfc3339, to_json
+from monitel.console.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
@@ -35,12 +37,16 @@ def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: 
     return to_json(report)
 
 
-def look_as_json(look: Look, processes: Iterable[Process], *, indent: int | None = None) -> str:
+def look_as_json(
+    look: Look, processes: Iterable[Process], usage: Mapping[Path, Usage], *, indent: int | None = None
+) -> str:
     """Return rows of ``monitel top`` in their order: a list of objects."""
     verdicts = {each.box: job.verdict for job in look.jobs for each in job.processes}
-    return to_json(
-        [{**_row(each, look.time_ns), "verdict": verdicts[each.box]._asdict()} for each in processes], indent=indent
-    )
+    rows = [
+        {**_row(each, usage.get(each.box, Usage()), look.time_ns), "verdict": verdicts[each.box]._asdict()}
+        for each in processes
+    ]
+    return to_json(rows, indent=indent)
 
 
 def _common(process: Process) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _row(process: Process, time_ns: int) -> dict[str, Any]:
+def _row(process: Process, usage: Usage, time_ns: int) -> dict[str, Any]:
     return {
         "time": rfc3339(time_ns),
         **_common(process),
@@ -154,6 +160,10 @@ def _row(process: Process, time_ns: int) -> dict[str, Any]:
         "data_share": process.data,
         "wait_share": process.waiting,
         "goodput": process.goodput,
+        "cpu_cores": usage.cpu,
+        "memory_bytes": usage.memory,
+        "gpu_share": usage.gpu,
+        "gpu_memory_bytes": usage.gpu_memory,
         "value_name": process.value_name or None,
         "value": process.value,
         "event": process.event and _event(process.event),

@@ -31,7 +31,7 @@ FIELDS = {
     *("time", "pid", "rank", "step", "state", "death", "last_seen", "host", "namespace", "service", "run", "attempt"),
     *("world_size", "step_age_seconds", "steps_per_second", "step_seconds_p50", "step_seconds_p99", "data_share"),
     *("wait_share", "goodput", "value_name", "value", "activity", "activity_age_seconds", "stage", "waits", "event"),
-    *("verdict", "box", "problem", "exception"),
+    *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes"),
 }
 
 
@@ -70,8 +70,9 @@ def check_row(row: dict[str, Any], job: Job) -> None:
 
 
 def test_rows_of_healthy_ranks_have_their_numbers(tmp_path: Path, console: Console) -> None:
-    """Step and its age, rate, median step, share of data, loss, goodput and last event; the verdict is healthy."""
-    with ranks(tmp_path, loop(EQUAL), loop(EQUAL)) as running, console.watching() as until:
+    """Step and its age, rate, median step, share of data, loss, goodput, memory, last event; the verdict is healthy."""
+    large = 'ballast = b"x" * (64 << 20)\n'
+    with ranks(tmp_path, loop(EQUAL), large + loop(EQUAL)) as running, console.watching() as until:
         until(lambda rows: len(rows) == 2 and all(row["step"] >= 60 for row in rows.values()))
         until(lambda rows: ("healthy", None) == verdict(rows))
         rows = until(lambda rows: all(row["data_share"] is not None for row in rows.values()))
@@ -79,6 +80,9 @@ def test_rows_of_healthy_ranks_have_their_numbers(tmp_path: Path, console: Conso
         for rank, job in enumerate(running):
             check_row(rows[rank], job)
         assert rows[0]["verdict"]["text"].startswith("healthy: 2 ranks, ")
+        assert rows[0]["memory_bytes"] + (32 << 20) < rows[1]["memory_bytes"] < 1 << 30
+        assert all(row["cpu_cores"] >= 0 for row in rows.values())
+        assert [1, 0] == [row["rank"] for row in console.rows("--sort", "memory")]
 
 
 def test_late_rank_is_named(tmp_path: Path, console: Console) -> None:

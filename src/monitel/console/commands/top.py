@@ -78,12 +78,11 @@ def _run(arguments: argparse.Namespace) -> int:
             for problem in look.problems:
                 if problem not in problems:
                     warn(problem)
-            problems = {*look.problems}
+            problems, usage = {*look.problems}, meter.read(look.processes)
             if arguments.json:
-                chosen = [row.process for job in look.jobs for row in view.rows(job, {}, Screen(), look.time_ns)]
-                show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
+                chosen = [row.process for job in look.jobs for row in view.rows(job, usage, Screen(), look.time_ns)]
+                show(look_as_json(look, chosen, usage, indent=2 if arguments.once else None), flush=True)
             else:
-                usage = meter.read(look.processes)
                 show("\n".join(_lines(look, usage, view, Screen.of(sys.stdout))))
             if arguments.once:
                 return 0
