@@ -714,7 +714,9 @@ def _unknown(job: _Job) -> Verdict | None:
     enough, text = job.measured, ""
     ranks = {each.rank for each in enough if each.rank is not None}
     stopped = [each for each in job.processes if each.status in STOPPED]
-    if not any(map(_steps, job.processes)):
+    if not job.processes:
+        text = "no process of the job can be read"
+    elif not any(map(_steps, job.processes)):
         text = f"no step was set; {_SET_STEP}"
     elif not enough:
         most = max(each.made for each in job.processes)

@@ -158,6 +158,15 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
     assert stored == decode(encode(stored))
 
 
+def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) -> None:
+    """The row has the reason."""
+    path = process.killed()
+    (path / "names").write_bytes(b"damaged")
+    (job,) = Live([str(path)]).look().jobs
+    assert ["unknown: no process of the job can be read"] == [job.verdict.text]
+    assert ["names is damaged: it does not describe the process"] == [each.problem for each in job.processes]
+
+
 def copies(process: Recorded, number: int) -> list[Path]:
     """Return boxes of killed processes that all have one spool."""
     first = process.killed()
