@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.commands.output import OutputError, check_stdout, finish, warn
+from monitel.console.commands.output import CommandError, OutputError, check_stdout, finish, warn
 from monitel_run.arguments import Parser
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `cat DIR | head`
         _discard_output()
         return 0
-    except (OutputError, FolderError, ValueError, OSError) as error:
+    except (CommandError, OutputError, FolderError, OSError) as error:
         warn(error)
         if isinstance(error, OutputError):
             _discard_output()

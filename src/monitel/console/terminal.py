@@ -20,8 +20,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, HelpPanel, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from monitel.blackbox.folder import FolderError
 from monitel.console.autopsy import process_lines, stack_lines
+from monitel.console.commands.output import CommandError
 from monitel.console.reader import read_boxes
 from monitel.console.table import COLUMNS, Row, summary, table_of
 from monitel.console.text import Screen as Stream
@@ -353,14 +353,14 @@ def run_app(live: Live, view: View, interval: float) -> int:
         The exit status: 0, or 128 and the number of the signal that has ended it.
 
     Raises:
-        FolderError: There is no terminal.
+        CommandError: There is no terminal.
     """
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, f"__{name}__")
         if stream is None or not stream.isatty():
-            raise FolderError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
+            raise CommandError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
     if os.environ.get("TERM", "dumb") == "dumb":
-        raise FolderError(f"monitel top needs a terminal that can move the cursor, which TERM does not name: {_ONCE}")
+        raise CommandError(f"monitel top needs a terminal that can move the cursor, which TERM does not name: {_ONCE}")
     app = TopApp(live, view, interval)
     status = app.run(mouse=False)
     if app.failure is not None:

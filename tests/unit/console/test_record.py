@@ -11,6 +11,7 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
 
@@ -156,6 +157,15 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
         {signal: account.on_disk for signal, account in stored.accounts.items()},
     )
     assert stored == decode(encode(stored))
+
+
+def test_fault_in_a_view_is_no_wrong_argument(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends with the traceback."""
+    monkeypatch.setattr(
+        "monitel.console.commands.autopsy.process_lines", lambda *_, **__: [*zip((), (1,), strict=True)]
+    )
+    with pytest.raises(ValueError, match="zip"):
+        command("autopsy", process.killed())
 
 
 def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) -> None:

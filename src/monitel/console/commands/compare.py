@@ -11,7 +11,7 @@ from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console.arguments import folder
-from monitel.console.commands.output import show, warn
+from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.compare import comparison_as_json, comparison_lines
 from monitel.console.runs import Runs
 from monitel.console.text import Screen, to_json
@@ -68,11 +68,13 @@ def find_runs(arguments: argparse.Namespace) -> Runs:
 
 def _run(arguments: argparse.Namespace) -> int:
     if len(arguments.runs) < 2:  # noqa: PLR2004  one has nothing to be compared with
-        raise ValueError("expected at least two runs to compare, got one; monitel ledger RUN shows the time of one run")
+        raise CommandError(
+            "expected at least two runs to compare, got one; monitel ledger RUN shows the time of one run"
+        )
     if len(arguments.runs) > _MOST:
-        raise ValueError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
+        raise CommandError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
     if not all(arguments.runs):
-        raise ValueError("expected the names of runs, got an empty one")
+        raise CommandError("expected the names of runs, got an empty one")
     known = find_runs(arguments)
     try:
         runs = [known.find(each) for each in arguments.runs]

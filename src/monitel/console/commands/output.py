@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _COLOUR = re.compile(r"(\x1b\[\d{1,2}m)")  # as Screen.paint() makes it
 
 
+class CommandError(Exception):
+    """Raised for arguments that a command cannot use, or if it has no screen. The message contains advice."""
+
+
 class OutputError(Exception):
     """Raised if stdout cannot be written. The message contains the reason."""
 

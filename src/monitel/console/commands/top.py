@@ -7,10 +7,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
-from monitel.blackbox.folder import FolderError
 from monitel.console.arguments import at_least, target
 from monitel.console.as_json import look_as_json
-from monitel.console.commands.output import show, warn
+from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
 from monitel.console.text import Screen, wrapped
@@ -109,12 +108,12 @@ def _show_screen(arguments: argparse.Namespace, view: View, interval: float) -> 
     """Show the screen, and return the exit status.
 
     Raises:
-        FolderError: The library of the screen is not installed.
+        CommandError: The library of the screen is not installed.
     """
     try:
         from monitel.console.terminal import run_app  # late: it needs textual
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"textual", "rich"}:
             raise
-        raise FolderError(_NOT_INSTALLED) from None
+        raise CommandError(_NOT_INSTALLED) from None
     return run_app(Live(arguments.targets, show=arguments.show), view, interval)

@@ -26,7 +26,7 @@ from monitel.blackbox.folder import (
 )
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
-from monitel.console.commands.output import show
+from monitel.console.commands.output import CommandError, show
 from monitel.variables import name_of_variable, read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
@@ -98,7 +98,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         The exit status: 0 if there is an endpoint, and every endpoint has accepted the request.
 
     Raises:
-        ValueError: As in :func:`monitel_otlp.configure`.
+        CommandError: An argument is wrong.
     """
     with _warnings() as warnings:
         parameters = signature(configure).parameters
@@ -106,8 +106,11 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         folder = chosen.pop("spool_dir", None)
         distributions = chosen.get("distributions")
         box = {name: chosen.pop(name) for name in ("black_box", "black_box_dir", "black_box_size") if name in chosen}
-        settings = resolve(endpoint, headers, spool_dir=folder, protocol=protocol, distributions=distributions)
-        transports = make_transports(settings)
+        try:
+            settings = resolve(endpoint, headers, spool_dir=folder, protocol=protocol, distributions=distributions)
+            transports = make_transports(settings)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.verdict is Verdict.DELIVERED]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
-from monitel.blackbox.folder import FolderError
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console.arguments import folder
+from monitel.console.commands.output import CommandError
 from monitel.variables import read_variables
 from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.doctor import examine
@@ -82,13 +82,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     check_platform()
     headers = dict(map(_header, arguments.header))
-    settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
+    try:
+        settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
+        routes = make_transports(settings)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     if not settings.endpoints:
-        raise FolderError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
+        raise CommandError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
     roots = [Path(folders["spool_dir"])] if folders.get("spool_dir") else default_roots()
     places = Places(arguments.dir, roots, folders.get("black_box_dir"))
-    routes = make_transports(settings)
     try:
         return replay_all(places, routes, rejected=arguments.rejected, foreign=arguments.foreign)
     finally:
@@ -99,7 +102,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _header(given: str) -> tuple[str, str]:
     name, equals, value = given.partition("=")
     if not (name and equals):
-        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
+        raise CommandError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
     return name, value
 
 
