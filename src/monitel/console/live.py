@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import STAT, Definition
-from monitel.blackbox.reading import Record, RecordError, names_of, read_head, read_record
-from monitel.blackbox.recovery import is_alive, read_snapshot
+from monitel.blackbox.reading import page_of, read_record
+from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
@@ -27,17 +27,16 @@ from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from monitel.blackbox.reading import Record
     from monitel.console.job import Job
 
 _SEARCH_NS = 5 * 10**9  # between two searches for boxes where nothing seems to have changed
 _TICK_NS = 50_000_000  # within which two changes may leave a folder with one time
-_AT_ONCE = 16  # boxes that are read completely in one look; of more, each in its turn
 _MOST_GONE = 1000  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
 _OVERDUE = 10  # steps
-_MOST_NAMES = 10_000
 _END = (
     *("state", "death", "status", "exception", "replaced", "seen_ns", "observed", "step", "step_age_ns", "activity"),
     *("activity_age_ns", "stage", "waits", "stacks"),
@@ -67,23 +66,19 @@ class Look:
 class Live:
     """All processes with a black box, looked at again and again.
 
-    Each look reads the step, the waits and the heartbeat of all processes. The rest is read of 16 processes in one
-    look; of more, in turns. A process that has died stays until another one takes its place. Use it in one thread.
+    A process that has died stays until another one takes its place. Use it in one thread.
 
     Args:
         targets: Process ids, boxes, folders of boxes, and folders of spools, as for ``monitel autopsy``; none for all
             boxes of this user on this machine.
         show: The Stat or logged number that rows show; None for ``loss``, or the first name that ends with it.
 
-    Attributes:
-        show: As given. It may be changed between two looks.
-
     Raises:
         FolderError: There is no such process or folder, or nothing is in it.
     """
 
     def __init__(self, targets: Sequence[str] = (), *, show: str | None = None) -> None:
-        self.show = show
+        self._show = show
         self._targets: Sequence[str | None] = [*dict.fromkeys(targets)] or [None]
         self._watched: dict[Path, _Watched] = {}
         found = (each for target in targets for each in _collected(target))
@@ -92,25 +87,23 @@ class Live:
         self._present: dict[Path, None] = {}
         self._problems: list[str] = []
         self._changed_ns: list[int] = []
-        self._searched_ns = self._looks = 0
+        self._searched_ns = 0
 
     def look(self) -> Look:
-        """Read what has changed since the previous look. Never raises for the content of boxes and folders."""
+        """Read all boxes. Never raises for the content of boxes and folders."""
         self._search()
         self._ends.clear()
-        for path in [path for path, watched in self._watched.items() if watched.gone and path in self._present]:
-            del self._watched[path]  # a search has missed it
-        new = [path for path in self._present if path not in self._watched]
-        unreadable = [each for path in new if (each := self._open(path)) is not None]
-        self._looks += 1
-        turns = -(-len(self._present) // _AT_ONCE) or 1
-        for number, (path, watched) in enumerate(self._watched.items(), self._looks):
-            if path in self._present:
-                watched.read(self.show, only_page=number % turns > 0)
-            else:
-                watched.depart(self._ends)
-        rows = [watched.row(self.show) for watched in self._watched.values()]
-        shown = [*self._without_replaced([*rows, *self._collected]), *unreadable]
+        for path in self._present:
+            if path not in self._watched or self._watched[path].gone:  # a search has missed it
+                self._watched[path] = _Watched(path, self._show)
+        rows = []
+        for path, watched in [*self._watched.items()]:
+            row = watched.look(self._ends, present=path in self._present)
+            if row is not None:
+                rows.append(row)
+            elif path not in self._present:  # it was removed before it was read
+                self._watched.pop(path).close()
+        shown = self._without_replaced([*rows, *self._collected])
         return Look(time.time_ns(), tuple(jobs_of(shown, self._facts)), tuple(dict.fromkeys(self._problems)))
 
     def close(self) -> None:
@@ -161,111 +154,114 @@ class Live:
         self._changed_ns = changed_ns if now_ns - max(changed_ns, default=0) > _TICK_NS else []
         self._searched_ns = now_ns
 
-    def _open(self, path: Path) -> Process | None:
-        """Begin to watch a box. If it cannot be read, return a row that shows why, unless the box was removed."""
-        try:
-            self._watched[path] = _Watched(path)
-        except Exception as error:  # the content may be damaged in any way
-            state = State.ALIVE if _runs(path) else State.DEAD
-            return _unreadable(path, state, reason(error)) if path.exists() else None
-        return None
-
 
 class _Watched:
-    """A box that is watched: only the parts that have changed are read again.
+    """A process whose box is read at each look, and the numbers that need several looks.
+
+    Between two looks only its page is open: it outlives the box.
 
     Attributes:
         gone: The box has vanished.
         history: The totals of the process.
-
-    Raises:
-        RecordError: The box is damaged, or of a newer version.
-        FolderError: The box is a link, or belongs to another user.
-        OSError: The box cannot be read, or was removed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, show: str | None) -> None:
         self.gone = False
         self.history = History()
+        self._path, self._show = path, show
         self._steps, self._times, self._numbers = StepRate(), StepDistribution(), _Numbers()
-        self._end: Process | None = None  # None while it runs
-        self._examined = False  # the box of a dead process
-        self._searched = 0
-        self._problem = ""
-        self._show: str | None = None
         self._page_file = -1
-        self._step_times = b""
-        self._defined = 1
-        self._event: model.PastEvent | None = None
-        self._path = path
-        self._folder = Folder.open(path, probe=False)
-        try:
-            self._record = read_head(self._folder)
-            self._life = life_of(self._record)
-            self._open_page()
-        except BaseException:
-            self.close()
-            raise
+        self._record: Record | None = None
+        self._life = Process()
+        self._end: Process | None = None  # None while it runs
+        self._searched = 0
+        self._row: Process | None = None  # None until the box was read
 
-    def read(self, show: str | None, *, only_page: bool) -> None:
-        """Read what has changed; of a process that runs, the page only, if that is wanted. Note a problem."""
-        try:
-            if self._examined:
-                self._folder = Folder.open(self._path, probe=False)
-            if self._folder.has(ENDED):
-                return  # the next search does not find it
-            with suppress(OSError):
-                self._see_page()
-            if is_running(self._folder, self._record.owner, self._record.page):
-                self._end, self._examined = None, False
-                self._refresh(show, only_page=only_page)
-            elif not self._examined or show != self._show:
-                self._end = self._end or replace(self._life, state=State.DEAD)  # until the box is read
-                self._refresh(show)
-                record = read_record(self._folder)
-                self._end = model.dead(life_of(record), record, death_of(record, Deaths()))
-                self._examined = True
-            self._problem = ""
-        except FileNotFoundError:
-            pass  # it was removed; the next look does not find it
-        except Exception as error:  # the content may be damaged in any way
-            self._problem = reason(error)
-        finally:
-            if self._examined:
-                self.close()  # many processes may be dead, and each open box takes two descriptors
-
-    def depart(self, ends: dict[str, list[Process]]) -> None:
-        """Search for the end of the process, whose box has vanished.
+    def look(self, ends: dict[str, list[Process]], *, present: bool) -> Process | None:
+        """Return the process as it is now. If its box cannot be read, it is as before, with the reason.
 
         Args:
             ends: The processes that ``monitel run`` keeps, by the folder of the run; those that are missing are read.
+            present: The box exists.
+
+        Returns:
+            None if the box was removed before it was read.
         """
+        problem = ""
+        try:
+            if present:
+                self._read()
+            elif self._record is not None:
+                self._depart(self._record, ends)
+            if self._record is not None:
+                self._row = self._made_row(self._record)
+        except FileNotFoundError:
+            pass  # it was removed; the next look does not find it
+        except Exception as error:  # the content may be damaged in any way
+            problem = reason(error)
+        if problem and self._path.exists():
+            row = self._row or Process(box=self._path, pid=process_of(self._path) or None)
+            return replace(row, state=State.ALIVE if _runs(self._path) else State.DEAD, problem=problem)
+        return self._row
+
+    def _read(self) -> None:
+        """Read the box.
+
+        Raises:
+            RecordError: It is damaged, or of a newer version.
+            FolderError: It is a link, or belongs to another user.
+            OSError: It cannot be read, or was removed.
+        """
+        with closing(Folder.open(self._path, probe=False)) as folder:
+            if folder.has(ENDED):
+                return  # the next search does not find it
+            known = self._record
+            if known is not None and self._end is not None and not is_running(folder, known.owner, page_of(folder)):
+                return
+            self._end, record = None, read_record(folder, journals=())
+            if self._page_file < 0:
+                with suppress(FileNotFoundError):  # a box that is being made has none yet
+                    self._page_file = folder.open_file(PAGE, os.O_RDONLY)
+            self._see_page(record)
+            self._steps.look(time.monotonic_ns())
+            self._numbers.see(record)
+            self._record, self._life = record, replace(life_of(record), record=None)
+            self.history.add(self._life)
+            if not is_running(folder, record.owner, record.page):
+                record = read_record(folder)
+                self._end = model.dead(life_of(record), record, death_of(record, Deaths()))
+
+    def _see_page(self, record: Record) -> None:
+        """Read the page, which is exact, and which may be newer than the snapshot."""
+        if self._page_file >= 0:
+            content = os.pread(self._page_file, PAGE_BYTES, 0)
+            page = record.page = read_page(content)
+            self._times.see(read_step_times(content), time.monotonic_ns())
+            if page.step is not None and page.step_ns is not None:
+                self._steps.note(page.step, page.step_ns)
+
+    def _depart(self, record: Record, ends: dict[str, list[Process]]) -> None:
+        """Search for the end of the process, whose box has vanished."""
         if not self.gone:
-            self.gone, self._problem = True, ""
-            with suppress(OSError):
-                self._see_page()  # it outlives the box
-                self._times.see(self._step_times, time.monotonic_ns())
+            self.gone = True
+            self._see_page(record)
             self.close()
         if self._searched >= _ATTEMPTS:
             return
         self._searched += 1
-        try:
-            end, certain = self._find_end(ends)
-            self._problem = ""
-        except Exception as error:  # what is stored may be damaged, or out of reach
-            end, certain, self._problem = None, False, reason(error)
+        end, certain = self._find_end(record, ends)
         if certain:
             self._searched = _ATTEMPTS
-        self._end = end or self._end or replace(model.now(self._life, self._record), state=State.ENDED)
+        self._end = end or self._end or replace(model.now(self._life, record), state=State.ENDED)
 
-    def _find_end(self, ends: dict[str, list[Process]]) -> tuple[Process | None, bool]:
+    def _find_end(self, record: Record, ends: dict[str, list[Process]]) -> tuple[Process | None, bool]:
         """Return the end of the process, which was collected or has removed its box, and True if that is certain.
 
         ``monitel run`` keeps each end while it runs. The telemetry of a dead process is in a spool until a backend has
         it, and so is the status of a process that has ended by itself. Without either, a process that was not seen dead
         has ended by itself.
         """
-        record, known = self._record, self._end
+        known = self._end
         if record.run and is_run_folder(record.run):
             if record.run not in ends:
                 ends[record.run] = read_ends(Path(record.run))[0]
@@ -282,17 +278,9 @@ class _Watched:
             return replace(left[-1], step=model.now(self._life, record).step), True
         return known, False
 
-    def row(self, show: str | None) -> Process:
-        """Return the process. If the box has values of unexpected types, the row shows why."""
-        try:
-            return self._row(show)
-        except Exception as error:
-            state = State.ALIVE if self._end is None else self._end.state
-            return _unreadable(self._path, state, f"unexpected values: {error!r}")
-
-    def _row(self, show: str | None) -> Process:
+    def _made_row(self, record: Record) -> Process:
         life, end, recent = self._life, self._end, self.history.recent
-        name, value = self._numbers.value(show)
+        name, value = self._numbers.value(self._show)
         row: dict[str, Any] = {
             "rates": tuple(self._steps.rates),
             "step_p50": self._times.median,
@@ -301,12 +289,9 @@ class _Watched:
             "waiting": _waiting(recent),
             "value_name": name,
             "value": value,
-            "event": self._event,
-            "problem": self._problem,
-            "record": None,
         }
         if end is None:
-            found = model.now(life, self._record, **row)
+            found = model.now(life, record, **row)
             return replace(found, rate=self._rate(found, time.monotonic_ns()))
         found = with_totals(life, end) if end.made >= life.made else life
         row |= {name: getattr(end, name) for name in _END}
@@ -325,62 +310,10 @@ class _Watched:
         return mean * max(RATE_NS - age_ns, 0) / RATE_NS if overdue else mean
 
     def close(self) -> None:
-        """Close the files. Idempotent."""
-        self._folder.close()
+        """Close the page. Idempotent."""
         if self._page_file >= 0:
             os.close(self._page_file)
             self._page_file = -1
-
-    def _refresh(self, show: str | None, *, only_page: bool = False) -> None:
-        self._open_page()
-        self._see_page()
-        now_ns = time.monotonic_ns()
-        self._steps.look(now_ns)
-        if not (only_page and self._record.snapshot is not None):
-            self._times.see(self._step_times, now_ns)
-            self._show = show
-            self._see_snapshot()
-
-    def _open_page(self) -> None:
-        """Open the page, unless it is open. A box that is being made has none yet."""
-        if self._page_file < 0:
-            with suppress(FileNotFoundError):
-                self._page_file = self._folder.open_file(PAGE, os.O_RDONLY)
-
-    def _see_page(self) -> None:
-        if self._page_file >= 0:
-            content = os.pread(self._page_file, PAGE_BYTES, 0)
-            page = self._record.page = read_page(content)
-            self._step_times = read_step_times(content)
-            if page.step is not None and page.step_ns is not None:
-                self._steps.note(page.step, page.step_ns)
-
-    def _see_snapshot(self) -> None:
-        """Take over a new snapshot.
-
-        Raises:
-            RecordError: The values of the snapshot are not those of a snapshot.
-        """
-        known = self._record.snapshot
-        try:
-            snapshot = read_snapshot(self._folder)
-            if snapshot is None or (known is not None and snapshot.monotonic_ns <= known.monotonic_ns):
-                return
-            record = Record(self._path, self._record.names, snapshot, self._record.page)
-            numbers = [each[0] for name in ("totals", "numbers") for each in snapshot.values.get(name) or ()]
-            if len(record.names) <= max([0, *snapshot.window_names, *numbers]):
-                record.names = names_of(self._folder)
-            series = [Definition(*each) for each in record.names[self._defined :]]
-            self._defined = len(record.names)
-            self._numbers.see(record, (each.name for each in series if each.kind == STAT))
-            life = life_of(record)
-            self._event = life.event or self._event
-        except (RecordError, OSError):
-            raise
-        except Exception as error:  # its checksum is right, and its values are not
-            raise RecordError(f"its values are not those of a black box: {error!r}") from error
-        self._record, self._life = record, replace(life, record=None)
-        self.history.add(self._life)
 
 
 class _Numbers:
@@ -391,17 +324,12 @@ class _Numbers:
         self._samples: dict[str, tuple[int, float]] = {}  # with the numbers of the series that they are from
         self._logged: dict[str, float] = {}
 
-    def see(self, record: Record, names: Iterable[str]) -> None:
-        """Take over logged numbers, of one name the latest; and windows, of several series with one name the first.
-
-        Args:
-            record: The record with a new snapshot.
-            names: New names of Stats.
-        """
-        if len(self._stats) + len(self._logged) < _MOST_NAMES:
-            self._stats.update(dict.fromkeys(names))
-            numbers = sorted(record.numbers, key=lambda each: each[1])
-            self._logged.update({series.name: value for series, _, value in numbers})
+    def see(self, record: Record) -> None:
+        """Take over logged numbers, of one name the latest; and windows, of several series with one name the first."""
+        series = (Definition(*each) for each in record.names[1:])
+        self._stats = dict.fromkeys(each.name for each in series if each.kind == STAT)
+        numbers = sorted(record.numbers, key=lambda each: each[1])
+        self._logged = {each.name: value for each, _, value in numbers}
         for each in record.windows:  # in the order of their ends
             name = each.series.name
             if name in self._stats and each.number <= self._samples.get(name, (each.number,))[0]:
@@ -446,10 +374,6 @@ def _waiting(process: Process) -> float | None:
     return min(max(sum(sync) * 1e9 / _elapsed_ns(process.activities), stuck), 1.0)
 
 
-def _unreadable(path: Path, state: State, problem: str) -> Process:
-    return Process(box=path, pid=process_of(path) or None, state=state, problem=problem)
-
-
 def _collected(target: str) -> list[Process]:
     """Return the processes of a target whose boxes were collected into spools, if it has no box.
 
@@ -473,10 +397,6 @@ def _changed_ns(folder: Path) -> int:
 
 
 def _runs(path: Path) -> bool:
-    with suppress(FolderError, OSError):
-        folder = Folder.open(path, probe=False)
-        try:
-            return is_alive(folder)
-        finally:
-            folder.close()
+    with suppress(FolderError, OSError), closing(Folder.open(path, probe=False)) as folder:
+        return is_alive(folder)
     return False
