@@ -45,7 +45,7 @@ def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
 
 
 def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Path) -> None:
-    """What it has delivered, lost, and left in its spool."""
+    """Delivered and lost items, and those in the spool of that pipeline."""
     (spool := folder / "first").mkdir()
     first = Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})
     for seen, path, account in ((1, spool, first), (2, folder / "second", Account(100, delivered=100))):
