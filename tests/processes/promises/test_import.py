@@ -45,7 +45,7 @@ def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
 
 
 def test_commands_load_nothing_foreign(tmp_path: Path) -> None:
-    """Those of monitel itself work without OpenTelemetry and protobuf, and the table of top without textual."""
+    """The commands of monitel itself work without OpenTelemetry and protobuf, the table of top without textual."""
     script = """
     import sys
     from monitel.console.main import main
