@@ -91,7 +91,7 @@ def parts(lines: list[str]) -> tuple[int, list[Part]]:
 )
 @pytest.mark.parametrize("end", [".shutdown()", ".__exit__(None, None, None)", ""], ids=["shutdown", "with", "again"])
 def test_run_that_has_ended_has_its_own_numbers(train: Run, console: Console, job: str, last: int, end: str) -> None:
-    """Of two runs, the first one counts from the start of the process, the second one from its ``configure()``."""
+    """The first run counts from the start of the process, the second one from its ``configure()``."""
     ended = train(job + f'train("first", range(30)){end}\ntrain("second", range(100, 112))\n')
     _, (_, own) = parts(ended.stdout.splitlines())
     second, first = console.json("runs", "--spool-dir", "spool")["runs"]
