@@ -27,7 +27,7 @@ from monitel_otlp.export.ended_records import take
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.resource import encode_resource
-from monitel_otlp.transport.factory import make_transports
+from monitel_otlp.transport import make_transports
 from monitel_run.folder import make_run_folder, remove_run_folder
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import astuple
 from functools import partial
 from importlib import import_module
 from queue import Queue
@@ -32,8 +31,7 @@ from monitel_otlp._compat import (
     span_limits,
 )
 from monitel_otlp.config.environment import GRPC, Environment
-from monitel_otlp.transport.factory import certificates
-from monitel_otlp.transport.tls import may_block
+from monitel_otlp.transport.connection import may_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -200,8 +198,7 @@ def _exporter(signal: str, endpoint: Endpoint) -> Any:
     protocol = "grpc" if endpoint.protocol == GRPC else "http"
     options = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
     try:
-        files = filter(None, astuple(certificates(signal, Environment())))
-        if endpoint.address.scheme == "https" and any(map(may_block, files)):
+        if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
             raise ValueError("a file with certificates is not a regular file")
         if protocol == "grpc":
             import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported

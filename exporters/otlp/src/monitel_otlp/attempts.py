@@ -32,7 +32,7 @@ from monitel_otlp.export.ended_records import oldest_first, take
 from monitel_otlp.export.replay import deliver
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.resource import encode_resource
-from monitel_otlp.transport.factory import make_transports
+from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

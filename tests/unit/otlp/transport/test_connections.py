@@ -6,9 +6,8 @@ import os
 import select
 import socket
 import ssl
-import time
-from itertools import count
-from types import SimpleNamespace
+from contextlib import suppress
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +17,8 @@ from tests.support.inbox import DEADLINE
 
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.transport import http, wire
+from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
-from monitel_otlp.transport.http import HttpTransport
-from monitel_otlp.transport.tls import Certificates
-from monitel_otlp.transport.wire import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +31,17 @@ SMALL = FrozenRequest("logs", b"", 1)
 LARGE = FrozenRequest("logs", bytes(64 << 20), 1)  # more than the buffers of two sockets hold
 
 
-def transport(url: str, certificates: Certificates | None = None, **arguments: Any) -> HttpTransport:
+def transport(url: str) -> Any:
     """Return a transport for logs."""
-    return HttpTransport(resolve(url).endpoints["logs"], certificates or Certificates(), **arguments)
+    found = make_transports(resolve(url))
+    for signal in ("metrics", "traces"):
+        found[signal].close()
+    return found["logs"]
 
 
-def attempt(sender: HttpTransport, request: FrozenRequest = SMALL, timeout: float = DEADLINE) -> Answer:
+def attempt(sender: Any, request: FrozenRequest = SMALL, timeout: float = DEADLINE) -> Answer:
     """Make one attempt, and close the connection."""
-    answer = sender.send(request, timeout)
+    answer: Answer = sender.send(request, timeout)
     sender.close()
     return answer
 
@@ -67,18 +66,44 @@ def full_port() -> Iterator[int]:
             each.close()
 
 
-def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int) -> None:
+def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the first two of three addresses do not answer, the third one is reached within the timeout."""
     found = addresses(full_port, full_port, receiver.port)
-    sender = transport("http://127.0.0.1:4318", lookup=lambda *_arguments: found)
-    assert Verdict.DELIVERED is attempt(sender, timeout=6.0).verdict  # two seconds for each
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
+    assert Verdict.DELIVERED is attempt(transport("http://dead.example"), timeout=6.0).verdict  # two seconds for each
 
 
-def test_refusing_address_is_skipped(receiver: Receiver) -> None:
+def test_refusing_address_is_skipped(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next address is tried at once."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        refusing = listener.getsockname()[1]
-    connect(addresses(refusing, receiver.port), time.monotonic() + DEADLINE).close()
+        found = addresses(listener.getsockname()[1], receiver.port)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
+    assert Verdict.DELIVERED is attempt(transport("http://refusing.example")).verdict
+
+
+def test_name_server_that_hangs_does_not_prolong_an_attempt(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt ends at its deadline, and no second lookup begins; a name that was found before is still known."""
+    answered, lookups = Event(), []
+
+    def look_up(*_arguments: Any, **_options: Any) -> list[Any]:
+        lookups.append(1)
+        assert answered.wait(DEADLINE)
+        return addresses(receiver.port)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    sender = transport("http://unknown.example")
+    for _ in range(2):
+        answer = sender.send(SMALL, 0.05)
+        assert (Verdict.RETRY, "no connection in time") == (answer.verdict, answer.reason)
+    assert 1 == len(lookups)
+    answered.set()
+    assert Verdict.DELIVERED is attempt(sender).verdict
+    answered.clear()
+    assert Verdict.DELIVERED is attempt(sender, timeout=0.5).verdict
+    answered.set()
+    sender.close()
 
 
 @pytest.mark.parametrize("is_used", [False, True])
@@ -100,50 +125,64 @@ def test_descriptor_that_the_application_has_closed_is_left_alone(receiver: Rece
 
 
 @pytest.fixture
-def tls(tmp_path: Path) -> tuple[ssl.SSLContext, Certificates]:
-    """A server's context, and the certificates with which a client trusts it."""
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """A server's context, which clients trust."""
     trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1", "192.0.2.1").configure_cert(context)
     path = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(str(path))
-    return context, Certificates(str(path))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(path))
+    return context
 
 
-@pytest.mark.parametrize(
-    ("behave", "through_a_proxy"),
-    [(hostile.drips_headers, False), (hostile.drips_body, True)],
-    ids=["directly", "through a proxy"],
-)
+@pytest.mark.parametrize("behave", [hostile.drips_headers, hostile.drips_body], ids=["headers", "body"])
+@pytest.mark.parametrize("through", ["", "http", "https"])
 def test_encrypted_attempt_ends(
-    tls: tuple[ssl.SSLContext, Certificates],
-    monkeypatch: pytest.MonkeyPatch,
-    behave: Behaviour,
-    *,
-    through_a_proxy: bool,
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, through: str
 ) -> None:
-    """TLS may be direct, or in the tunnel of a proxy. The clock advances by a second with each read or write."""
-    context, certificates = tls
-    seconds = count(time.monotonic())
-    for module in (http, wire):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    """TLS may be direct, or in the tunnel of a proxy, which may be encrypted."""
 
-    def encrypted(peer: Peer, connection: socket.socket) -> None:
-        if through_a_proxy:
-            head = peer.read_request(connection)
+    def encrypted(peer: Peer, outer: socket.socket) -> None:
+        if through:
+            lower = tls.wrap_socket(outer, server_side=True) if through == "https" else outer
+            head = peer.read_request(lower)
             assert head.startswith(b"CONNECT 192.0.2.1:4318 HTTP/1.1\r\nHost: 192.0.2.1:4318\r\n")
-            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        with context.wrap_socket(connection, server_side=True) as inner:
+            lower.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            outer = lower
+        if through == "https":
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                threads = [Thread(target=copy, args=pair) for pair in ((outer, ours), (ours, outer))]
+                for thread in threads:
+                    thread.start()
+                serve(peer, theirs)
+                ours.shutdown(socket.SHUT_RDWR)
+                for thread in threads:
+                    thread.join(DEADLINE)
+        else:
+            serve(peer, outer)
+
+    def serve(peer: Peer, outer: socket.socket) -> None:
+        with tls.wrap_socket(outer, server_side=True) as inner:
             behave(peer, inner)
 
     with Peer(encrypted) as peer:
         url = peer.url.replace("http", "https")
-        if through_a_proxy:
-            monkeypatch.setenv("HTTPS_PROXY", peer.url)
+        if through:
+            monkeypatch.setenv("HTTPS_PROXY", peer.url.replace("http", through))
             url = "https://192.0.2.1:4318"
-        answer = attempt(transport(url, certificates), timeout=100.0)
+        answer = attempt(transport(url), timeout=0.5)
+        assert peer.requests[-1].startswith(b"POST /v1/logs HTTP/1.1")
     assert (Verdict.DELIVERED if behave is hostile.drips_body else Verdict.RETRY) is answer.verdict, answer
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy what one socket receives to another one."""
+    with suppress(OSError):
+        while content := source.recv(1 << 16):
+            target.sendall(content)
 
 
 def test_connection_is_kept_after_a_complete_answer() -> None:
@@ -164,7 +203,7 @@ def test_connection_is_kept_after_a_complete_answer() -> None:
         sender.close()
 
 
-def wait_until_stale(sender: HttpTransport) -> None:
+def wait_until_stale(sender: Any) -> None:
     """Wait until the kept connection is closed by the peer."""
     assert sender._wire is not None
     assert select.select([sender._wire], [], [], DEADLINE)[0]

@@ -33,8 +33,8 @@ from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disa
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
 from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
-from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from monitel_otlp.commands.doctor import examine
 from monitel_otlp.commands.replay import Places, replay_all
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.transport.factory import make_transports
+from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
@@ -123,6 +123,20 @@ def parse_address(url: str) -> Address:
     return Address(scheme.lower(), ascii_host, number, path, Secret(userinfo), Secret(query))
 
 
+class Certificates(NamedTuple):
+    """PEM files of an endpoint.
+
+    Attributes:
+        authority: File or, over HTTP, folder with the trusted authorities.
+        client_certificate: Certificate of the client. It contains the key unless there is a ``client_key``.
+        client_key: Key of the client.
+    """
+
+    authority: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """The destination of one signal. Secrets in it are not printed or pickled.
@@ -134,6 +148,7 @@ class Endpoint:
         timeout: Time limit of an attempt, seconds.
         compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
         sources: The source of each setting: a variable, ``"argument"`` or ``"default"``.
+        certificates: PEM files for TLS.
         mask: Replaces the secrets of this endpoint and of the proxies in the environment in a text.
     """
 
@@ -143,6 +158,7 @@ class Endpoint:
     timeout: float
     compression: str
     sources: dict[str, str]
+    certificates: Certificates
     mask: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

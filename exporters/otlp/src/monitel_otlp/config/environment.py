@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from monitel.variables import one_of, positive
-from monitel_otlp.config.endpoint import Address, AddressError, parse_address
+from monitel_otlp.config.endpoint import Address, AddressError, Certificates, parse_address
 from monitel_otlp.config.secret import Secret
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class Environment:
         if malformed:
             self.warn_once(f"{source}: an entry is not NAME=VALUE and is ignored")
         return found, source
+
+    def certificates(self, signal: str) -> Certificates:
+        """Return the files for TLS."""
+        found = (self.read(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
+        return Certificates(*(each[1] if each else None for each in found))
 
     def endpoint(self, signal: str, protocol: str) -> tuple[Address, str] | None:
         """Return the address of a signal and its variable; None if the signal is offline."""

@@ -153,7 +153,7 @@ def _endpoint(
     }
     given = {name.lower() for name in headers}
     both = {name: value for name, value in from_environment.items() if name not in given} | headers
-    return Endpoint(address, chosen, both, timeout, compression, sources)
+    return Endpoint(address, chosen, both, timeout, compression, sources, environment.certificates(signal))
 
 
 def _mark(endpoints: Mapping[str, Endpoint]) -> str:

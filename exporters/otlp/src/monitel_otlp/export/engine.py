@@ -43,7 +43,7 @@ from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
 from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
-from monitel_otlp.transport.factory import make_transports
+from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 
 if TYPE_CHECKING:

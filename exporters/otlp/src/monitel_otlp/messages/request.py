@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from monitel_otel.scope import SCOPE
 
@@ -26,11 +20,6 @@ REQUESTS: dict[str, type[Any]] = {
     "metrics": ExportMetricsServiceRequest,
     "logs": ExportLogsServiceRequest,
     "traces": ExportTraceServiceRequest,
-}
-RESPONSES: dict[str, type[Any]] = {
-    "metrics": ExportMetricsServiceResponse,
-    "logs": ExportLogsServiceResponse,
-    "traces": ExportTraceServiceResponse,
 }
 
 

@@ -9,6 +9,7 @@ import re
 import ssl
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timezone
 from email.utils import parsedate_to_datetime
@@ -16,13 +17,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsPartialSuccess, ExportLogsServiceResponse
 
 import monitel
-from monitel.attributes import fits_int64
-from monitel_otlp.messages.request import LEVELS, RESPONSES, count_records
+from monitel_otlp.messages.request import LEVELS, count_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from monitel_otlp.messages.request import FrozenRequest
 
@@ -117,101 +118,34 @@ def describe(error: BaseException) -> str:
 
 def parse_retry_after(value: str | None) -> float | None:
     """Parse a Retry-After header (seconds or a date); None if it is missing or malformed."""
-    if value is None:
-        return None
     try:
-        seconds = float(value)
+        seconds = float(value or "nan")
     except ValueError:
-        seconds = _seconds_until(value)
+        try:
+            moment = parsedate_to_datetime(value or "")
+            seconds = moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() - time.time()
+        except Exception:  # malformed dates raise ValueError, TypeError, OverflowError or IndexError
+            return None
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
-def _seconds_until(date: str) -> float:
-    try:
-        moment = parsedate_to_datetime(date)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-        return moment.timestamp() - time.time()
-    except Exception:  # malformed dates raise ValueError, TypeError, OverflowError or IndexError
-        return math.nan
-
-
-_VARINT, _TEXT = 0, 2  # wire types of protobuf
-_VARINT_BYTES = 10
-
-
-def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protobuf message, up to its end or to the first field that is neither varint nor text.
-
-    A text at the end of a truncated message is shorter than its length field.
-
-    Args:
-        content: The encoded message.
-
-    Returns:
-        Number and value of each field.
-    """
-    position = 0
-    while position < len(content):
-        tag, position = _varint(content, position)
-        value, position = _varint(content, position)
-        if position < 0 or tag & 7 not in {_VARINT, _TEXT}:
-            return
-        if tag & 7 == _VARINT:
-            yield tag >> 3, value
-        else:
-            yield tag >> 3, content[position : position + value]
-            position += value
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position and the next position, which is negative if there is no number."""
-    value = 0
-    for index, byte in enumerate(content[position : position + _VARINT_BYTES] if position >= 0 else b""):
-        value |= (byte & 127) << (7 * index)
-        if byte < 128:  # noqa: PLR2004  the last byte of a varint
-            return value, position + index + 1
-    return 0, -1
-
-
-_CODE, _MESSAGE = 1, 2  # field numbers of google.rpc.Status
-_BEGINS = {b"\x08", b"\x12"}  # tags of these fields: control characters, with which no text begins
-_EXAMINED = 1000  # characters by which text is distinguished from binary content
+_BEGINS = {b"\x08", b"\x12"}  # tags of code and message of a google.rpc.Status: no text begins with them
 
 
 def error_text(body: bytes) -> str:
     """Return the message of a ``google.rpc.Status`` in protobuf or JSON, or another text in quotation marks.
 
     The type of the content is found by its first bytes: Loki declares its Status as ``application/octet-stream``.
-
-    Args:
-        body: The body, which may be truncated. Content that is neither a Status nor text is described by its size.
     """
-    if body[:1] in _BEGINS:
-        found = dict(fields(body))
-        message = found.get(_MESSAGE)
-        if isinstance(message, bytes) and message:
-            return message.decode(errors="replace")
-        if isinstance(code := found.get(_CODE), int):
-            return f"status code {code}, without a message"
-    if body[:1] == b"{" and (text := _json_message(body)):
-        return text
-    text = body.decode(errors="replace")
-    examined = text[:_EXAMINED]
-    readable = sum(each != "\ufffd" and (each.isprintable() or each.isspace()) for each in examined)
-    return repr(text) if 2 * readable >= len(examined) else f"a body of {len(body)} bytes that is not text"
+    with suppress(ValueError, KeyError, TypeError, RecursionError, DecodeError):
+        if body[:1] == b"{" and isinstance(message := json.loads(body)["message"], str):
+            return message
+        if body[:1] in _BEGINS:
+            status = ExportLogsPartialSuccess.FromString(body)  # its fields have the numbers of those of a Status
+            return status.error_message or f"status code {status.rejected_log_records}, without a message"
+    return repr(body.decode(errors="replace"))
 
 
-def _json_message(body: bytes) -> str:
-    try:
-        message = json.loads(body)["message"]
-    except (ValueError, KeyError, RecursionError):
-        return ""
-    return message if isinstance(message, str) else ""
-
-
-_REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
-_PARTIAL_SUCCESS, _REJECTED, _MESSAGE = 1, 1, 2  # field numbers, the same for all signals
 # Texts of Loki: the entries of a stream that its ingester has ignored, groups of equal errors of its distributor, and
 # the errors of the distributor that concern one entry each. A single error is not in a group.
 _IGNORED = re.compile(r"total ignored: (\d{1,9}) out of (\d{1,9}) for stream")
@@ -222,22 +156,17 @@ _ENTRY_ERROR = re.compile(
 )
 
 
-def delivered(signal: str, content: bytes, *, complete: bool = True) -> Answer:
+def delivered(content: bytes) -> Answer:
     """Return the answer to a request that was accepted, completely or in part.
 
     Args:
-        signal: Signal of the request.
         content: The body of the response. If it is not an OTLP response (e.g. the page of a proxy), it is ignored.
-        complete: False if the body is truncated. Then its readable part is used.
     """
-    if not complete:
-        return _from_beginning(content)
     try:
-        partial = RESPONSES[signal].FromString(content).partial_success
+        partial = ExportLogsServiceResponse.FromString(content).partial_success  # numbered equally for all signals
     except DecodeError:
         return Answer(Verdict.DELIVERED)
-    rejected = getattr(partial, _REJECTED_FIELD[signal])
-    return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, rejected))
+    return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, partial.rejected_log_records))
 
 
 def count_rejected(request: FrozenRequest, text: str) -> int:
@@ -263,17 +192,3 @@ def count_rejected(request: FrozenRequest, text: str) -> int:
     else:
         rejected = sum(map(int, groups)) if groups else 1
     return rejected if 0 < rejected <= records else 0
-
-
-def _from_beginning(content: bytes) -> Answer:
-    """Read the number of rejected records and the beginning of the message from a truncated body."""
-    rejected, message = 0, b""
-    for outer, partial in fields(content):
-        if outer != _PARTIAL_SUCCESS or not isinstance(partial, bytes):
-            break
-        for number, value in fields(partial):
-            if number == _REJECTED and isinstance(value, int):
-                rejected = value if fits_int64(value) else 0
-            elif number == _MESSAGE and isinstance(value, bytes):
-                message = value
-    return Answer(Verdict.DELIVERED, message.decode(errors="replace"), rejected=rejected)

@@ -1,73 +1,292 @@
-"""Connections to a backend: name resolution, proxy and TLS within one deadline."""
+"""A connection to a backend: its name, its proxy and TLS, with one deadline and one limit of bytes for an attempt."""
 
 from __future__ import annotations
 
 import base64
+import io
+import os
 import re
 import socket
 import ssl
-from dataclasses import dataclass
+import time
+from contextlib import suppress
+from functools import partial
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from requests.utils import get_environ_proxies, select_proxy
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
+from urllib3.util import wait_for_read
 
+from monitel.os_threads import Empty, SimpleQueue, Thread, start_thread
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address
-from monitel_otlp.transport.answer import Answer, Verdict, describe
-from monitel_otlp.transport.tls import CertificateFileError, Certificates, tls_failed
-from monitel_otlp.transport.wire import Wire, connect
+from monitel_otlp.transport.answer import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from monitel_otlp.config.endpoint import Certificates, Endpoint
 
-    from monitel_otlp.transport.resolver import Found
+    #: Result of ``getaddrinfo``: family, type, protocol, canonical name, socket address.
+    Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
-    Lookup = Callable[[str, int, float], Found]
-
-PROXY_VARIABLES = "HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-_CREDENTIALS_REQUIRED = 407
-_INTERIM = range(100, 200)
-_SWITCHING = 101
+RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
+_SLICE = 1 << 18  # bytes per send call
+_FRESH_SHARE = 0.25  # share of the remaining time for a fresh address if another one is known
+AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+_INTERIM = {*range(100, 200)} - {101}
 _SUCCESS = range(200, 300)
 
 
+class CertificateFileError(Exception):
+    """Raised for a certificate or key that cannot be loaded."""
+
+
 class ProxyRefusedError(Exception):
-    """Raised for a proxy that refuses to open a tunnel.
+    """Raised for a proxy that refuses to open a tunnel. Its argument is the HTTP status."""
+
+
+class TooMuchError(OSError):
+    """Raised if the peer sends more than :data:`RECEIVED_BYTES`."""
+
+
+class Wire(io.RawIOBase):
+    """A connected socket. Each call waits at most for the rest of the attempt, so a slow peer cannot prolong it.
 
     Args:
-        status: The HTTP status of the proxy.
+        sock: The socket, plain or TLS.
+        deadline: Monotonic time limit of the attempt.
     """
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
+    def __init__(self, sock: Any, deadline: float) -> None:
+        super().__init__()
+        self._sock = sock
+        self._status = os.fstat(sock.fileno())
+        self._outer: Wire | None = None  # TLS to a proxy, in which TLS to the backend is
+        self.begin(deadline)
+
+    def begin(self, deadline: float) -> None:
+        """Begin an attempt."""
+        self._deadline = deadline
+        self._left_bytes = RECEIVED_BYTES
+        if self._outer is not None:
+            self._outer.begin(deadline)
+
+    def sendall(self, content: bytes) -> None:
+        """Send everything, or raise TimeoutError."""
+        view = memoryview(content)
+        while view:
+            self._arm()
+            view = view[self._sock.send(view[:_SLICE]) :]
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive some bytes; 0 at the end."""
+        view = memoryview(buffer)[: self._left_bytes]
+        if not view:
+            raise TooMuchError(f"more than {RECEIVED_BYTES} bytes")
+        self._arm()
+        count: int = self._sock.recv_into(view)
+        self._left_bytes -= count
+        return count
+
+    def recv(self, size: int) -> bytes:
+        """Receive some bytes, for TLS inside TLS."""
+        buffer = bytearray(size)
+        return bytes(buffer[: self.readinto(buffer)])
+
+    def read_response(self, method: str) -> HTTPResponse:
+        """Read status line and headers of a response. Interim responses are skipped.
+
+        Raises:
+            OSError: The connection broke, the deadline has passed, or too much was received.
+            http.client.HTTPException: The response is not HTTP.
+        """
+        reader = _Reader(self)
+        source: Any = SimpleNamespace(makefile=lambda *_mode: reader)
+        while True:
+            response = HTTPResponse(source, debuglevel=0, method=method)
+            response.begin()
+            if response.status not in _INTERIM:
+                return response
+
+    def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Make the TLS handshake."""
+        self._arm()
+        if isinstance(self._sock, ssl.SSLSocket):
+            from urllib3.util.ssltransport import SSLTransport  # late: rarely needed
+
+            self._outer = Wire(self._sock, self._deadline)
+            self._sock = SSLTransport(self._outer, context, host)  # type: ignore[arg-type]  # it has the called methods
+        else:
+            self._sock = context.wrap_socket(self._sock, server_hostname=host)
+
+    def is_stale(self) -> bool:
+        """Return True if the peer has closed an idle connection, or has sent unexpected data; or if it is not ours."""
+        return not self._is_ours() or wait_for_read(self._sock, 0)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        number: int = self._sock.fileno()
+        return number
+
+    def close(self) -> None:
+        """Close the connection. A descriptor that the application has closed may be a file of the application."""
+        if self.closed:
+            return
+        if self._outer is None and not self._is_ours():
+            self._sock.detach()
+        with suppress(OSError):
+            self._sock.close()
+        super().close()
+
+    def _is_ours(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self.fileno()), self._status)
+        return False
+
+    def _arm(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        if self._outer is None:
+            self._sock.settimeout(left)
 
 
-@dataclass(frozen=True)
+class _Reader(io.BufferedReader):
+    """A reader that a response cannot close, because its buffer may hold the next response of the attempt."""
+
+    def close(self) -> None:
+        pass
+
+
+def connect(addresses: Found, deadline: float) -> Wire:
+    """Connect to the first address that accepts. The addresses share the remaining time.
+
+    Raises:
+        OSError: No connection succeeded. It is the error of the last address.
+    """
+    error: OSError = TimeoutError("timed out")
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(left / (len(addresses) - index))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+            return Wire(sock, deadline)
+        except OSError as failed:
+            error = failed
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+    raise error
+
+
+_known: dict[tuple[str, int], Found] = {}  # the last addresses of each host and port
+
+
+class Resolver:
+    """Resolves the name of a host by a deadline, in a daemon thread.
+
+    A lookup cannot be interrupted: while it hangs, no other one begins. The last addresses that were found in this
+    process are used while the name server is away.
+
+    Args:
+        address: Has the name; or an IP address, for which there is no thread.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._key = address.host, address.effective_port
+        self._is_name = address.is_name
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._results: SimpleQueue[Found | Exception] = SimpleQueue()
+        self._is_pending = False
+        self._thread: Thread | None = None
+        if self._is_name:
+            self._start()  # now, because CPython starts no thread at exit
+
+    def addresses(self, deadline: float) -> Found:
+        """Return the addresses of the host.
+
+        Raises:
+            socket.gaierror: The host does not exist.
+            TimeoutError: There was no answer in time, and no earlier answer.
+        """
+        if not self._is_name:
+            return self._look_up(socket.AI_NUMERICHOST)
+        if not self._is_pending:
+            self._is_pending = True
+            if self._start():
+                self._wanted.put(True)
+            else:
+                self._try()
+        known = _known.get(self._key)
+        left = max(0.0, deadline - time.monotonic()) * (_FRESH_SHARE if known else 1)
+        try:
+            found = self._results.get(timeout=left)
+        except Empty:
+            found = TimeoutError("no answer from the name server in time")
+        else:
+            self._is_pending = False
+        if not isinstance(found, Exception):
+            _known[self._key] = found
+            return found
+        if known and (isinstance(found, TimeoutError) or getattr(found, "errno", None) == socket.EAI_AGAIN):
+            return known
+        raise found
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._wanted.put(False)
+        self._thread = None
+
+    def _start(self) -> bool:
+        if self._thread is None or not self._thread.is_alive():
+            self._wanted = SimpleQueue()
+            self._thread = start_thread(partial(self._work, self._wanted), "monitel-resolver")
+        return self._thread is not None
+
+    def _work(self, wanted: SimpleQueue[bool]) -> None:
+        while wanted.get():
+            self._try()
+
+    def _try(self) -> None:
+        try:
+            self._results.put(self._look_up())
+        except Exception as error:
+            self._results.put(error.with_traceback(None))
+
+    def _look_up(self, flags: int = 0) -> Found:
+        return socket.getaddrinfo(*self._key, type=socket.SOCK_STREAM, flags=flags)
+
+
 class Route:
-    """The route to a backend.
+    """The route to a backend: directly, or through a proxy.
+
+    Args:
+        endpoint: The destination.
 
     Attributes:
         address: The address of the backend.
         proxy: The address of the proxy, or None.
-        certificates: The certificates for TLS.
-        lookup: Resolves a host and a port by a deadline.
+        is_tunnelled: True if the proxy only forwards encrypted data.
+
+    Raises:
+        AddressError: The address of the proxy is invalid. The message does not contain it.
     """
 
-    address: Address
-    proxy: Address | None
-    certificates: Certificates
-    lookup: Lookup
-
-    @property
-    def first(self) -> Address:
-        """The address to connect to: the proxy or, without a proxy, the backend."""
-        return self.proxy or self.address
-
-    @property
-    def tunnelled(self) -> bool:
-        """True if the proxy only forwards encrypted data."""
-        return self.proxy is not None and self.address.scheme == "https"
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.address = endpoint.address
+        self.proxy = _proxy_of(endpoint.address)
+        self.is_tunnelled = self.proxy is not None and self.address.scheme == "https"
+        self.first = self.proxy or self.address
+        self.resolver = Resolver(self.first)
+        self._certificates = endpoint.certificates
 
     def open(self, deadline: float) -> Wire:
         """Open a connection.
@@ -81,72 +300,28 @@ class Route:
             CertificateFileError: A certificate or key cannot be loaded.
             ProxyRefusedError: The proxy refuses to open a tunnel.
         """
-        wire = connect(self.lookup(self.first.host, self.first.effective_port, deadline), deadline)
+        wire = connect(self.resolver.addresses(deadline), deadline)
         try:
             if self.first.scheme == "https":
-                wire.encrypt(self.certificates.context(), self.first.host)
-            if self.proxy is not None and self.tunnelled:
-                self._tunnel(wire, self.proxy)
-                wire.encrypt(self.certificates.context(), self.address.host)
+                wire.encrypt(_context(self._certificates), self.first.host)
+            if self.proxy is not None and self.is_tunnelled:
+                target = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+                target = f"{target}:{self.address.effective_port}"
+                lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+                if self.proxy.credentials is not None:
+                    lines.append(f"Proxy-Authorization: {basic(*self.proxy.credentials)}")
+                wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+                if (status := wire.read_response("CONNECT").status) not in _SUCCESS:
+                    raise ProxyRefusedError(status)
+                wire.encrypt(_context(self._certificates), self.address.host)
         except BaseException:
             wire.close()
             raise
         return wire
 
-    def failed(self, error: Exception) -> Answer:
-        """Return the answer to an attempt that failed because there is no connection."""
-        answer = self._meaning(error)
-        if self.proxy is None or isinstance(error, (ssl.SSLError, CertificateFileError)):
-            return answer
-        return Answer(answer.verdict, f"proxy {self.proxy.public}: {answer.reason}")
 
-    def _meaning(self, error: Exception) -> Answer:
-        if isinstance(error, ssl.SSLError):
-            return tls_failed(error)
-        if isinstance(error, CertificateFileError):
-            return Answer(Verdict.REFUSED, str(error))
-        if isinstance(error, ProxyRefusedError):
-            denied = error.status == _CREDENTIALS_REQUIRED
-            reason = f"it requires credentials: check {PROXY_VARIABLES}" if denied else f"HTTP {error.status}"
-            return Answer(Verdict.REFUSED if denied else Verdict.RETRY, reason)
-        if isinstance(error, TimeoutError):
-            return Answer(Verdict.RETRY, "no connection in time")
-        if isinstance(error, socket.gaierror):
-            return Answer(Verdict.RETRY, f"cannot resolve {self.first.host}: {error.strerror}")
-        return Answer(Verdict.RETRY, describe(error))
-
-    def _tunnel(self, wire: Wire, proxy: Address) -> None:
-        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
-        target = f"{host}:{self.address.effective_port}"
-        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-        if proxy.credentials is not None:
-            lines.append(f"Proxy-Authorization: {basic(*proxy.credentials)}")
-        wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        status = read_response(wire, "CONNECT").status
-        if status not in _SUCCESS:
-            raise ProxyRefusedError(status)
-
-
-def read_response(wire: Wire, method: str) -> HTTPResponse:
-    """Read status line and headers of a response. Interim responses are skipped.
-
-    Raises:
-        OSError: The connection broke, the deadline has passed, or too much was received.
-        http.client.HTTPException: The response is not HTTP.
-    """
-    while True:
-        response = HTTPResponse(wire, debuglevel=0, method=method)  # type: ignore[arg-type]  # it only calls makefile()
-        response.begin()
-        if response.status not in _INTERIM or response.status == _SWITCHING:
-            return response
-
-
-def proxy_of(address: Address) -> Address | None:
-    """Return the proxy for an address, from the environment; None if there is none.
-
-    Raises:
-        AddressError: The address of the proxy is invalid. The message does not contain it.
-    """
+def _proxy_of(address: Address) -> Address | None:
+    """Return the proxy for an address, from the environment; None if there is none."""
     text = select_proxy(address.public, get_environ_proxies(address.public))
     if not text:
         return None
@@ -163,3 +338,32 @@ def basic(user: str, password: str) -> str:
     except UnicodeEncodeError:
         content = pair.encode(errors="surrogateescape")
     return f"Basic {base64.b64encode(content).decode()}"
+
+
+def may_block(path: str | os.PathLike[str]) -> bool:
+    """Return True for a FIFO or a device: to open it may wait forever, and it may have no end."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113  Path's raise
+
+
+def _context(certificates: Certificates) -> ssl.SSLContext:
+    """Return the TLS context of a connection. The files are read each time, so renewed certificates are used."""
+    bundles = (certificates.authority, os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
+    path = next(filter(None, bundles), DEFAULT_CA_BUNDLE_PATH)
+    chain, key, variable = certificates.client_certificate, certificates.client_key, AUTHORITY
+    try:
+        if may_block(path):
+            raise ValueError
+        is_folder = os.path.isdir(path)  # noqa: PTH112  Path.is_dir() raises without permission
+        context = ssl.create_default_context(capath=path if is_folder else None, cafile=None if is_folder else path)
+        if chain is not None:
+            variable, path = f"{CLIENT} and _CLIENT_KEY", chain
+            if any(map(may_block, filter(None, (chain, key)))):
+                raise ValueError
+            context.load_cert_chain(chain, key, password=lambda: "")  # never prompt
+    except (OSError, ValueError) as error:
+        problem = f"check {variable}: {path}: {describe(error) if isinstance(error, OSError) else 'not a regular file'}"
+    else:
+        context.hostname_checks_common_name = False
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+    raise CertificateFileError(problem)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # With fork support, the core of gRPC cancels the parent's calls at a fork, and starts threads in the child, which may
@@ -26,11 +28,13 @@ from monitel_otlp.transport.answer import (
     Verdict,
     count_rejected,
     delivered,
+    describe,
     guarded,
 )
+from monitel_otlp.transport.connection import AUTHORITY, CLIENT, CertificateFileError, may_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import FrozenRequest
@@ -87,18 +91,15 @@ class GrpcTransport:
     Args:
         signal: The signal of the requests.
         endpoint: The destination. With https the channel is encrypted; user, path and query are not used.
-        certificates: PEM contents: ``certificate`` (of the authorities), ``client_certificate`` and ``client_key``.
     """
 
-    def __init__(self, signal: str, endpoint: Endpoint, certificates: Mapping[str, bytes]) -> None:
+    def __init__(self, signal: str, endpoint: Endpoint) -> None:
         self.url = f"{endpoint.public_url} ({signal})"  # the address is the same for all signals
-        self._address = endpoint.address
+        self._endpoint = endpoint
         self._no_receiver = endpoint.no_receiver(signal)
         self._mask: Callable[[str], str] = endpoint.mask
         self._method = _METHODS[signal]
         self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
-        self._timeout = endpoint.timeout
-        self._certificates = Secret(certificates)
         compressions = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         self._compression = compressions.get(endpoint.compression)
         self._channel: grpc.Channel | None = None
@@ -120,34 +121,49 @@ class GrpcTransport:
         if (problem := _proxy_problem()) is not None:
             return Answer(Verdict.REFUSED, problem)
         if self._channel is None:
-            self._channel = self._open()
+            try:
+                self._channel = _open(self._endpoint)
+            except CertificateFileError as error:
+                return Answer(Verdict.REFUSED, str(error))
+        limit = self._endpoint.timeout
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
             content: bytes = call(
                 request.body,
-                timeout=self._timeout if timeout is None else max(0.0, min(timeout, self._timeout)),
+                timeout=limit if timeout is None else max(0.0, min(timeout, limit)),
                 metadata=metadata,
                 compression=self._compression,
             )
         except grpc.RpcError as error:
             return _answer(request, error, self._no_receiver)
-        content, complete = _decompressed(content)
-        return delivered(request.signal, content, complete=complete)
+        return delivered(_decompressed(content))
 
-    def _open(self) -> grpc.Channel:
-        if self._address.scheme == "http":
-            return grpc.insecure_channel(self._target, _OPTIONS)
-        certificates = self._certificates.reveal()
-        chain = certificates.get("client_certificate")
-        key = certificates.get("client_key", chain)  # one file may contain both
-        credentials = grpc.ssl_channel_credentials(
-            certificates.get("certificate"), key if chain else None, chain or None
-        )  # gRPC aborts the process if only one of them is given
-        return grpc.secure_channel(self._target, credentials, _OPTIONS)
 
-    @property
-    def _target(self) -> str:
-        return self._address.netloc  # without the user: gRPC would treat it as a part of the name, and log it
+def _open(endpoint: Endpoint) -> grpc.Channel:
+    target = endpoint.address.netloc  # without the user: gRPC would treat it as a part of the name, and log it
+    if endpoint.address.scheme == "http":
+        return grpc.insecure_channel(target, _OPTIONS)
+    given = endpoint.certificates
+    authority = _content(AUTHORITY, given.authority)
+    chain = _content(CLIENT, given.client_certificate)
+    key = _content(CLIENT, given.client_key) or chain if chain else None  # one file may contain both
+    credentials = grpc.ssl_channel_credentials(authority, key, chain)  # gRPC aborts the process with a key alone
+    return grpc.secure_channel(target, credentials, _OPTIONS)
+
+
+def _content(variable: str, path: str | None) -> bytes | None:
+    """Return the content of a PEM file; None without a path.
+
+    Raises:
+        CertificateFileError: The file cannot be read.
+    """
+    problem = "not a regular file"
+    try:
+        if path is None or not may_block(path):
+            return None if path is None else Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        problem = describe(error)
+    raise CertificateFileError(f"check {variable}: {path}: {problem}")
 
 
 def _proxy_problem() -> str | None:
@@ -162,19 +178,13 @@ def _proxy_problem() -> str | None:
     return None
 
 
-def _decompressed(content: bytes) -> tuple[bytes, bool]:
-    """Decompress at most 64 KiB of an answer.
-
-    Returns:
-        The content, and whether it is complete.
-    """
+def _decompressed(content: bytes) -> bytes:
+    """Decompress at most 64 KiB of an answer."""
     if content[:1] not in _COMPRESSED:
-        return content, True
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, detected by the header
-    try:
-        return unpacker.decompress(content, RESPONSE_BYTES), unpacker.eof
-    except zlib.error:
-        return b"", True
+        return content
+    with suppress(zlib.error):
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(content, RESPONSE_BYTES)  # gzip or zlib
+    return b""
 
 
 def _answer(request: FrozenRequest, error: Any, no_receiver: str) -> Answer:
@@ -199,19 +209,9 @@ def _answer(request: FrozenRequest, error: Any, no_receiver: str) -> Answer:
 
 def _retry_delay(error: Any) -> float | None:
     """Return the seconds of the backend's RetryInfo (google.rpc), or None."""
-    for key, value in error.trailing_metadata() or ():
-        if key != "grpc-status-details-bin":
-            continue
-        try:
-            details = Status.FromString(value).details
-        except DecodeError:
-            return None
-        for detail in details:
-            info = RetryInfo()
-            if detail.Is(RetryInfo.DESCRIPTOR):
-                try:
-                    detail.Unpack(info)
-                except DecodeError:
-                    return None
-                return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+    info = RetryInfo()
+    with suppress(KeyError, DecodeError):
+        status = Status.FromString(dict(error.trailing_metadata() or ())["grpc-status-details-bin"])
+        if any(detail.Unpack(info) for detail in status.details):
+            return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
     return None

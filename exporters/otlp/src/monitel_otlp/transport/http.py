@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import socket
+import ssl
 import time
 import zlib
 from contextlib import suppress
@@ -14,9 +16,8 @@ from urllib.parse import quote
 
 from requests.utils import NETRC_FILES, get_netrc_auth
 
-from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
+from monitel_otlp.config.endpoint import AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
-from monitel_otlp.transport import resolver
 from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     USER_AGENT,
@@ -29,9 +30,17 @@ from monitel_otlp.transport.answer import (
     guarded,
     parse_retry_after,
 )
-from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
-from monitel_otlp.transport.tls import may_block
-from monitel_otlp.transport.wire import TooMuchError, Wire
+from monitel_otlp.transport.connection import (
+    AUTHORITY,
+    CLIENT,
+    CertificateFileError,
+    ProxyRefusedError,
+    Route,
+    TooMuchError,
+    Wire,
+    basic,
+    may_block,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,15 +48,12 @@ if TYPE_CHECKING:
 
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import FrozenRequest
-    from monitel_otlp.transport.connection import Lookup
-    from monitel_otlp.transport.tls import Certificates
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 _SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _.-
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
-_TOO_LARGE = 413
-_SERVER_ERROR = 500
+_PROXY_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
@@ -63,73 +69,66 @@ class HttpTransport:
 
     Args:
         endpoint: The destination.
-        certificates: The certificates for TLS.
-        lookup: Resolves a host and a port by a deadline.
     """
 
-    def __init__(self, endpoint: Endpoint, certificates: Certificates, lookup: Lookup = resolver.lookup) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.url = endpoint.public_url
         self._endpoint = endpoint
-        self._timeout = endpoint.timeout
-        self._compression = endpoint.compression
-        self._problem: str | None = None
-        proxy: Address | None = None
-        try:
-            proxy = proxy_of(endpoint.address)
-        except Exception as error:  # raised in requests: configure() must not fail because of a proxy
-            why = str(error) if isinstance(error, AddressError) else describe(error)
-            self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
-        self._route = Route(endpoint.address, proxy, certificates, lookup)
+        self._wire: Wire | None = None
+        self._route: Route | None = None
         headers = _headers(endpoint)
         secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
         self._mask = masker(secrets)
-        self._head = Secret(_head(self._route, headers))
-        self._wire: Wire | None = None
-        if self._route.first.is_name:
-            resolver.start()
+        try:
+            self._route = route = Route(endpoint)
+            self._head = Secret(_head(route, headers))
+        except Exception as error:  # raised in requests: configure() must not fail because of a proxy
+            why = str(error) if isinstance(error, AddressError) else describe(error)
+            self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
         """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
-        return guarded(lambda: self._attempt(request, timeout), self._mask)
+        limit = self._endpoint.timeout if timeout is None else min(timeout, self._endpoint.timeout)
+        return guarded(lambda: self._attempt(request, time.monotonic() + limit), self._mask)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
+        if self._route is not None:
+            self._route.resolver.close()
 
-    def _attempt(self, request: FrozenRequest, timeout: float | None) -> Answer:
-        deadline = time.monotonic() + (self._timeout if timeout is None else min(timeout, self._timeout))
-        if self._problem is not None:
+    def _attempt(self, request: FrozenRequest, deadline: float) -> Answer:
+        if self._route is None:
             return Answer(Verdict.REFUSED, self._problem)
-        body = _COMPRESS[self._compression](request.body)
-        coding = "" if self._compression == "none" else f"Content-Encoding: {self._compression}\r\n"
-        framing = f"{coding}Content-Length: {len(body)}\r\n\r\n".encode()
+        compression = self._endpoint.compression
+        body = _COMPRESS[compression](request.body)
+        coding = "" if compression == "none" else f"Content-Encoding: {compression}\r\n"
+        head = self._head.reveal() + f"{coding}Content-Length: {len(body)}\r\n\r\n".encode()
+        wire, self._wire = self._wire, None  # it is not kept while it is used
+        is_sent: bool | None = None  # None: there is no connection
         try:
-            wire = self._connected(deadline)
-        except Exception as error:
-            return self._route.failed(error)
-        kept = False
-        try:
-            content = b"".join([self._head.reveal(), framing, body])
-            answer, kept = _exchange(wire, request, content, self._route, self._endpoint)
-        finally:
-            if kept:
-                wire.rest()
-                self._wire = wire
-            else:
+            if wire is not None and wire.is_stale():
                 wire.close()
-        return answer
-
-    def _connected(self, deadline: float) -> Wire:
-        """Return the kept connection, or a new one. It is not kept while it is used."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            if not wire.is_stale():
-                wire.begin(deadline)
-                return wire
-            wire.close()
-        return self._route.open(deadline)
+                wire = None
+            if wire is None:
+                wire = self._route.open(deadline)
+            wire.begin(deadline)
+            is_sent = False
+            with suppress(BrokenPipeError, ConnectionResetError):  # a backend may answer before it has read everything
+                wire.sendall(head + body)
+                is_sent = True
+            response = wire.read_response("POST")
+            content, is_complete = _body(response)
+            if is_sent and is_complete and not response.will_close:
+                self._wire = wire
+            return _answer(request, response, content, self._endpoint, is_complete=is_complete)
+        except Exception as error:
+            return _failed(error, self._route, is_sent=is_sent)
+        finally:
+            if wire is not None and self._wire is None:
+                wire.close()
 
 
 def _headers(endpoint: Endpoint) -> dict[str, str]:
@@ -155,7 +154,7 @@ def _head(route: Route, headers: dict[str, str]) -> bytes:
     """Return the constant part of a request: request line and headers."""
     query = route.address.query.reveal()
     target = quote((route.address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
-    if route.proxy is not None and not route.tunnelled:
+    if route.proxy is not None and not route.is_tunnelled:
         target = f"{route.address.scheme}://{route.address.netloc}{target}"
         if route.proxy.credentials is not None:
             headers = {**headers, "proxy-authorization": basic(*route.proxy.credentials)}
@@ -164,74 +163,63 @@ def _head(route: Route, headers: dict[str, str]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-def _exchange(
-    wire: Wire, request: FrozenRequest, content: bytes, route: Route, endpoint: Endpoint
-) -> tuple[Answer, bool]:
-    """Send a request and read the response.
-
-    Returns:
-        The answer, and whether the connection can be used again.
-    """
-    sent = False
-    try:
-        try:
-            wire.sendall(content)
-            sent = True
-        except (BrokenPipeError, ConnectionResetError):
-            response = read_response(wire, "POST")  # a backend may answer before it has read the whole request
-        else:
-            response = read_response(wire, "POST")
-    except Exception as error:
-        return _unanswered(error, route, sent=sent), False
-    body, complete = _body(response)
-    answer = _answer(request, response, body, endpoint, complete=complete)
-    return answer, sent and complete and not response.will_close
-
-
 def _body(response: HTTPResponse) -> tuple[bytes, bool]:
-    """Read at most 64 KiB of a body.
-
-    Returns:
-        The content, and whether it is complete.
-    """
-    length = response.length
-    limit = RESPONSE_BYTES if length is None else min(length, RESPONSE_BYTES)
-    found = bytearray()
-    try:
-        while len(found) < limit:
-            if not (piece := response.read1(limit - len(found))):
-                return bytes(found), length is None
+    """Read at most 64 KiB of a body. Return the content, and whether it is complete."""
+    found, length = bytearray(), response.length
+    with suppress(OSError, HTTPException, ValueError):  # the status counts, even if the body is broken
+        while len(found) < RESPONSE_BYTES:
+            if not (piece := response.read1(RESPONSE_BYTES - len(found))):
+                return bytes(found), length in {None, len(found)}
             found += piece
-    except (OSError, HTTPException, ValueError):  # the status counts, even if the body is broken
-        return bytes(found), False
-    return bytes(found), length is not None and len(found) == length
+    return bytes(found), len(found) == length
 
 
-def _unanswered(error: Exception, route: Route, *, sent: bool) -> Answer:
-    """Return the answer to a request without a response."""
-    failed = route.failed(error)
-    if failed.verdict is Verdict.REFUSED:  # TLS: a client certificate may be refused after the handshake
-        return failed
-    if isinstance(error, TimeoutError):
-        reason = "timed out" if sent else "timed out while the request was sent"
+def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
+    """Return the answer to an attempt without a response.
+
+    Args:
+        error: The reason.
+        route: The route of the connection.
+        is_sent: True if the whole request was sent; None if there was no connection.
+    """
+    verdict, reason = Verdict.RETRY, describe(error)
+    prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
+    if isinstance(error, (ssl.SSLError, CertificateFileError)):
+        prefix = ""
+        verdict, reason = (Verdict.REFUSED, str(error)) if isinstance(error, CertificateFileError) else _tls(error)
+    elif isinstance(error, ProxyRefusedError):
+        reason = f"HTTP {error}"
+        if error.args == (_PROXY_CREDENTIALS_REQUIRED,):
+            verdict, reason = Verdict.REFUSED, "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+    elif isinstance(error, socket.gaierror):
+        reason = f"cannot resolve {route.first.host}: {error.strerror}"
+    elif isinstance(error, TimeoutError) and is_sent is None:
+        reason = "no connection in time"
     elif isinstance(error, TooMuchError):
         reason = f"the answer is too long: {error}"
-    elif isinstance(error, RemoteDisconnected):
-        reason = "RemoteDisconnected: the connection was closed without an answer"
-    elif isinstance(error, BadStatusLine):
+    elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
         reason = f"the answer is not HTTP: {error!s:.80}"
-    else:
-        reason = failed.reason
-    return Answer(Verdict.RETRY, reason, answered=not sent)
+    return Answer(verdict, f"{prefix}{reason}", answered=not is_sent or verdict is Verdict.REFUSED)
+
+
+def _tls(error: ssl.SSLError) -> tuple[Verdict, str]:
+    """Return verdict and reason of an attempt whose TLS connection failed."""
+    cause = describe(error)
+    if isinstance(error, ssl.SSLEOFError):  # the backend has gone, or it requires a client certificate
+        return Verdict.RETRY, f"TLS connection closed ({cause}); if this persists, check {CLIENT}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cause = f"{cause}: {error.verify_message}"
+    of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the peer has refused it
+    return Verdict.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}"
 
 
 def _answer(
-    request: FrozenRequest, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, complete: bool
+    request: FrozenRequest, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool
 ) -> Answer:
     status = response.status
     reason = f"HTTP {status}"
     if status in _SUCCESS:
-        return delivered(request.signal, body, complete=complete)
+        return delivered(body)
     if status in _RETRY:
         return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     if status in _NO_RECEIVER:
@@ -244,7 +232,7 @@ def _answer(
     if status == _TOO_LARGE:
         return Answer(Verdict.TOO_LARGE, reason)
     failed = status >= _SERVER_ERROR and not TOO_OLD.search(text)
-    rejected = 0 if failed or not complete else count_rejected(request, text)
+    rejected = count_rejected(request, text) if is_complete and not failed else 0
     return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason, rejected=rejected)
 
 
