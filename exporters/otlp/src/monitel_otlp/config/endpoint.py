@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -14,12 +15,16 @@ from monitel_otlp.config.secret import Secret, masker, parts_of_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
+_URL = re.compile(
+    r"(https?)://(?:([^/?#]*)@)?(\[[^]/?#@]*\]|[^:/?#@]*)(?::([^/?#@]*))?(/[^?#]*)?(?:\?([^#]*))?(#.*)?",
+    re.IGNORECASE | re.DOTALL,
+)  # scheme, user and password, host, port, path, query, fragment
 _UNUSABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]")  # spaces, controls, bytes that are not UTF-8
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?", re.IGNORECASE)
 _LONGEST_HOST = 253
 _LAST_PORT = 65_535
 _PORTS = {"http": 80, "https": 443}
+_BAD_HOST = "its host is not a valid name or IP address"
 _ESCAPES = "in a user name or password write '/' as %2F, '?' as %3F, '#' as %23 and '@' as %40"
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "GRPC_PROXY")
 
@@ -102,25 +107,24 @@ def parse_address(url: str) -> Address:
     """
     found = _URL.fullmatch(url)
     if found is None:
-        raise AddressError("it must begin with http:// or https://")
-    scheme, authority, path, query, fragment = found.groups()
-    userinfo, _, location = authority.rpartition("@")
-    host, port = _split_port(location)
+        begins = re.match("https?://", url, re.IGNORECASE)
+        raise AddressError(_BAD_HOST if begins else "it must begin with http:// or https://")
+    scheme, userinfo, host, port, path, query, fragment = found.groups()
     if _UNUSABLE.search(url):
         raise AddressError("it has a space, a control character or a byte that is not UTF-8")
     if fragment is not None:
         raise AddressError(f"it has a '#'; {_ESCAPES}")
     if "@" in f"{path}{query}":
         raise AddressError(f"it has an '@' after the host; {_ESCAPES}")
-    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= _LAST_PORT):
+    if port and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= _LAST_PORT):
         raise AddressError(f"its port must be a number from 1 to {_LAST_PORT}; {_ESCAPES}")
     if not host:
         raise AddressError("it names no host")
     ascii_host = _ascii_host(host)
     if ascii_host is None:
-        raise AddressError("its host is not a valid name or IP address")
-    number = None if port is None else int(port)
-    return Address(scheme.lower(), ascii_host, number, path, Secret(userinfo), Secret(query))
+        raise AddressError(_BAD_HOST)
+    number = int(port) if port else None
+    return Address(scheme.lower(), ascii_host, number, path or "", Secret(userinfo or ""), Secret(query))
 
 
 class Certificates(NamedTuple):
@@ -205,21 +209,10 @@ def proxy_secrets() -> Iterator[str]:
                 yield from re.split(r"[:/?#@\\]+", userinfo)
 
 
-def _split_port(location: str) -> tuple[str, str | None]:
-    if location.startswith("["):
-        host, bracket, rest = location.partition("]")
-        port = rest.removeprefix(":")
-        return host + bracket, port or None
-    host, _, port = location.partition(":")
-    return host, port or None
-
-
 def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
 
 
 def _ascii_host(host: str) -> str | None:

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections import defaultdict
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -104,20 +105,9 @@ def _found(text: str, by_head: dict[str, list[str]]) -> Iterator[tuple[int, int]
     for start in range(len(text)):
         for length in lengths:
             if forms := by_head.get(text[start : start + length]):
-                yield start, start + max(_common(text, start, form) for form in forms)
+                found = (commonprefix((form, text[start : start + len(form)])) for form in forms)  # noqa: RUF071  of text
+                yield start, start + max(map(len, found))
                 break
-
-
-def _common(text: str, start: int, form: str) -> int:
-    """Return the number of characters of a form that are at a position."""
-    shortest, longest = 0, len(form)
-    while shortest < longest:  # binary search: comparing slices is faster than a loop over characters
-        middle = (shortest + longest + 1) // 2
-        if text.startswith(form[shortest:middle], start + shortest):
-            shortest = middle
-        else:
-            longest = middle - 1
-    return shortest
 
 
 def _forms(secret: str) -> set[str]:

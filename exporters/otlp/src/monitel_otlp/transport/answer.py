@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
 #: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
 USER_AGENT = f"monitel-otlp/{monitel.__version__} Python/{'.'.join(map(str, sys.version_info[:3]))}"
+NO_CREDENTIALS = "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"
+NO_PERMISSION = "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 

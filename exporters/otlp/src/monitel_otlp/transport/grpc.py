@@ -22,6 +22,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no s
 from monitel_otlp.config.endpoint import AddressError, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
+    NO_CREDENTIALS,
+    NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
@@ -34,32 +36,15 @@ from monitel_otlp.transport.answer import (
 from monitel_otlp.transport.connection import AUTHORITY, CLIENT, CertificateFileError, may_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import FrozenRequest
 
-_METHODS = {
-    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-}
-_CODES = {
-    grpc.StatusCode.UNAVAILABLE: Verdict.RETRY,
-    grpc.StatusCode.CANCELLED: Verdict.RETRY,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Verdict.RETRY,
-    grpc.StatusCode.ABORTED: Verdict.RETRY,
-    grpc.StatusCode.OUT_OF_RANGE: Verdict.RETRY,
-    grpc.StatusCode.DATA_LOSS: Verdict.RETRY,
-    grpc.StatusCode.UNAUTHENTICATED: Verdict.REFUSED,
-    grpc.StatusCode.PERMISSION_DENIED: Verdict.REFUSED,
-    grpc.StatusCode.UNIMPLEMENTED: Verdict.REFUSED,
-    grpc.StatusCode.INTERNAL: Verdict.FAILED,
-    grpc.StatusCode.UNKNOWN: Verdict.FAILED,
-}
-_ADVICE = {
-    grpc.StatusCode.UNAUTHENTICATED: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
-    grpc.StatusCode.PERMISSION_DENIED: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
+_SERVICES = {"metrics": "metrics.v1.Metrics", "logs": "logs.v1.Logs", "traces": "trace.v1.Trace"}
+_VERDICTS = {
+    **dict.fromkeys(("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE"), Verdict.RETRY),
+    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"), Verdict.REFUSED),
+    **dict.fromkeys(("INTERNAL", "UNKNOWN"), Verdict.FAILED),
+    "DATA_LOSS": Verdict.RETRY,
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
@@ -67,7 +52,6 @@ _TLS = (  # words of gRPC's core, the last two of older versions
     *("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker"),
     *("Peer name", "empty address list"),
 )
-_CLOSED = "if this persists, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
 #: Maximum size of an answer. The core names it in its error, so the error differs from a backend's error about a
 #: request. It is slightly less than 64 KiB, so that it differs from the limits of backends.
 _RECEIVE_LIMIT = RESPONSE_BYTES - 7
@@ -80,7 +64,6 @@ _OPTIONS = [  # the sender decides about retries; gRPC's pause would grow to two
     ("grpc.primary_user_agent", USER_AGENT),  # before gRPC's own
     ("grpc.per_message_decompression", 0),  # its size error does not show which side raised it
 ]
-_UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _COMPRESSED = {b"\x1f", b"\x78"}  # first byte of gzip and zlib, and never of an OTLP message
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order of the core of gRPC
 
@@ -96,9 +79,7 @@ class GrpcTransport:
     def __init__(self, signal: str, endpoint: Endpoint) -> None:
         self.url = f"{endpoint.public_url} ({signal})"  # the address is the same for all signals
         self._endpoint = endpoint
-        self._no_receiver = endpoint.no_receiver(signal)
-        self._mask: Callable[[str], str] = endpoint.mask
-        self._method = _METHODS[signal]
+        self._method = f"/opentelemetry.proto.collector.{_SERVICES[signal]}Service/Export"
         self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
         compressions = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         self._compression = compressions.get(endpoint.compression)
@@ -106,7 +87,7 @@ class GrpcTransport:
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
         """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
-        return guarded(lambda: self._attempt(request, timeout), self._mask)
+        return guarded(lambda: self._attempt(request, timeout), self._endpoint.mask)
 
     def close(self) -> None:
         """Close the channel. Idempotent."""
@@ -135,7 +116,7 @@ class GrpcTransport:
                 compression=self._compression,
             )
         except grpc.RpcError as error:
-            return _answer(request, error, self._no_receiver)
+            return _answer(request, error, self._endpoint)
         return delivered(_decompressed(content))
 
 
@@ -187,24 +168,30 @@ def _decompressed(content: bytes) -> bytes:
     return b""
 
 
-def _answer(request: FrozenRequest, error: Any, no_receiver: str) -> Answer:
-    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2]
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _ANSWER_TOO_LARGE.search(details):
+def _answer(request: FrozenRequest, error: Any, endpoint: Endpoint) -> Answer:
+    code, details = error.code().name, (error.details() or "").rpartition("last error: ")[2]
+    if code == "RESOURCE_EXHAUSTED" and _ANSWER_TOO_LARGE.search(details):
         return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
-    advice = no_receiver if code is grpc.StatusCode.UNIMPLEMENTED else _ADVICE.get(code, details)
-    reason = f"gRPC {code.name}: {advice}"
-    if code is grpc.StatusCode.UNAVAILABLE:
-        if any(word in details for word in _TLS):
-            return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {details}")
-        if "Socket closed" in details:
-            reason = f"{reason}; {_CLOSED}"
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        pause = _retry_delay(error)
-        return Answer(Verdict.TOO_LARGE, reason) if pause is None else Answer(Verdict.RETRY, reason, pause)
-    answered = code not in _UNANSWERED and "Socket closed" not in details
-    verdict = _CODES.get(code, Verdict.REJECTED)
+    advice = {
+        "UNAUTHENTICATED": NO_CREDENTIALS,
+        "PERMISSION_DENIED": NO_PERMISSION,
+        "UNIMPLEMENTED": endpoint.no_receiver(request.signal),
+    }
+    reason, pause, is_closed = (
+        f"gRPC {code}: {advice.get(code, details)}",
+        _retry_delay(error),
+        "Socket closed" in details,
+    )
+    verdict = _VERDICTS.get(code, Verdict.REJECTED)
+    if code == "UNAVAILABLE" and any(word in details for word in _TLS):
+        return Answer(Verdict.REFUSED, f"TLS failed, check {AUTHORITY}: {details}")
+    if code == "UNAVAILABLE" and is_closed:
+        reason = f"{reason}; if this persists, check http or https, and {CLIENT}"
+    if code == "RESOURCE_EXHAUSTED":
+        verdict = Verdict.TOO_LARGE if pause is None else Verdict.RETRY
     rejected = count_rejected(request, details) if verdict is Verdict.REJECTED else 0
-    return Answer(verdict, reason, _retry_delay(error), rejected, answered)
+    is_answered = code not in {"DEADLINE_EXCEEDED", "CANCELLED"} and not is_closed
+    return Answer(verdict, reason, pause, rejected, is_answered)
 
 
 def _retry_delay(error: Any) -> float | None:

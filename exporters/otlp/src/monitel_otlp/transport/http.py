@@ -19,6 +19,8 @@ from requests.utils import NETRC_FILES, get_netrc_auth
 from monitel_otlp.config.endpoint import AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport.answer import (
+    NO_CREDENTIALS,
+    NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
@@ -55,10 +57,7 @@ _SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
 _PROXY_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
 _RETRY = {408, 429, 502, 503, 504}
-_REFUSED = {
-    401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
-    403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
-}
+_REFUSED = {401: NO_CREDENTIALS, 403: NO_PERMISSION}
 _NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
