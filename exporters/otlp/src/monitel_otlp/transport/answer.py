@@ -83,7 +83,7 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection; no attempt may follow. Idempotent."""
 
 
 def guarded(attempt: Callable[[], Answer], mask: Callable[[str], str]) -> Answer:

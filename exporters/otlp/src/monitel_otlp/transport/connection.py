@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from contextlib import suppress
-from functools import partial
 from http.client import HTTPResponse
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
 from urllib3.util import wait_for_read
 
-from monitel.os_threads import Empty, SimpleQueue, Thread, start_thread
+from monitel.os_threads import Empty, SimpleQueue
+from monitel.worker import Worker
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address
 from monitel_otlp.transport.answer import describe
 
@@ -181,9 +181,6 @@ def connect(addresses: Found, deadline: float) -> Wire:
         except OSError as failed:
             error = failed
             sock.close()
-        except BaseException:
-            sock.close()
-            raise
     raise error
 
 
@@ -203,12 +200,11 @@ class Resolver:
     def __init__(self, address: Address) -> None:
         self._key = address.host, address.effective_port
         self._is_name = address.is_name
-        self._wanted: SimpleQueue[bool] = SimpleQueue()
-        self._results: SimpleQueue[Found | Exception] = SimpleQueue()
         self._is_pending = False
-        self._thread: Thread | None = None
+        self._results: SimpleQueue[Found | Exception] = SimpleQueue()
+        self._worker = Worker("monitel-resolver", self._resolve)
         if self._is_name:
-            self._start()  # now, because CPython starts no thread at exit
+            self._worker.start()  # now, because CPython starts no thread at exit
 
     def addresses(self, deadline: float) -> Found:
         """Return the addresses of the host.
@@ -218,13 +214,13 @@ class Resolver:
             TimeoutError: There was no answer in time, and no earlier answer.
         """
         if not self._is_name:
-            return self._look_up(socket.AI_NUMERICHOST)
+            return socket.getaddrinfo(*self._key, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         if not self._is_pending:
             self._is_pending = True
-            if self._start():
-                self._wanted.put(True)
+            if self._worker.start():
+                self._worker.wake()
             else:
-                self._try()
+                self._resolve()
         known = _known.get(self._key)
         left = max(0.0, deadline - time.monotonic()) * (_FRESH_SHARE if known else 1)
         try:
@@ -242,27 +238,13 @@ class Resolver:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        self._wanted.put(False)
-        self._thread = None
+        self._worker.stop()
 
-    def _start(self) -> bool:
-        if self._thread is None or not self._thread.is_alive():
-            self._wanted = SimpleQueue()
-            self._thread = start_thread(partial(self._work, self._wanted), "monitel-resolver")
-        return self._thread is not None
-
-    def _work(self, wanted: SimpleQueue[bool]) -> None:
-        while wanted.get():
-            self._try()
-
-    def _try(self) -> None:
+    def _resolve(self) -> None:
         try:
-            self._results.put(self._look_up())
+            self._results.put(socket.getaddrinfo(*self._key, type=socket.SOCK_STREAM))
         except Exception as error:
             self._results.put(error.with_traceback(None))
-
-    def _look_up(self, flags: int = 0) -> Found:
-        return socket.getaddrinfo(*self._key, type=socket.SOCK_STREAM, flags=flags)
 
 
 class Route:

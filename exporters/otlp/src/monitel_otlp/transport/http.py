@@ -196,7 +196,9 @@ def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
         reason = "no connection in time"
     elif isinstance(error, TooMuchError):
         reason = f"the answer is too long: {error}"
-    elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+    elif isinstance(error, RemoteDisconnected):
+        reason = f"{reason}: the connection was closed without an answer"
+    elif isinstance(error, BadStatusLine):
         reason = f"the answer is not HTTP: {error!s:.80}"
     return Answer(verdict, f"{prefix}{reason}", answered=not is_sent or verdict is Verdict.REFUSED)
 
