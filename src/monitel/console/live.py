@@ -13,7 +13,7 @@ from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.forms import STAT, Definition
+from monitel.blackbox.forms import STAT
 from monitel.blackbox.reading import page_of, read_record
 from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
@@ -21,7 +21,7 @@ from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period, with_totals
 from monitel.console.process import Process, State, life_of
-from monitel.console.reader import boxes_of, deaths_of, ends_below, folders_of, nothing_known, reason
+from monitel.console.reader import boxes_of, deaths_of, ends_below, nothing_known, reason
 from monitel.context_page import PAGE_BYTES, read_page, read_step_times
 from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.reading import Record
     from monitel.console.job import Job
 
-_SEARCH_NS = 5 * 10**9  # between two searches for boxes where nothing seems to have changed
-_TICK_NS = 50_000_000  # within which two changes may leave a folder with one time
 _MOST_GONE = 1000  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
 _OVERDUE = 10  # steps
@@ -84,27 +82,24 @@ class Live:
         found = (each for target in targets for each in _collected(target))
         self._collected = [*{(each.box.resolve(), each.pid, each.seen_ns): each for each in found}.values()]
         self._ends: dict[str, list[Process]] = {}  # by the folder of the run
-        self._present: dict[Path, None] = {}
-        self._problems: list[str] = []
-        self._changed_ns: list[int] = []
-        self._searched_ns = 0
 
     def look(self) -> Look:
         """Read all boxes. Never raises for the content of boxes and folders."""
-        self._search()
+        problems: list[str] = []
+        present = self._found(problems)
         self._ends.clear()
-        for path in self._present:
+        for path in present:
             if path not in self._watched or self._watched[path].gone:  # a search has missed it
                 self._watched[path] = _Watched(path, self._show)
         rows = []
         for path, watched in [*self._watched.items()]:
-            row = watched.look(self._ends, present=path in self._present)
+            row = watched.look(self._ends, present=path in present)
             if row is not None:
                 rows.append(row)
-            elif path not in self._present:  # it was removed before it was read
+            elif path not in present:  # it was removed before it was read
                 self._watched.pop(path).close()
         shown = self._without_replaced([*rows, *self._collected])
-        return Look(time.time_ns(), tuple(jobs_of(shown, self._facts)), tuple(dict.fromkeys(self._problems)))
+        return Look(time.time_ns(), tuple(jobs_of(shown, self._facts)), tuple(dict.fromkeys(problems)))
 
     def close(self) -> None:
         """Close all boxes. Idempotent."""
@@ -132,27 +127,18 @@ class Live:
         watched = self._watched.get(row.box)
         return watched is not None and watched.gone
 
-    def _search(self) -> None:
-        """Search for boxes, unless no entry of their folders has changed since the last search."""
-        changed_ns = [_changed_ns(folder) for target in self._targets for folder in folders_of(target)]
-        now_ns = time.time_ns()
-        if changed_ns == self._changed_ns and now_ns - self._searched_ns < _SEARCH_NS:
-            return
-        self._present.clear()
-        self._problems.clear()
+    def _found(self, problems: list[str]) -> dict[Path, None]:
+        """Return the boxes of all targets."""
         found: list[Path] = []
         for target in self._targets:
             try:
-                found += boxes_of(target, self._problems)
+                found += boxes_of(target, problems)
             except FolderError:
                 pass  # the folder was removed since the start
             except OSError as error:
-                self._problems.append(f"boxes cannot be searched: {reason(error)}")
+                problems.append(f"boxes cannot be searched: {reason(error)}")
         unique = {path.parent.resolve() / path.name: path for path in reversed(found)}
-        self._present.update(dict.fromkeys(reversed(unique.values())))
-        # A folder that has just changed may change again without another time.
-        self._changed_ns = changed_ns if now_ns - max(changed_ns, default=0) > _TICK_NS else []
-        self._searched_ns = now_ns
+        return dict.fromkeys(reversed(unique.values()))
 
 
 class _Watched:
@@ -326,8 +312,7 @@ class _Numbers:
 
     def see(self, record: Record) -> None:
         """Take over logged numbers, of one name the latest; and windows, of several series with one name the first."""
-        series = (Definition(*each) for each in record.names[1:])
-        self._stats = dict.fromkeys(each.name for each in series if each.kind == STAT)
+        self._stats = dict.fromkeys(name for kind, name, *_ in record.names[1:] if kind == STAT)
         numbers = sorted(record.numbers, key=lambda each: each[1])
         self._logged = {each.name: value for each, _, value in numbers}
         for each in record.windows:  # in the order of their ends
@@ -387,13 +372,6 @@ def _collected(target: str) -> list[Process]:
     if not found:
         raise nothing_known(target, problems)
     return found
-
-
-def _changed_ns(folder: Path) -> int:
-    try:
-        return folder.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _runs(path: Path) -> bool:

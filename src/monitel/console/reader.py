@@ -305,14 +305,6 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
     return _boxes(problems, path) if holds_boxes(path) else []
 
 
-def folders_of(target: str | None) -> list[Path]:
-    """Return the folders in which the boxes that a user asks for appear and vanish. They may be missing."""
-    if target is not None and _is_folder(target):
-        return [Path(target)]
-    given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
-    return automatic_roots() if given is None else [given]
-
-
 def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     """Return the deaths that a user asks for of processes whose boxes were collected into spools.
 
@@ -322,8 +314,9 @@ def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     if target is not None and _is_folder(target):
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
-    given = read_variables(FOLDERS, {"spool_dir": None}).get("spool_dir")
-    roots = [*([given] if given else default_roots()), *folders_of(None)]  # a collector may have ended some in place
+    given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
+    spools, boxes = given.get("spool_dir"), given.get("black_box_dir")  # a collector may have ended some in place
+    roots = [*([spools] if spools else default_roots()), *([boxes] if boxes else automatic_roots())]
     found = [each for root in roots for each in deaths_below(root, problems if target is None else [])]
     return found if target is None else [each for each in found if each.pid == int(target)]
 
