@@ -5,7 +5,6 @@ All views are functions of it. A period of its life is ``later.since(earlier)``.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -249,8 +248,7 @@ class Process:
     @property
     def usual_step(self) -> float | None:
         """The usual seconds from step to step."""
-        known = self.step_p50 is not None and math.isfinite(self.step_p50) and self.step_p50 > 0
-        return self.step_p50 if known else self.mean_step
+        return self.step_p50 or self.mean_step
 
     @property
     def mean_step(self) -> float | None:
@@ -259,7 +257,7 @@ class Process:
             seconds = self.step_time.sum / self.step_time.count
         else:
             seconds = (self.loop_ns - (self.step_age_ns or 0)) / 1e9 / self.made if self.made else 0.0
-        return seconds if math.isfinite(seconds) and seconds > 0 else None
+        return seconds if seconds > 0 else None
 
     @property
     def mean_rate(self) -> float | None:
@@ -428,7 +426,7 @@ def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
     """Return the step time and the stages: totals up to the snapshot, and the windows since then."""
     step, stages = NO_SAMPLES, dict[StageKey, Total]()
     for name, attributes, total in _series(record):
-        if total.count <= 0 or not math.isfinite(total.sum):
+        if not total.count:
             continue
         group, stage = (_text(attributes.get(each)) for each in ("training.group", "training.stage"))
         if name == STEP_TIME:
@@ -445,8 +443,7 @@ def _series(record: Record) -> Iterator[tuple[str, Mapping[str, Any], Total]]:
     for each in record.windows:
         if each.series.name in REPORTED:
             numbers = each.window.snapshot
-            known = (1, numbers.max) if numbers.count and math.isfinite(numbers.max) else (0, 0.0)
-            yield each.series.name, each.series.attributes, Total(numbers.count, numbers.sum, *known)
+            yield each.series.name, each.series.attributes, Total(numbers.count, numbers.sum, 1, numbers.max)
 
 
 def event_of(plain: LogRecord) -> PastEvent:

@@ -223,19 +223,12 @@ def duration(time_ns: float) -> str:
 
 def clock_time(time_ns: int) -> str:
     """Return the local time of a day."""
-    return _local("%H:%M:%S", time_ns)
+    return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
 
 
 def moment(time_ns: int) -> str:
     """Return the local date and time."""
-    return _local("%Y-%m-%d %H:%M:%S", time_ns)
-
-
-def _local(form: str, time_ns: int) -> str:
-    try:
-        return time.strftime(form, time.localtime(time_ns / 1e9))
-    except (OverflowError, ValueError, OSError):
-        return "an impossible time"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9))
 
 
 def sparkline(rates: Sequence[float], screen: Screen, width: int) -> str:

@@ -267,7 +267,6 @@ STUCK = "stuck"
 QUIET = frozenset({"", "step", "other", STUCK})
 
 _SLACK_NS = _S  # between the step and its time in the black box
-_LONGEST_STEP = 1e6  # seconds
 _SHOWN = 3  # ranks in a list
 
 
@@ -308,7 +307,7 @@ def _stands_still(process: Process) -> bool:
     usual = process.usual_step
     least_ns = STILL_UNKNOWN_NS
     if usual is not None:
-        least_ns = max(STILL_NS, int(STILL_STEPS * min(usual, _LONGEST_STEP) * _S))
+        least_ns = max(STILL_NS, int(STILL_STEPS * usual * _S))
     return process.step_age_ns is not None and process.step_age_ns > least_ns
 
 
@@ -417,7 +416,7 @@ class _Standstill:
             return f"none for {duration(self.since_ns)}{end}; {behind}{self._stages(holding)}"
         if not evidence.sure:
             usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
-            usually = f" (usually one in {duration(min(max(usual), _LONGEST_STEP) * _S)})" if usual else ""
+            usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
             see = "" if self.over else "; see monitel autopsy"
             return f"{named(holding)} made none for {duration(self.since_ns)}{end}{usually}{self._stages(holding)}{see}"
         doing = self._doing(holding)
@@ -550,7 +549,6 @@ STUCK_SHARE = 0.1
 #: A loss must be more than this many of the longest cycles explain.
 PAUSES = 2
 
-_LONGEST_STAGE = 1e6  # seconds
 _SAVE = "checkpoint.save"
 
 
@@ -599,11 +597,11 @@ def _late_rank(job: _Job) -> Verdict | None:
 
 
 def _compared(job: _Job) -> list[tuple[str, Times, int]]:
-    """Return the plausible times of each group of several ranks, with the fewest steps of a rank."""
+    """Return the times of each group of several ranks, with the fewest steps of a rank."""
     steps = {each.rank: each.made for each in job.measured}
     found: list[tuple[str, Times, int]] = []
     for group, all_times in job.times.items():
-        times = {rank: of for rank, of in all_times.items() if of and all(map(_plausible, of.values()))}
+        times = {rank: of for rank, of in all_times.items() if of}
         if len(times) > 1 and cycle(times) > 0:
             found.append((group, times, min(steps[rank] for rank in times)))
     return found
@@ -639,7 +637,7 @@ def _data_share(job: _Job, process: Process) -> float | None:
     """Return the share of data in the steps of a process, by its stages, otherwise by its ledger; None without both."""
     parts = [0.0, 0.0]
     for stages in job.stages(process).values():
-        if all(map(_plausible, stages.values())) and set(stages) <= set(STAGES):
+        if set(stages) <= set(STAGES):
             parts[0] += stages.get("data", 0.0)
             parts[1] += sum(stages.values())
     if not parts[1]:
@@ -696,10 +694,6 @@ def _largest(processes: Sequence[Process], activity: str) -> tuple[float, Proces
         return 0.0, None
     share, number = max(shares)
     return share, processes[-number]
-
-
-def _plausible(seconds: float) -> bool:
-    return 0 <= seconds < _LONGEST_STAGE
 
 
 # ---- unknown, healthy
@@ -767,7 +761,4 @@ def _is_overdue(process: Process) -> bool:
 
 
 def _rate(process: Process) -> float | None:
-    rate = process.rate if process.runs else None
-    if rate is None or not 0 < rate < math.inf:
-        rate = process.mean_rate
-    return rate if rate is not None and 0 < rate < math.inf else None
+    return (process.rate if process.runs else None) or process.mean_rate

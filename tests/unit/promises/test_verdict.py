@@ -786,13 +786,3 @@ def test_no_rank_but_the_hanging_one_is_named(
     random.shuffle(job)
     visible = activity != "step" or (number > 2 and (collectives or key))
     assert (culprit if visible else None) == verdict_of(job).rank
-
-
-def test_impossible_numbers_have_a_verdict() -> None:
-    """Facts come from files of a job: no process at all, and numbers that are not finite."""
-    assert "unknown" == verdict_of([]).kind
-    odd = [
-        trains(rank, 2, usual_step=float("nan"), rate=float("inf"), stages={"data": float("nan")}) for rank in (0, 1)
-    ]
-    found = verdict_of(odd)
-    assert ("unknown", None, None) == (found.kind, found.seconds, found.share)
