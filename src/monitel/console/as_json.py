@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monitel import Severity
-from monitel.console.autopsy import open_windows, shared_waits, steps_of, undelivered
+from monitel.console.autopsy import open_windows, rank_waits, steps_of, undelivered
 from monitel.console.text import rfc3339, to_json
 from monitel.console.usage import Usage
 
@@ -127,7 +127,7 @@ def _process(process: Process) -> dict[str, Any]:
 
 def _job(job: Job) -> dict[str, Any]:
     ranks = {each.rank: each for each in job.processes if each.rank is not None}
-    waits = shared_waits(job)
+    waits = rank_waits(job)
     return {
         "service": job.name.service,
         "run": job.name.run,

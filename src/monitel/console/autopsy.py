@@ -21,7 +21,7 @@ from monitel.console.text import (
     pieces,
     wrapped,
 )
-from monitel.console.verdict import ranks_in_words
+from monitel.console.verdict import counted, ranks_in_words, shared_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,23 +52,18 @@ UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
 # ---- jobs
 
 
-def shared_waits(job: Job) -> list[tuple[str, dict[int, int], list[int]]]:
-    """Return the waits that at least half of several ranks are in: first those that a rank is not in.
+def rank_waits(job: Job) -> list[tuple[str, dict[int, int], list[int]]]:
+    """Return the waits that at least half of several ranks are in: first one that a rank is not in.
 
     Each has its key, the time since its begin in ns by rank, and the ranks that are not in it although it is long.
     """
-    waiting: dict[str, dict[int, int]] = {}
-    ranks = sorted({each.rank for each in job.processes if each.rank is not None})
-    for each in job.processes:
-        for wait in each.waits if each.rank is not None else ():
-            of_key = waiting.setdefault(wait.key, {})
-            of_key[each.rank] = max(wait.age_ns, of_key.get(each.rank, 0))  # type: ignore[index, arg-type]
-    found = [
-        (key, of_key, [rank for rank in ranks if rank not in of_key and max(of_key.values()) >= _LONG_NS])
-        for key, of_key in waiting.items()
-        if len(of_key) * 2 >= len(ranks) > 1
-    ]
-    return sorted(found, key=lambda wait: (not wait[2], -max(wait[1].values()), wait[0]))
+    ranks = {each.rank: each for each in counted(job.processes) if each.rank is not None}
+    found = []
+    for key, waiting in shared_waits([*ranks.values()], (len(ranks) + 1) // 2) if len(ranks) > 1 else ():
+        ages = {each.rank: age_ns for each, age_ns in waiting if each.rank is not None}
+        is_long = max(ages.values()) >= _LONG_NS
+        found.append((key, ages, [rank for rank in ranks if is_long and rank not in ages]))
+    return found
 
 
 def steps_of(job: Job) -> dict[int, list[int]]:
@@ -84,7 +79,7 @@ def job_lines(job: Job, screen: Screen) -> Iterator[str]:
     """Yield lines about a job of several ranks: the verdict, the waits that ranks share, and different last steps."""
     yield from wrapped(screen.printable(job.verdict.text), screen.width)
     over = not any(each.runs for each in job.processes)
-    for key, waiting, missing in shared_waits(job)[:_WAITS]:
+    for key, waiting, missing in rank_waits(job)[:_WAITS]:
         verb = "waited" if over else "waits" if len(waiting) == 1 else "wait"
         first = "" if len(waiting) == 1 else ", the first one"
         text = f"{ranks_in_words(sorted(waiting))} {verb} in {screen.printable(key)}{first}"

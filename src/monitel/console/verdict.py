@@ -187,7 +187,10 @@ def _ended_badly(job: _Job) -> Verdict | None:
     doubtful = first not in unknown and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
     if others:
         text += f"; {others:,} more ended{'' if doubtful else ' after it'}"
-    going = _waits_of(job.running)
+    going = ""
+    for key, pairs in shared_waits(job.running, len(job.running) // 2 + 1)[:1]:
+        waiting = [each for each, _ in pairs]
+        going = f"; {named(waiting)} {_verb(waiting, 'waits', 'wait')} in {key}"
     if kind == "ended":
         running = job.running
         going = going or (f"; {named(running)} {_verb(running, 'runs', 'run')} on" if running else "")
@@ -220,16 +223,20 @@ def _how(process: Process) -> str:
     return "failed" if process.status == "failed" else process.death or "ended for an unknown reason"
 
 
-def _waits_of(running: Sequence[Process]) -> str:
-    """Return the wait of the processes that are left, if most of them are in one."""
-    waiting: dict[str, list[Process]] = {}
-    for process in running:
-        for key in dict.fromkeys(wait.key for wait in process.waits):
-            waiting.setdefault(key, []).append(process)
-    for key, processes in waiting.items():
-        if len(processes) * 2 > len(running):
-            return f"; {named(processes)} {_verb(processes, 'waits', 'wait')} in {key}"
-    return ""
+def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, list[tuple[Process, int]]]]:
+    """Return the waits that at least this many of several processes are in: first one that some are not in.
+
+    Returns:
+        The key of each, and the processes in it with the time since its begin in ns; of equal ones the longest first.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for place, each in enumerate(processes):
+        for wait in each.waits:
+            ages = found.setdefault(wait.key, {})
+            ages[place] = max(wait.age_ns, ages.get(place, 0))
+    shared = [(key, ages) for key, ages in found.items() if len(ages) >= least]
+    shared.sort(key=lambda wait: (len(wait[1]) == len(processes), -max(wait[1].values()), wait[0]))
+    return [(key, [(processes[place], age_ns) for place, age_ns in ages.items()]) for key, ages in shared]
 
 
 # ---- silent
@@ -359,7 +366,8 @@ class _Standstill:
         6. Any rank is in a wait or such an activity: all ranks, because it is not known which one the others wait for.
         7. The last steps differ: the ranks behind.
         """
-        ranks, shared = self.ranks, _shared_wait(self.ranks)
+        ranks = self.ranks
+        shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
         if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
             yield self._held_by(outside, key=shared)
         syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
@@ -475,16 +483,6 @@ class _Standstill:
 def _common_stage(ranks: Sequence[Process]) -> str:
     names = {each.stage.name for each in ranks if each.stage is not None}
     return names.pop() if len(names) == 1 else ""
-
-
-def _shared_wait(ranks: Sequence[Process]) -> str:
-    """Return the wait that most of several ranks are in: first one that a rank is not in, then the longest."""
-    ages: dict[str, list[int]] = {}
-    for each in ranks:
-        for wait in each.waits:
-            ages.setdefault(wait.key, []).append(wait.age_ns)
-    found = [(len(of) == len(ranks), -max(of), key) for key, of in ages.items() if len(of) * 2 > len(ranks) > 1]
-    return min(found)[2] if found else ""
 
 
 def _for(ages_ns: Iterable[int | None]) -> str:
