@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,22 +26,11 @@ def at_least(minimum: float, maximum: float) -> Callable[[str], float]:
 
 
 def target(text: str) -> str:
-    """Return a process id or a path, as given. An empty text, such as that of an unset variable, is an error.
+    """Return the path of a folder, or a process id. An empty text, such as that of an unset variable, is an error.
 
     Raises:
         argparse.ArgumentTypeError: It is empty.
     """
     if not text:
-        raise argparse.ArgumentTypeError("expected a process id or a folder, got an empty text")
+        raise argparse.ArgumentTypeError("got an empty text")
     return text
-
-
-def folder(text: str) -> Path:
-    """Return the path of a folder.
-
-    Raises:
-        argparse.ArgumentTypeError: It is empty.
-    """
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder, got an empty text")
-    return Path(text)

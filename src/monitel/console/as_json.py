@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel import Severity
-from monitel.console.autopsy import open_windows, rank_waits, steps_of, undelivered
+from monitel.console.autopsy import SEVERITIES, open_windows, rank_waits, steps_of, undelivered
 from monitel.console.text import rfc3339, to_json
 from monitel.console.usage import Usage
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from monitel.console.process import PastEvent, Process
 
 _VERSION = 1
-_SEVERITIES = {int(each): each.name for each in Severity}
 
 
 def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: Sequence[str], now_ns: int) -> str:
@@ -173,7 +171,7 @@ def _row(process: Process, usage: Usage, time_ns: int) -> dict[str, Any]:
 
 
 def _event(event: PastEvent) -> dict[str, Any]:
-    severity = _SEVERITIES.get(event.severity, str(event.severity))
+    severity = SEVERITIES.get(event.severity, str(event.severity))
     return {"time": rfc3339(event.time_ns), "severity": severity, "name": event.name, "attributes": event.attributes}
 
 

@@ -17,8 +17,8 @@ from monitel.console.text import (
     moment,
     number,
     pad,
-    per_second,
     pieces,
+    step_rate,
     wrapped,
 )
 from monitel.console.verdict import counted, ranks_in_words, shared_waits
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _LISTED = 20  # windows, counters, events, waits and ranges
 _ACTIVITY, _RANK = "training.activity", "training.rank"
 _COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
-_SEVERITIES = {int(each): each.name for each in Severity}
+#: The names of severities by their numbers.
+SEVERITIES = {int(each): each.name for each in Severity}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _USUAL_WIDTH = 80
@@ -47,6 +48,11 @@ _LONG_NS = 10**9  # shorter waits are usual in a job that makes progress
 
 #: The cause of a death about which nothing is known.
 UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
+
+#: The text in place of a report where there is none.
+NO_BOXES = (
+    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
+)
 
 
 # ---- jobs
@@ -221,7 +227,7 @@ def _step(process: Process) -> str:
         before = "ago" if process.runs else "before the last sign of life"
         age = f", set {duration(process.step_age_ns)} {before}"
     rate = process.mean_rate if process.rate is None else process.rate
-    return f"{process.step:,}{age}{'' if rate is None else f', {per_second(rate)} steps/s'}"
+    return f"{process.step:,}{age}{'' if rate is None else f', {step_rate(rate)}'}"
 
 
 def undelivered(process: Process) -> dict[str, int]:
@@ -295,7 +301,7 @@ def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
     older = len(process.events) - len(shown)
     yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
     for event in shown:
-        severity = _SEVERITIES.get(event.severity, str(event.severity))
+        severity = SEVERITIES.get(event.severity, str(event.severity))
         data = "".join(f" {screen.printable(key)}={_value(each, screen)}" for key, each in event.attributes.items())
         line = f"{clock_time(event.time_ns)} {severity:<5} {screen.printable(event.name)}{data}"
         yield cut(line, screen.width) if limit == _LISTED else line

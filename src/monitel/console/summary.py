@@ -18,7 +18,7 @@ from monitel.console.lateness import compared_times
 from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State
 from monitel.console.runs import is_given
-from monitel.console.text import Screen, duration, wrapped
+from monitel.console.text import Screen, duration, step_rate, wrapped
 from monitel.console.verdict import named
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _INDENT = "  "
 _LABEL = len("exported") + 2  # columns of a label
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
-_DIGITS = 3
 _SAME = 1.02  # rates of ranks that differ less are the same
 
 
@@ -166,18 +165,9 @@ def _rates(processes: Iterable[Process]) -> Iterator[str]:
         return
     (slowest, slowest_rank), (fastest, fastest_rank) = rates[0], rates[-1]
     if fastest <= _SAME * slowest:
-        yield _rate(slowest)
+        yield step_rate(slowest)
     else:
-        yield f"{_rate(slowest)} ({slowest_rank}) to {_rate(fastest)} ({fastest_rank})"
-
-
-def _rate(rate: float) -> str:
-    return f"{_number(1 / rate)} s per step" if rate < 1 else f"{_number(rate)} steps/s"
-
-
-def _number(number: float) -> str:
-    """Return a number with three digits, or as a whole number."""
-    return f"{number:,.{max(_DIGITS - len(str(int(number))), 0)}f}"
+        yield f"{step_rate(slowest)} ({slowest_rank}) to {step_rate(fastest)} ({fastest_rank})"
 
 
 def _rows(jobs: Sequence[Job], screen: Screen, width: int) -> Iterator[tuple[str, list[str]]]:

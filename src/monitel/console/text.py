@@ -189,6 +189,16 @@ def per_second(rate: float) -> str:
     return number(round(rate), 7) if math.isfinite(rate) and rate >= 999.5 else f"{rate:.3g}"  # noqa: PLR2004
 
 
+def step_rate(rate: float) -> str:
+    """Return the rate of steps, below one per second as the time of a step.
+
+    Example:
+        >>> step_rate(0.4), step_rate(8.3333), step_rate(1234.5)
+        ('2.5 s per step', '8.33 steps/s', '1,234 steps/s')
+    """
+    return f"{per_second(1 / rate)} s per step" if rate < 1 else f"{per_second(rate)} steps/s"
+
+
 def percent(share: float) -> str:
     """Return a share in percent.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.lateness import STAGES, compared_times, cycle, stage_times, suspects
 from monitel.console.process import COMPLETED, EXITED, STOPPED, State
-from monitel.console.text import duration
+from monitel.console.text import duration, step_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -696,7 +696,6 @@ def _largest(processes: Sequence[Process], activity: str) -> tuple[float, Proces
 
 # ---- unknown, healthy
 
-_FAST = 100  # steps per second, from which on a rate has no decimals
 _OVERDUE_NS, _OVERDUE_STEPS = 5 * _S, 10  # without a step, after which a rate would be wrong
 _SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
@@ -747,8 +746,7 @@ def _pace(job: _Job) -> str:
     rates = [rate for each in processes if (rate := _rate(each)) is not None]
     if not rates:
         return f"{ranks}step rate unknown"
-    rate = median(rates)
-    return f"{ranks}{f'{1 / rate:,.3g} s per step' if rate < 1 else f'{rate:,.{2 if rate < _FAST else 0}f} steps/s'}"
+    return f"{ranks}{step_rate(median(rates))}"
 
 
 def _is_overdue(process: Process) -> bool:

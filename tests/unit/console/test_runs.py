@@ -132,7 +132,7 @@ def test_no_runs_and_damaged_ledgers_are_named(
 ) -> None:
     """Nothing is wrong where there is no run; a ledger that cannot be read shows in the exit status."""
     monkeypatch.chdir(tmp_path)
-    assert "there is no ledger of a run here" in program("runs").stdout
+    assert "there is no ledger of a run below" in program("runs").stdout
     store("run-7")
     store("run-8")
     min(Path("runs").glob("ledgers/*/ledger.json")).write_bytes(b"{")

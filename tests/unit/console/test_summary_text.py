@@ -43,7 +43,7 @@ def test_summary_of_a_job() -> None:
     ranks = late_ranks(accounts={"metrics": Account(recorded=300, delivered=300), "logs": Account(2, 2)})
     ranks[0] = replace(ranks[0], run_time=RUN_TIME)
     expected = """\
-monitel run: train, run run-7, 4 ranks, 200 steps, 8.00 steps/s
+monitel run: train, run run-7, 4 ranks, 200 steps, 8 steps/s
   verdict   late rank: rank 2 took 30.0 ms longer than the others in data (22 %
             of each step)
   ledger    1 min 40 s (step 80 %, startup 10 %, data 10 %); 10 % of the time
@@ -93,7 +93,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
         ([ended(made=100, skipped=10)], "monitel run: train, run run-7, 100 steps (10 skipped)"),
         (
             [ended(rank, made=9 + rank, step_time=Total(8, 4.0 - rank), world_size=2) for rank in range(2)],
-            "monitel run: train, run run-7, 2 ranks, 9 to 10 steps, 2.00 steps/s (rank 0) to 2.67 steps/s (rank 1)",
+            "monitel run: train, run run-7, 2 ranks, 9 to 10 steps, 2 steps/s (rank 0) to 2.67 steps/s (rank 1)",
         ),
         (
             [
@@ -211,7 +211,7 @@ HUNG = {"status": "preempted", "step": 200, "activity": "data", "activity_age_ns
 @pytest.mark.parametrize(
     ("seconds", "verdict"),
     [
-        (29, "healthy: 4 ranks, 8.00 steps/s, 10 % waiting for data; preempted"),
+        (29, "healthy: 4 ranks, 8 steps/s, 10 % waiting for data; preempted"),
         (31, "stuck: ranks 0-3 had been in data for 31 s before the end"),
     ],
 )
@@ -266,7 +266,7 @@ def test_helpers_give_no_verdict() -> None:
     main = ended(made=30, step=30, step_time=Total(29, 2.9), activities={"step": 3 * S})
     fields: dict[str, Any] = {"parent": main.key, "status": "", "stepped": False, "step": 30}
     helper = ended(owner=owner_of(7), pid=7, death="killed by SIGTERM", **fields)
-    assert "healthy: 10.00 steps/s, 0 % waiting for data" == row("verdict", [main, helper])
+    assert "healthy: 10 steps/s, 0 % waiting for data" == row("verdict", [main, helper])
     assert "" == row("died", [main, helper])
     assert "dead" not in text([replace(main, made=0, step=None), replace(helper, step=None)])
     killed = ended(owner=owner_of(8), pid=8, death="killed by SIGKILL", **fields)

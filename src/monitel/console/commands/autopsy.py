@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.console.arguments import target
 from monitel.console.as_json import report_as_json
-from monitel.console.autopsy import counts, job_lines, process_lines
+from monitel.console.autopsy import NO_BOXES, counts, job_lines, process_lines
 from monitel.console.commands.output import show, warn
 from monitel.console.job import jobs_of
 from monitel.console.process import State
@@ -19,9 +19,6 @@ from monitel.console.text import Screen, wrapped
 if TYPE_CHECKING:
     import argparse
 
-_NOTHING = (
-    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
-)
 _ADVICE = "to deliver the telemetry of dead processes: monitel replay"
 
 
@@ -49,27 +46,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     check_platform()
-    return show_autopsy(arguments.target, complete=arguments.all, as_json=arguments.json)
-
-
-def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = False) -> int:
-    """Print what processes were doing.
-
-    Args:
-        target: A process id, or a path; None for all boxes of this user.
-        complete: List everything in the text.
-        as_json: Print JSON.
-
-    Returns:
-        The exit status: 0.
-
-    Raises:
-        FolderError: There is no such process or folder, or nothing is in it.
-    """
     problems: list[str] = []
-    processes = read_processes(target, problems)
+    processes = read_processes(arguments.target, problems)
     jobs, now_ns = jobs_of(processes), time.time_ns()
-    if as_json:
+    if arguments.json:
         show(report_as_json(processes, jobs, problems, now_ns))
         return 0
     screen = Screen.of(sys.stdout)
@@ -77,9 +57,9 @@ def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = 
         warn(problem)
     if problems and not processes:
         return 0
-    summary = wrapped(counts(processes) if processes else _NOTHING, screen.width)
+    summary = wrapped(counts(processes) if processes else NO_BOXES, screen.width)
     sections = [[*summary, *(line for job in jobs if len(job.processes) > 1 for line in job_lines(job, screen))]]
-    sections += [[*process_lines(each, screen, now_ns, complete=complete)] for each in processes]
+    sections += [[*process_lines(each, screen, now_ns, complete=arguments.all)] for each in processes]
     if any(each.state is State.DEAD and not each.collected for each in processes):
         sections.append([*wrapped(_ADVICE, screen.width)])
     show("\n\n".join("\n".join(lines) for lines in sections))

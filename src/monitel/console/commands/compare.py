@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.settings import FOLDERS, default_roots
-from monitel.console.arguments import folder
+from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.compare import comparison_as_json, comparison_lines
 from monitel.console.runs import Runs
@@ -48,7 +48,7 @@ def add_spool_dir(command: argparse.ArgumentParser) -> None:
     """Add the option ``--spool-dir``."""
     command.add_argument(
         "--spool-dir",
-        type=folder,
+        type=target,
         metavar="DIR",
         help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
     )

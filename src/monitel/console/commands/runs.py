@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from monitel.console.ledger.run_folder import StoredRun
 
-_NO_RUNS = (
-    "there is no ledger of a run here: rank zero of a job with monitel_otlp.configure() writes one; "
-    "if it has another spool_dir, give --spool-dir"
-)
 _TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
 _RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
 _NAME, _LEAST_NAME = 0, 12  # place of the name, and its columns on a narrow screen
@@ -50,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         for problem in found.problems:
             warn(problem)
-        show("\n".join(table(runs, Screen.of(sys.stdout), now_ns)) if runs else _NO_RUNS)
+        show("\n".join(table(runs, Screen.of(sys.stdout), now_ns)) if runs else str(found.unknown("run")))
     return 1 if found.problems else 0
 
 

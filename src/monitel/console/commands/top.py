@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.discovery import check_platform
 from monitel.console.arguments import at_least, target
 from monitel.console.as_json import look_as_json
+from monitel.console.autopsy import NO_BOXES
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 _INTERVAL_S, _ONCE_S, _DAY_S = 2.0, 0.5, 86_400.0
 _COLOURS = {"green", "yellow", "red"}
-_NO_BOXES = (
-    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
-)
 _NOT_INSTALLED = (
     "the screen of monitel top needs textual: run `pip install 'monitel[top]'` (from a clone: "
     "`pip install -e '.[top]'`), or use --once, or --once --json for programs"
@@ -92,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _lines(look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen) -> Iterator[str]:
     """Yield the table as text."""
-    yield from wrapped(summary(look) if look.jobs else _NO_BOXES, screen.columns)
+    yield from wrapped(summary(look) if look.jobs else NO_BOXES, screen.columns)
     titles, lines = table_of(look, usage, view, screen, screen.columns)
     for line in lines:
         is_job = line.key.startswith("job ")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.settings import FOLDERS, default_roots
-from monitel.console.arguments import folder
+from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError
 from monitel.variables import read_variables
 from monitel_otlp.commands.cat import cat
@@ -55,7 +55,7 @@ def add_doctor(commands: Commands) -> None:
 
 
 def _add_source(command: argparse.ArgumentParser, described: str, *, optional: bool = False) -> None:
-    command.add_argument("dir", nargs="?" if optional else None, metavar="DIR", type=folder, help=described)
+    command.add_argument("dir", nargs="?" if optional else None, metavar="DIR", type=target, help=described)
     command.add_argument(
         "--foreign",
         action="store_true",
@@ -91,7 +91,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise CommandError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
     roots = [Path(folders["spool_dir"])] if folders.get("spool_dir") else default_roots()
-    places = Places(arguments.dir, roots, folders.get("black_box_dir"))
+    places = Places(Path(arguments.dir) if arguments.dir else None, roots, folders.get("black_box_dir"))
     try:
         return replay_all(places, routes, rejected=arguments.rejected, foreign=arguments.foreign)
     finally:
@@ -108,4 +108,4 @@ def _header(given: str) -> tuple[str, str]:
 
 def _cat(arguments: argparse.Namespace) -> int:
     check_platform()
-    return cat(arguments.dir, foreign=arguments.foreign)
+    return cat(Path(arguments.dir), foreign=arguments.foreign)
