@@ -242,8 +242,8 @@ def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, li
 # ---- silent
 
 _S = 10**9
-#: A process is silent after this time without a heartbeat. Loading a large file may take shorter ones.
-SILENT_NS = 10 * _S
+#: The verdict is silent after this time without a heartbeat. Loading a large file may take shorter ones.
+LONG_SILENT_NS = 10 * _S
 
 
 def _silent(job: _Job) -> Verdict | None:
@@ -259,7 +259,7 @@ def _silent(job: _Job) -> Verdict | None:
 
 
 def _is_silent(process: Process) -> bool:
-    return process.state is State.SILENT and process.silent_ns >= SILENT_NS
+    return process.state is State.SILENT and process.silent_ns >= LONG_SILENT_NS
 
 
 # ---- stuck, paused, no-steps: of processes that run, or that somebody has ended while they stood still
