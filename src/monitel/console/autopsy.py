@@ -10,15 +10,14 @@ from monitel import Severity
 from monitel.console.process import TIME, State
 from monitel.console.text import (
     clock_time,
-    columns_of,
     cut,
     duration,
     labelled,
     moment,
     number,
-    pad,
     pieces,
     step_rate,
+    table,
     wrapped,
 )
 from monitel.console.verdict import counted, ranks_in_words, shared_waits
@@ -41,8 +40,6 @@ SEVERITIES = {int(each): each.name for each in Severity}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _USUAL_WIDTH = 80
-_SHORT_NAME = 12
-_GAP = 2
 _WAITS, _STEPS = 3, 4
 _LONG_NS = 10**9  # shorter waits are usual in a job that makes progress
 
@@ -277,22 +274,14 @@ def _value(value: object, screen: Screen) -> str:
 
 def _window_table(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
     """Yield a table. A narrow screen has fewer columns."""
-    shown = windows[:limit]
-    names = [f"{screen.printable(series.name)}{_attributes(series.attributes, screen)}" for series, _ in shown]
-    columns = {"count": [f"{each.count:,}" for _, each in shown]}
-    columns["mean"] = [number(each.sum / each.count if each.count else float("nan")) for _, each in shown]
-    columns |= {name: [number(getattr(each, name)) for _, each in shown] for name in ("last", "min", "max")}
-    title = "open windows"
-    widths = {name: _GAP + max(map(len, [name, *cells])) for name, cells in columns.items()}
-    longest = max(map(columns_of, [title, *names]))
-    while len(widths) > 1 and screen.width - sum(widths.values()) < min(longest, _SHORT_NAME):
-        widths.popitem()
-    name_columns = max(min(longest, screen.width - sum(widths.values())), 1)
-    yield pad(title, name_columns) + "".join(f"{name:>{width}}" for name, width in widths.items())
-    for row, name in enumerate(names):
-        cells = "".join(f"{columns[column][row]:>{width}}" for column, width in widths.items())
-        yield pad(name, name_columns) + cells
-    if more := len(windows) - len(shown):
+    titles: tuple[str, ...] = ("open windows", "count", "mean", "last", "min", "max")
+    rows = [titles]
+    for series, each in windows[:limit]:
+        name = f"{screen.printable(series.name)}{_attributes(series.attributes, screen)}"
+        mean = each.sum / each.count if each.count else float("nan")
+        rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
+    yield from table(rows, screen.width, titles[1:])
+    if (more := len(windows) - limit) > 0:
         yield from wrapped(f"and {more:,} more: use --all", screen.width)
 
 

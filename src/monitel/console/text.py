@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: nothing is cut
 
@@ -27,6 +27,7 @@ _HEIGHTS, _PLAIN_HEIGHTS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
 _SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
 _NARROW = 60
+_LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -153,6 +154,26 @@ def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
         else:
             lines += [word] if whole else pieces(word, columns)
     return [line for line in lines if line]
+
+
+def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> Iterator[str]:
+    """Yield the lines of a table of printable texts. To fit, its first column is cut, and the last ones are left out.
+
+    Args:
+        rows: The titles, and the cells of each row.
+        width: Columns of a line.
+        right: The titles of the columns that are aligned on the right.
+    """
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    while len(widths) > 1 and min(widths[0], _LEAST_NAME) + sum(each + len(_GAP) for each in widths[1:]) > width:
+        widths.pop()
+    widths[0] = max(min(widths[0], width - sum(each + len(_GAP) for each in widths[1:])), 1)
+    for row in rows:
+        cells = (
+            each.rjust(columns) if title in right else pad(each, columns)
+            for title, each, columns in zip(rows[0], row, widths, strict=False)
+        )
+        yield _GAP.join(cells).rstrip()
 
 
 def labelled(label: str, text: str, width: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
 from monitel.console.runs import last_loss, state_of, title_of
-from monitel.console.text import Screen, columns_of, cut, duration, moment, number, pad, rfc3339, to_json
+from monitel.console.text import Screen, duration, moment, number, rfc3339, table, to_json
 
 if TYPE_CHECKING:
     import argparse
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
 _RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
-_NAME, _LEAST_NAME = 0, 12  # place of the name, and its columns on a narrow screen
-_GAP, _MISSING = "  ", "-"
+_MISSING = "-"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         for problem in found.problems:
             warn(problem)
-        show("\n".join(table(runs, Screen.of(sys.stdout), now_ns)) if runs else str(found.unknown("run")))
+        show("\n".join(lines_of(runs, Screen.of(sys.stdout), now_ns)) if runs else str(found.unknown("run")))
     return 1 if found.problems else 0
 
 
@@ -68,29 +67,11 @@ def run_as_json(run: StoredRun, now_ns: int) -> dict[str, Any]:
     }
 
 
-def table(runs: Sequence[StoredRun], screen: Screen, now_ns: int) -> list[str]:
-    """Return the heading and a row for each run. Names are cut, and columns left out from the right, to fit."""
+def lines_of(runs: Sequence[StoredRun], screen: Screen, now_ns: int) -> list[str]:
+    """Return the heading and a row for each run. The ids are left out if they are the names of all runs."""
     rows = [_TITLES, *(_cells(each, screen, now_ns) for each in runs)]
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    shown = [place for place, column in enumerate(zip(*rows[1:], strict=True)) if any(column)]
-
-    def needed() -> int:
-        return sum(widths[place] + len(_GAP) for place in shown) - len(_GAP)
-
-    if _NAME in shown:
-        widths[_NAME] = max(widths[_NAME] - max(needed() - screen.columns, 0), min(widths[_NAME], _LEAST_NAME))
-    while needed() > screen.columns:
-        shown.pop()
-    lines = []
-    for row in rows:
-        cells = (
-            cut(row[place], widths[place]).rjust(widths[place])
-            if _TITLES[place] in _RIGHT
-            else pad(row[place], widths[place])
-            for place in shown
-        )
-        lines.append(_GAP.join(cells).rstrip())
-    return lines
+    shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1
+    return [*table([row[:shown] for row in rows], screen.columns, _RIGHT)]
 
 
 def _cells(run: StoredRun, screen: Screen, now_ns: int) -> Sequence[str]:
