@@ -193,17 +193,17 @@ def find_spools(root: Path) -> Spools:
     return found
 
 
-def is_running(folder: Folder, owner: Owner, page: Context) -> bool:
+def is_running(folder: Folder, owner: Owner, page: Context, viewer: Owner | None = None) -> bool:
     """Return True if a process runs the program that has made its box.
 
     Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
-    decides.
+    decides. The viewer is this process; a caller that asks often may know it.
 
     Raises:
         OSError: The lock is a link, or belongs to another user.
     """
     if Lock.is_held(folder):
-        return not owner.has_ended(this_process())  # else a collector has it
+        return not owner.has_ended(viewer or this_process())  # else a collector has it
     beat_ns = page.heartbeat_ns
     return is_alive(folder) and beat_ns is not None and time.monotonic_ns() - beat_ns < SILENT_NS
 

@@ -14,6 +14,7 @@ from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import STAT
+from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import page_of, read_record
 from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
@@ -156,6 +157,7 @@ class _Watched:
         self.history = History()
         self._path, self._show = path, show
         self._steps, self._times, self._numbers = StepRate(), StepDistribution(), _Numbers()
+        self._viewer = this_process()
         self._page_file = -1
         self._record: Record | None = None
         self._life = Process()
@@ -202,7 +204,11 @@ class _Watched:
             if folder.has(ENDED):
                 return  # the next search does not find it
             known = self._record
-            if known is not None and self._end is not None and not is_running(folder, known.owner, page_of(folder)):
+            if (
+                known is not None
+                and self._end is not None
+                and not is_running(folder, known.owner, page_of(folder), self._viewer)
+            ):
                 return
             self._end, record = None, read_record(folder, journals=())
             if self._page_file < 0:
@@ -213,7 +219,7 @@ class _Watched:
             self._numbers.see(record)
             self._record, self._life = record, replace(life_of(record), record=None)
             self.history.add(self._life)
-            if not is_running(folder, record.owner, record.page):
+            if not is_running(folder, record.owner, record.page, self._viewer):
                 record = read_record(folder)
                 self._end = model.dead(life_of(record), record, death_of(record, Deaths()))
 
