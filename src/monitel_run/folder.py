@@ -73,7 +73,7 @@ def make_run_folder() -> tuple[str, int]:
     """Make the folder of a run beside the folder of the black boxes, or where temporary files are.
 
     Returns:
-        Its path, and a descriptor from which the announcements are read.
+        Its path, and a descriptor from which the announcements are read. While it is open, the folder is in use.
 
     Raises:
         OSError: There is no place for it.
@@ -90,8 +90,10 @@ def make_run_folder() -> tuple[str, int]:
         path = tempfile.mkdtemp(prefix=prefix)
     fifo = os.path.join(path, _FIFO)
     try:
-        os.mkfifo(fifo, 0o600)
-        return path, os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.mkfifo(f"{fifo}.new", 0o600)
+        descriptor = os.open(f"{fifo}.new", os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.rename(f"{fifo}.new", fifo)  # with a reader: without one the run counts as killed
+        return path, descriptor
     except BaseException:
         remove_run_folder(path)
         raise

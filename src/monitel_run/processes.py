@@ -26,7 +26,7 @@ class ProcessWatch(Thread):
     """Watches the processes that announce themselves, in a thread.
 
     Args:
-        announcements: A descriptor for reading and writing the announcements; it is closed at the end.
+        announcements: A descriptor for reading and writing the announcements. It stays open, as the folder is in use.
 
     Attributes:
         announced: Number of processes that have announced themselves.
@@ -61,7 +61,7 @@ class ProcessWatch(Thread):
             for descriptor, _ in self._poll.poll(0):
                 if descriptor in self._watched:
                     self._note_end(descriptor)
-        for descriptor in (self._announcements, *self._watched):
+        for descriptor in self._watched:
             os.close(descriptor)
 
     def _read(self) -> bool:

@@ -109,6 +109,13 @@ def start_two(thread):
     start(thread)
 threading.Thread.start = start_two
 """
+#: Another ``monitel run`` ends before this one has read its reports.
+ANOTHER_RUN = f"""\
+import subprocess
+from monitel_run.processes import ProcessWatch
+stop = ProcessWatch.stop
+ProcessWatch.stop = lambda watch: (stop(watch), subprocess.run({[*RUN, "true"]}))
+"""
 
 
 @pytest.mark.parametrize(
@@ -117,10 +124,11 @@ threading.Thread.start = start_two
         ("importlib.metadata.entry_points = lambda **_: 1 / 0\n", "ZeroDivisionError"),
         ("importlib.metadata.entry_points = lambda **_: threading.Event().wait()\n", "delivering the remaining"),
         (TWO_THREADS, ""),
+        (ANOTHER_RUN, ""),
     ],
 )
-def test_work_that_fails_or_hangs_costs_no_summary(hostile: str, problem: str) -> None:
-    """The causes of death are known, although the exporters cannot be loaded, or threads are scarce."""
+def test_nothing_costs_the_summary(hostile: str, problem: str) -> None:
+    """The causes of death are known, though exporters cannot be loaded, threads are scarce, or another run ends."""
     Path("train.py").write_text(RANKS)
     main = (
         f"import importlib.metadata, sys, threading\n{hostile}from monitel_run.__main__ import run\nrun(sys.argv[1:])"
