@@ -93,10 +93,10 @@ def make_run_folder() -> tuple[str, int]:
         os.mkfifo(f"{fifo}.new", 0o600)
         descriptor = os.open(f"{fifo}.new", os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.rename(f"{fifo}.new", fifo)  # with a reader: without one the run counts as killed
-        return path, descriptor
     except BaseException:
         remove_run_folder(path)
         raise
+    return path, descriptor
 
 
 def remove_run_folder(path: str) -> None:

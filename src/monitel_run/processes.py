@@ -33,6 +33,7 @@ class ProcessWatch(Thread):
         begun: Set at the first announcement.
         ends: The ends so far, in their order.
         news: The same ends, for a thread that waits for them.
+        running: After :meth:`stop`, the processes that have not ended.
     """
 
     def __init__(self, announcements: int) -> None:
@@ -41,6 +42,7 @@ class ProcessWatch(Thread):
         self.begun = Event()
         self.ends: list[Ended] = []
         self.news: SimpleQueue[Ended] = SimpleQueue()
+        self.running: list[Ended] = []
         self._announcements = announcements
         self._rest = ""
         self._watched: dict[int, Ended] = {}  # by pidfd
@@ -61,6 +63,7 @@ class ProcessWatch(Thread):
             for descriptor, _ in self._poll.poll(0):
                 if descriptor in self._watched:
                     self._note_end(descriptor)
+        self.running = [*self._watched.values()]
         for descriptor in self._watched:
             os.close(descriptor)
 

@@ -42,6 +42,7 @@ def print_summary(
     stream: TextIO | None = None,
     *,
     cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
+    running: Iterable[str] = (),
     endpoint_given: bool = False,
 ) -> None:
     """Print the summary of all processes that have stored their end. Never raises.
@@ -50,13 +51,16 @@ def print_summary(
         folder: The folder of the run, which ``MONITEL_RUN_FOLDER`` names in its processes.
         stream: The output; stderr by default, so that the job's output stays as it is.
         cause: Returns how a process ended, in words, and when, Unix ns; None if the caller does not know that.
+        running: The keys of the recorded processes that ran when the command ended.
         endpoint_given: The endpoint was an option of the command, and not in the user's variables.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
         found, problems = read_ends(folder)
         found = [with_cause(each, cause(each.owner)) for each in found if each.owner is not None]
-        text = "\n".join(summary_lines(found, problems, Screen.of(stream), endpoint_given=endpoint_given))
+        pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
+        lines = summary_lines(found, problems, Screen.of(stream), running=pids, endpoint_given=endpoint_given)
+        text = "\n".join(lines)
         stream.write(f"{text}\n")
         stream.flush()
 
@@ -79,7 +83,12 @@ def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:
 
 
 def summary_lines(
-    processes: Iterable[Process], problems: Sequence[str], screen: Screen, *, endpoint_given: bool = False
+    processes: Iterable[Process],
+    problems: Sequence[str],
+    screen: Screen,
+    *,
+    running: Sequence[str] = (),
+    endpoint_given: bool = False,
 ) -> list[str]:
     """Return the lines of the summary.
 
@@ -87,6 +96,7 @@ def summary_lines(
         processes: All processes, at their ends.
         problems: Messages about what cannot be read.
         screen: The stream that the lines are printed to.
+        running: The process ids of the recorded processes that still run.
         endpoint_given: The endpoint was an option, so that a command without it does not find it.
     """
     processes = [*processes]
@@ -106,7 +116,12 @@ def summary_lines(
             lines += _row(label, row)
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
-    lines = lines or [f"{_START}{'no training steps' if items else 'nothing was recorded'}"]
+    nothing = "no recorded process has ended" if running and not processes else "nothing was recorded"
+    lines = lines or [f"{_START}{'no training steps' if items else nothing}"]
+    if running:
+        more = f" and {len(running) - _RANKS:,} more" if len(running) > _RANKS else ""
+        what = f"{'process' if len(running) == 1 else 'processes'} {', '.join(running[:_RANKS])}{more}"
+        lines += _row("running", wrapped(f"{what}, after the end of the command; see monitel top", width, whole=True))
     for label, text in items:
         lines += _row(label, wrapped(text, width, whole=True))
     if problems:

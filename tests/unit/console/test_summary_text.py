@@ -117,6 +117,18 @@ def test_beginning_of_the_summary(reports: list[Process], expected: str) -> None
         assert expected == text(reports)
 
 
+def test_processes_that_still_run(tmp_path: Path) -> None:
+    """They are counted and named, unless they have stored their end meanwhile."""
+    write_end(tmp_path, process := ended(made=100))
+    running = [process.key, "7-1", "8-1"]
+    for keys, header, pids in ((running, "train, run run-7, 100 steps", "es 7, 8"), (["9-1"], "", " 9")):
+        print_summary(tmp_path, stream := io.StringIO(), running=keys)
+        assert header in stream.getvalue()
+        assert f"  running   process{pids}, after the end of the command; see monitel top" in stream.getvalue()
+    alone = "\n".join(summary_lines((), (), Screen(), running=["9"]))
+    assert alone.startswith("monitel run: no recorded process has ended\n  running   process 9, after")
+
+
 def test_long_lists_are_shortened() -> None:
     """The summary stays on one screen, with many ranks, attempts and jobs."""
     dead = [
