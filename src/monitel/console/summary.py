@@ -234,7 +234,8 @@ def _death(process: Process, screen: Screen) -> str:
     if process.failure:
         text += f"; {screen.printable(process.failure)}"
     left = os.path.lexists(process.spool)  # else its telemetry is delivered
-    return f"{text}; {f'monitel autopsy {process.pid}' if left else 'see the event process.died'}"
+    record = shlex.quote(screen.printable(process.spool))  # its process id leads only to the usual folders
+    return f"{text}; {f'monitel autopsy {record}' if left else 'see the event process.died'}"
 
 
 def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:

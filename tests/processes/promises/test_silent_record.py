@@ -131,7 +131,7 @@ def test_run_names_a_silent_rank(own_boxes: Path) -> None:
         assert "deliver with" not in ended.summary
         assert bool(end) == bool([*own_boxes.iterdir()])
     (found,) = autopsy()["processes"]
-    assert f"monitel autopsy {found['pid']}" in " ".join(ended.summary.split())
+    assert f"monitel autopsy {found['source']}" in " ".join(ended.summary.split())
 
 
 INSTALL = "import monitel_tensorboard\nboard = monitel_tensorboard.install('runs')\nmonitel.emit('a')"

@@ -55,15 +55,15 @@ monitel run: train, run run-7, 4 ranks, 200 steps, 8 steps/s
 
 def test_deaths_and_failures(tmp_path: Path) -> None:
     """The command that shows more is beside each death."""
-    ranks = late_ranks(step=1200, made=1200, spool=f"{tmp_path}/spool")
-    (tmp_path / "spool").mkdir()
+    ranks = late_ranks(step=1200, made=1200, spool=f"{tmp_path}/a spool")
+    (tmp_path / "a spool").mkdir()
     ranks[3] = replace(
         ranks[3], state=State.DEAD, death="killed by SIGKILL", status="", step_age_ns=4 * S // 10, observed=True
     )
     ranks[1] = replace(ranks[1], status="failed", accounts={"logs": Account(9, 1, 5, dropped={"queue_full": 3})})
     ranks[0], ranks[2] = (replace(ranks[rank], status="preempted") for rank in (0, 2))
     assert (
-        "rank 3 killed by SIGKILL at step 1,200, 400 ms after its last step; monitel autopsy 103",
+        f"rank 3 killed by SIGKILL at step 1,200, 400 ms after its last step; monitel autopsy '{tmp_path}/a spool'",
         "rank 1 failed",
         "0 windows and numbers, 1 events",
         f"5 items, deliver with: monitel replay {tmp_path}",
