@@ -45,7 +45,7 @@ _OUTSIDE = frozenset({"startup", "init", "shutdown", DOWN, LOST})  # activities 
 _FEW = 10  # samples of a window
 _LONGEST = 200  # characters of a name
 _MOST = 1000  # values of an event
-_INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+)[/\\]|^<")
+_INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+|src[/\\]monitel(_\w+)?)[/\\]|^<")
 
 
 class State(str, Enum):
@@ -275,8 +275,9 @@ class Process:
 
     @property
     def last_place(self) -> str:
-        """File, line and function of the application in the main thread in the last second before a kill."""
-        frames = re.findall(r'^  File "(.*)", line (\d+) in (\S+)$', self.stacks, re.MULTILINE)
+        """File, line and function of the application in the thread that crashed; else in the main thread at the end."""
+        stack = self.stacks[max(self.stacks.find("Current thread "), 0) :].partition("\n\n")[0]
+        frames = re.findall(r'^  File "(.*)", line (\d+) in (\S+)$', stack, re.MULTILINE)
         own = [each for each in frames if not _INSTALLED.search(each[0])] or frames
         return "{}:{} in {}".format(*own[0]) if own else ""
 
