@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.folder import automatic_roots
 from monitel.blackbox.settings import FOLDERS
 from monitel.launcher import is_launcher, launch_attributes
+from monitel.os_threads import in_main_thread
 from monitel.variables import read_variables
 from monitel_run.folder import PROCESS, announce, identify
 
@@ -83,20 +84,36 @@ def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
     from monitel.blackbox.silent import hold  # late: here and below, no process with an exporter needs it
     from monitel.run_events import enter
+    from monitel.sigterm import SigtermHandler, is_default
 
     hold(begin)
     atexit.register(_report_end)  # after run.ended
     enter(begin)
+    if in_main_thread() and is_default():
+        SigtermHandler(_terminate, _preempt).install()
+
+
+def _preempt(_timeout: float) -> None:
+    from monitel.run_events import preempt
+
+    if os.getpid() != 1:  # process 1 of a container lives on
+        preempt()
+
+
+def _terminate(timeout: float) -> None:
+    _preempt(timeout)
+    _report_end()
 
 
 def _report_end() -> None:
-    from monitel.blackbox.silent import release
+    from monitel.blackbox.silent import give_way, release
     from monitel.console.ended import store_end
 
     if (series := release(begin)) is not None:  # else the program has an exporter
         accounts: dict[str, Account] = {}
         names = launch_attributes()
         store_end(names, series, accounts, lambda: None, spool=Path(), offline=True, stored=False)
+        give_way()  # of another owner, which SIGTERM does not end
 
 
 def report_deaths(folder: Path, deaths: Deaths) -> None:

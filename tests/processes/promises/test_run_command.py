@@ -325,17 +325,25 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize("end", ["raise SystemExit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_core_alone_records_for_the_summary(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "status", "expected"),
+    [
+        ("raise SystemExit(3)", 3, "monitel run: run x, 5 steps"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL at step 4"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
+    ],
+)
+def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: int, expected: str) -> None:
     """Without an exporter nothing is delivered or on disk, and OpenTelemetry is not loaded."""
     (tmp_path / "sitecustomize.py").write_text(NO_EXPORTERS)
     Path("train.py").write_text(f"{LOSS}print([name for name in sys.modules if 'opentelemetry' in name])\n{end}\n")
     main = f"{NO_EXPORTERS}import sys\nfrom monitel_run.__main__ import run\nrun(sys.argv[1:])"
     command = [sys.executable, "-c", main, "--name", "x", "--", sys.executable, "train.py"]
     ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert (-9 if "KILL" in end else 3, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
+    assert (status, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
     words = " ".join(ended.summary.split())
-    assert ("killed by SIGKILL at step 4" if "KILL" in end else "monitel run: run x, 5 steps") in words
+    assert expected in words
+    assert ("died" in words) == (status == -9)
     assert not any(word in words for word in ("on disk", "exported", "lost"))
     refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
     assert (2, False) == (refused.status, Path("started").exists())

@@ -127,7 +127,7 @@ if rank == 3:
 
 
 def test_printed_commands_work(receiver: Receiver) -> None:
-    """``monitel autopsy`` shows the killed process, and ``monitel replay`` delivers everything that is on disk: in any folder."""
+    """In any folder: ``autopsy`` shows the killed process, and ``replay`` delivers everything that is on disk."""
     summary = run(
         "import monitel, os\nmonitel.set_step(7)\nmonitel.emit('before')\nos.kill(os.getpid(), 9)\n", status=-9
     )
