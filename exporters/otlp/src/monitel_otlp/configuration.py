@@ -198,10 +198,11 @@ def configure(
             _export_logging(_current, logging_level)
         if system and "metrics" not in settings.off and not is_launcher(sys.orig_argv):
             _report_system(_current, host=not launch.get("training.local_rank"))
-        handle_sigterm(_current, sigterm)
         if not is_launcher(sys.orig_argv):
             enter(_current, enabled=run_events, ends_run=True)
         hand_over(early, _current)
+    if not sdk_is_disabled():
+        handle_sigterm(_current, sigterm)
     return _current
 
 

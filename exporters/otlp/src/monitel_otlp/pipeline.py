@@ -241,8 +241,7 @@ class Pipeline:
             True if all items were acknowledged, or are on disk because no endpoint is set, and if the pipeline has lost
             no item.
         """
-        if (series := release(self)) is not None:
-            self._report(series, {})
+        self._end_silent()
         if self.ended is not None:
             return self.ended
         with activity("shutdown"):
@@ -255,9 +254,17 @@ class Pipeline:
             False if the signal has interrupted a shutdown in this thread, which will resume.
         """
         preempt()
+        self._end_silent()
         with nullcontext() if self._engine is None else self._engine.box.unlocked():
             self._shut_down(timeout, in_signal_handler=True)
         return self.ended is not None or self._ending_thread != get_ident()
+
+    def _end_silent(self) -> None:
+        """End the record of a rank that does not export."""
+        if (series := release(self)) is not None:
+            self._report(series, {})
+            for action in self.at_end:
+                action()
 
     def give_way(self, *, discard: bool) -> bool:
         """End, because the program makes another pipeline, which continues the run. Nothing is printed.
