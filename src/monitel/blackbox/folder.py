@@ -204,6 +204,17 @@ class Folder:
         """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself."""
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole. If that fails, the previous one is still there. Only one process may do so."""
+        new = f"{name}.new"
+        self.unlink(new)  # from a process that was killed
+        self.write_new(new, content)
+        try:
+            self.rename(new, name)
+        except BaseException:
+            self.unlink(new)
+            raise
+
     def names(self) -> list[str]:
         """Return the names of all entries of the folder."""
         return os.listdir(self.descriptor)  # noqa: PTH208  a descriptor is not a path

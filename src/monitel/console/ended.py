@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.blackbox.account import Account
-from monitel.blackbox.activity import Stage, Wait, at_shutdown
+from monitel.blackbox.activity import at_shutdown
 from monitel.blackbox.box import process_facts, process_start
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import REPORTED, STAT, Definition
-from monitel.blackbox.process import Owner
 from monitel.blackbox.reading import Record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import Snapshot
 from monitel.blackbox.settings import mark_of
-from monitel.console.ledger.shares import RunTime
-from monitel.console.process import EXEC, JobName, Process, StageKey, State, Total, dead, doing_at, life_of
+from monitel.console.process import EXEC, Process, State, dead, doing_at, life_of
+from monitel.console.stored import LIMIT_BYTES, StoredError, load
 from monitel.run_events import last_exception, status
 from monitel.training_time import before
 from monitel_run.folder import VARIABLE, is_running
@@ -37,12 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from monitel.blackbox.death import Death
+    from monitel.blackbox.process import Owner
     from monitel.blackbox.recorder import Series
+    from monitel.console.ledger.shares import RunTime
 
 _log = logging.getLogger("monitel")
 
 VERSION = 1
-LIMIT_BYTES = 1 << 20
 
 _NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
 _MOST = 10_000  # files that are read
@@ -162,15 +162,8 @@ def write_end(path: Path, process: Process, token: str = "") -> None:
         FolderError: The folder is missing, a link, or unsafe.
         OSError: The file cannot be written.
     """
-    name = f"report-{process.key}-{token or token_hex(4)}.json"
-    unfinished = f".{token_hex(4)}-{name}"
     with closing(Folder.open(path)) as folder:
-        folder.write_new(unfinished, encode(process))
-        try:
-            folder.rename(unfinished, name)
-        except BaseException:
-            folder.unlink(unfinished)
-            raise
+        folder.replace(f"report-{process.key}-{token or token_hex(4)}.json", encode(process))
 
 
 def read_ends(path: Path) -> tuple[list[Process], list[str]]:
@@ -185,12 +178,11 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
         with closing(Folder.open(path)) as folder:
             for name in sorted(filter(_NAME.fullmatch, folder.names()))[:_MOST]:
                 try:
-                    found.append(decode(folder.read(name, LIMIT_BYTES + 1)))
+                    found.append(load(Process, folder.read(name, LIMIT_BYTES + 1), VERSION))
                 except OSError as error:
                     problems.append(f"the report {name} cannot be read: {error.strerror}")
-                except Exception as error:  # it may be damaged in any way
-                    reason = str(error) if isinstance(error, RuntimeError) else "is not a report"
-                    problems.append(f"the report {name} {reason}")
+                except StoredError as error:
+                    problems.append(f"the report {name} {error}")
     except FolderError as error:
         problems.append(str(error))
     except OSError as error:
@@ -205,36 +197,8 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
 def encode(process: Process) -> bytes:
     """Return the content of a file."""
     values = {name: getattr(process, name) for name in _STORED}
-    values["stages"] = [[*key, *total] for key, total in [*process.stages.items()][:_MOST_STAGES]]
+    values["stages"] = [*process.stages.items()][:_MOST_STAGES]
     values["accounts"] = {
         signal: asdict(replace(each, dropped=dict(each.dropped))) for signal, each in process.accounts.items()
     }
     return json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
-
-
-def decode(content: bytes) -> Process:
-    """Return the process in a file.
-
-    Raises:
-        RuntimeError: It is too large, or has another version. Other exceptions: its values are not those of a process.
-    """
-    if len(content) > LIMIT_BYTES:
-        raise RuntimeError(f"has more than {LIMIT_BYTES} bytes")
-    values = json.loads(content)
-    if values.pop("version") != VERSION:
-        raise RuntimeError("has another version")
-    made: dict[str, Callable[[Any], Any]] = {
-        "job": lambda names: JobName(*names),
-        "owner": lambda names: Owner(*map(str, names)),
-        "state": State,
-        "exception": lambda parts: parts and (*map(str, parts),),
-        "stage": lambda parts: parts and Stage(*parts),
-        "waits": lambda waits: tuple(Wait(*each) for each in waits),
-        "step_time": lambda parts: Total(*parts),
-        "stages": lambda stages: {StageKey(*each[:3]): Total(*each[3:]) for each in stages},
-        "run_time": lambda parts: parts and RunTime(*parts),
-        "accounts": lambda accounts: {signal: Account(**each) for signal, each in accounts.items()},
-    }
-    found = Process(**{**values, **{name: make(values[name]) for name, make in made.items()}})
-    _ = found.usual_step, found.seen_ns + found.made, found.death + found.status
-    return found

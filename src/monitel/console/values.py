@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.blackbox.forms import STEP_TIME
+from monitel.console.stored import LIMIT_BYTES, StoredError, load
 from monitel.step import first_step
 from monitel.training_time import before
 from monitel.worker import Pace
@@ -34,7 +35,6 @@ Key = tuple[str, tuple[tuple[str, Scalar], ...]]
 
 VALUES = "values.json"
 VERSION = 1
-LIMIT_BYTES = 1 << 20
 LONGEST_TEXT = 1000  # characters of a setting or attribute
 MOST = 1000  # values, settings, and attributes
 _STEPS = ("training.steps", "training.steps.skipped")
@@ -165,15 +165,11 @@ class RunValues:
         return replace(self, progress=latest.progress, config=config, values=values)
 
 
-class ValuesError(ValueError):
-    """Raised for content that is not the values of a run in this version."""
-
-
 def encode(values: RunValues) -> bytes:
     """Return the content of the file. Values for which there is no room are left out and counted, the last ones first.
 
     Raises:
-        ValuesError: There is not even room for the names of the run.
+        StoredError: There is not even room for the names of the run.
     """
     config, attributes = (
         {name: _limited(each) for name, each in islice(settings.items(), MOST)}
@@ -187,7 +183,7 @@ def encode(values: RunValues) -> bytes:
         if len(content) <= LIMIT_BYTES:
             return content
         if not (kept.values or kept.config):
-            raise ValuesError(f"have more than {LIMIT_BYTES} bytes")
+            raise StoredError(f"has more than {LIMIT_BYTES} bytes")
         config = dict(islice(config.items(), len(config) // 2))
         kept = replace(kept, values=kept.values[: len(kept.values) // 2], config=config)
 
@@ -196,23 +192,9 @@ def decode(content: bytes) -> RunValues:
     """Return the values in a file.
 
     Raises:
-        ValuesError: The content is too large, damaged, or of another version. It is not in the message.
+        StoredError: The content is too large, damaged, or of another version.
     """
-    try:
-        stored = json.loads(content if len(content) <= LIMIT_BYTES else b"")
-        if stored.pop("version") == VERSION:
-            values = tuple(map(_value, stored.pop("values")))
-            progress, before = Progress(*stored.pop("progress")), Progress(*stored.pop("before"))
-            return RunValues(**stored, values=values, progress=progress, before=before)
-    except Exception:
-        raise ValuesError("are not the values of a run") from None
-    raise ValuesError("are of another version of monitel")
-
-
-def _value(stored: Any) -> Value:
-    name, attributes, unit, value, time_ns, total, before = stored
-    pairs = tuple((name, each) for name, each in attributes)
-    return Value(str(name), pairs, str(unit), float(value), int(time_ns), str(total), float(before))
+    return load(RunValues, content, VERSION)
 
 
 def _limited(value: Scalar) -> Scalar:
@@ -257,7 +239,7 @@ class ValuesFile:
     def resume(self, found: bytes | None, last: Attempted | None) -> None:
         """Take over the values of earlier attempts, the last of which is known from the ledger, if they can be used."""
         self.found, self._earlier = found, RunValues(self._new.run, "")
-        with suppress(ValuesError):
+        with suppress(StoredError):
             if found is not None and (earlier := decode(found)).run == self._new.run:
                 self._earlier = earlier
         if last is not None:

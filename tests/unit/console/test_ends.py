@@ -10,7 +10,8 @@ from tests.unit.console.made_processes import ended
 
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import FolderError
-from monitel.console.ended import LIMIT_BYTES, encode, read_ends, write_end
+from monitel.console.ended import encode, read_ends, write_end
+from monitel.console.stored import LIMIT_BYTES
 from monitel.console.summary import summary_lines
 from monitel.console.text import Screen
 

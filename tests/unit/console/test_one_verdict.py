@@ -15,9 +15,10 @@ from tests.unit.console.recorded import ATTRIBUTES, DOING, START, recorded
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.reading import read_record
-from monitel.console.ended import decode, encode
+from monitel.console.ended import VERSION, encode
 from monitel.console.job import jobs_of
-from monitel.console.process import State, process_of
+from monitel.console.process import Process, State, process_of
+from monitel.console.stored import load
 from monitel.console.summary import summary_lines
 from monitel.console.text import Screen
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from monitel.console.process import Process
 
 HUNG: dict[str, Any] = {**DOING, "step": 300, "step_seconds": 125.0, "waits": [], "stage": None, "thread": 7}
 IN_STEP = {**HUNG, "activity": ("step", 125.0)}
@@ -53,7 +53,8 @@ JOBS: dict[str, tuple[Sequence[Mapping[str, Any]], tuple[str, int | None, str]]]
 def end_of_run(processes: Sequence[Process]) -> str:
     """Return the verdict in the summary of a run, after what is stored was read."""
     stored = [
-        decode(encode(replace(each, owner=owner_of(number), started_ns=START))) for number, each in enumerate(processes)
+        load(Process, encode(replace(each, owner=owner_of(number), started_ns=START)), VERSION)
+        for number, each in enumerate(processes)
     ]
     return next(line.split(None, 1)[1] for line in summary_lines(stored, (), Screen(1000)) if "  verdict " in line)
 

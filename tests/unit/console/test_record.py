@@ -23,11 +23,12 @@ from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.autopsy import open_windows, undelivered
-from monitel.console.ended import decode, encode, read_ends, store_death
+from monitel.console.ended import VERSION, encode, read_ends, store_death
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.process import Process, State, Total, process_of
 from monitel.console.reader import deaths_below, read_boxes
+from monitel.console.stored import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +157,7 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
         stored.death,
         {signal: account.on_disk for signal, account in stored.accounts.items()},
     )
-    assert stored == decode(encode(stored))
+    assert stored == load(Process, encode(stored), VERSION)
 
 
 def test_fault_in_a_view_is_no_wrong_argument(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:

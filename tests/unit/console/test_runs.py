@@ -137,7 +137,39 @@ def test_no_runs_and_damaged_ledgers_are_named(
     store("run-8")
     min(Path("runs").glob("ledgers/*/ledger.json")).write_bytes(b"{")
     printed = program("runs", "--spool-dir", "runs", status=1)
-    assert (1, 2) == (printed.stderr.count("is not JSON"), len(printed.stdout.splitlines()))
+    assert (1, 2) == (printed.stderr.count("is damaged"), len(printed.stdout.splitlines()))
+
+
+WRONG: list[tuple[str, list[Any], object]] = [
+    *(("ledger.json", path, 5) for path in (["run"], ["earlier"], ["earlier", "line"], ["attempt", "name"])),
+    *(("ledger.json", ["attempt", "activities", "step"], value) for value in (float("inf"), 10**400, True, None)),
+    ("ledger.json", ["attempt", "last_ns"], -(10**30)),
+    ("ledger.json", ["other"], 1),
+    *((VALUES, path, "x") for path in (["progress"], ["progress", 0], ["attributes"], ["values", 0, 3], ["config"])),
+    *((VALUES, path, -1) for path in (["status"], ["config"], ["values"], ["values", 0, 1], ["before"])),
+    *((VALUES, ["status"], value) for value in (True, None)),
+    (VALUES, ["config", "rate"], [1]),
+]
+
+
+def test_wrong_type_in_a_file_of_a_run_is_named_and_hides_no_other_run(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that cannot be used is not listed; a run is without its values."""
+    monkeypatch.chdir(tmp_path)
+    store("run-8", loss_mean=0.5)
+    for name, path, value in WRONG:
+        store("run-7", loss_mean=0.5)
+        (file,) = (each for each in Path("runs").glob(f"ledgers/*/{name}") if b"run-7" in each.read_bytes())
+        content = part = json.loads(file.read_bytes())
+        for each in path[:-1]:
+            part = part[each]
+        part[path[-1]] = value
+        file.write_text(json.dumps(content))
+        for command in (["runs"], ["ledger", "run-8"], ["compare", "run-8", "run-8"]):
+            printed = program(*command, "--spool-dir", "runs", status=int(command[0] != "compare"))
+            assert (name, 1, True) == (name, printed.stderr.count("is damaged"), "run-8" in printed.stdout)
+            assert command != ["runs"] or (name == VALUES) == ("run-7" in printed.stdout)
 
 
 @pytest.fixture

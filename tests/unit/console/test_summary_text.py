@@ -188,7 +188,7 @@ def test_unreadable_reports_are_mentioned(tmp_path: Path) -> None:
         (tmp_path / f"report-{number}-1-00.json").write_text("{}")
     stream = io.StringIO()
     print_summary(tmp_path, stream)
-    assert "  missing   the report report-0-1-00.json is not a report (and 2 more)" in stream.getvalue()
+    assert "  missing   the report report-0-1-00.json is damaged (and 2 more)" in stream.getvalue()
     stream.close()
     print_summary(tmp_path, stream)
     print_summary(tmp_path / "missing", io.StringIO())

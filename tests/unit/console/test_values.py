@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from monitel.console.stored import LIMIT_BYTES, StoredError
 from monitel.console.values import (
-    LIMIT_BYTES,
     LONGEST_TEXT,
     MOST,
     Attempted,
     Progress,
     RunValues,
     Value,
-    ValuesError,
     ValuesFile,
     decode,
     encode,
@@ -112,12 +111,12 @@ def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:
 def test_damaged_values_are_refused_and_replaced() -> None:
     """So are those of a newer version, and of another run. The content is in no message."""
     for content, words in {
-        b'{"version": 1, "\x1b[2J": ': "are not the values of a run",
-        b'{"version": 1, "secret": 2}': "are not the values of a run",
-        b'{"version": 2}': "are of another version of monitel",
-        b"x" * (LIMIT_BYTES + 1): "are not the values of a run",
+        b'{"version": 1, "\x1b[2J": ': "is damaged",
+        b'{"version": 1, "secret": 2}': "is damaged",
+        b'{"version": 2}': "has another version",
+        b"x" * (LIMIT_BYTES + 1): "has more than",
     }.items():
-        with pytest.raises(ValuesError, match=words):
+        with pytest.raises(StoredError, match=words):
             decode(content)
         assert NOW.progress == decode(stored("two", content, Attempted("one"))).whole
     other = encode(replace(VALUES, run="run-8"))

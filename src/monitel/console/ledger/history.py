@@ -27,16 +27,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monitel.console.ledger.shares import REPEATED, STEP, RunTime
+from monitel.console.stored import StoredError, load
+from monitel.console.text import moment
 from monitel.console.values import Attempted
 from monitel.training_time import DOWN, Past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    Mark = tuple[int, int]  # a step, and the time in `step` before it
+Mark = tuple[int, int]  # a step, and the time in `step` before it
 
 VERSION = 1
-LIMIT_BYTES = 1 << 20  # of a stored history
 MARKS = 256  # marks of a line, at most
 
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
@@ -265,10 +266,6 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
-class StoredError(ValueError):
-    """Raised for content that is not a history of this version."""
-
-
 def encode(history: History) -> bytes:
     """Return the stored form of a history."""
     parts = {"earlier": vars(history.earlier), "attempt": vars(history.attempt)}
@@ -281,19 +278,9 @@ def decode(content: bytes) -> History:
     Raises:
         StoredError: The content is damaged, or has another version.
     """
-    if len(content) > LIMIT_BYTES:
-        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
+    found = load(History, content, VERSION)
     try:
-        stored = json.loads(content)
-    except (ValueError, RecursionError):
-        raise StoredError("is not JSON") from None
-    try:
-        if stored["version"] == VERSION:
-            earlier, attempt = stored["earlier"], stored["attempt"]
-            earlier["line"], attempt["marks"] = tuple(map(tuple, earlier["line"])), tuple(map(tuple, attempt["marks"]))
-            found = History(stored["run"], Earlier(**earlier), Attempt(**attempt))
-            run_time(found)  # raises for values of other types
-            return found
-    except Exception:
-        raise StoredError("is not a ledger") from None
-    raise StoredError(f"has another version than {VERSION}, the one that this monitel reads")
+        moment(run_time(found).start_ns)
+    except Exception:  # its numbers do not fit together
+        raise StoredError("is damaged") from None
+    return found

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.blackbox.box import process_start
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
 from monitel.blackbox.process import Owner, this_process
-from monitel.console.ledger.history import LIMIT_BYTES, Earlier, History, StoredError, decode, encode, run_time
-from monitel.console.values import LIMIT_BYTES as VALUES_LIMIT_BYTES
-from monitel.console.values import VALUES, ValuesError
+from monitel.console.ledger.history import Earlier, History, decode, encode, run_time
+from monitel.console.stored import LIMIT_BYTES, StoredError
+from monitel.console.values import VALUES
 from monitel.console.values import decode as decode_values
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ class RunFolder:
     def values(self) -> bytes | None:
         """Return the content of the file of the values; None if it cannot be read."""
         with suppress(OSError):
-            return self._folder.read(VALUES, VALUES_LIMIT_BYTES + 1)
+            return self._folder.read(VALUES, LIMIT_BYTES + 1)
         return None
 
     def replace(self, name: str, content: bytes) -> None:
         """Replace a file as a whole. If that fails, the previous one is still there."""
-        _replace(self._folder, name, content)
+        self._folder.replace(name, content)
 
     def starts(self, identity: RunIdentity) -> list[Attempt]:
         """Return the starts that failed, in the order of their ends. The next :meth:`store` removes all starts."""
@@ -223,7 +223,7 @@ def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
         return
     make_folder(root / LEDGERS)
     with closing(Folder.open(root / LEDGERS)) as ledgers:
-        _replace(ledgers, _start(identity), encode(History(identity.run, Earlier(), attempt)))
+        ledgers.replace(_start(identity), encode(History(identity.run, Earlier(), attempt)))
         with suppress(OSError):
             for name in _oldest_first(ledgers, _starts(ledgers))[:-STARTS]:
                 ledgers.unlink(name)
@@ -245,13 +245,6 @@ def _starts(ledgers: Folder, begin: str = "start-") -> list[str]:
 
 def _oldest_first(ledgers: Folder, names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: ledgers.status(name).st_mtime_ns)
-
-
-def _replace(folder: Folder, name: str, content: bytes) -> None:
-    new = f"{name}.new"
-    folder.unlink(new)  # from a process that was killed
-    folder.write_new(new, content)
-    folder.rename(new, name)
 
 
 class StoredRun(NamedTuple):
@@ -304,12 +297,12 @@ def _read(folder: Folder, problems: list[str]) -> StoredRun:
     history = decode(folder.read(FILE, LIMIT_BYTES + 1))
     last, values = history.attempt, None
     try:
-        values = decode_values(folder.read(VALUES, VALUES_LIMIT_BYTES + 1))
+        values = decode_values(folder.read(VALUES, LIMIT_BYTES + 1))
         values = values.until(last.attempted) if values.run == history.run else None
     except FileNotFoundError:
         pass
-    except ValuesError as error:
-        problems.append(f"the values in {str(folder.path)!r} {error}")
+    except StoredError as error:
+        problems.append(f"the file {VALUES} in {str(folder.path)!r} {error}")
     held = Lock.is_held(folder) if last.boot and last.boot == this_process().boot else None
     return StoredRun(run_time(history), last.attempted, last.last_ns - last.elapsed_ns, values, held)
 

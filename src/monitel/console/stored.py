@@ -1,0 +1,77 @@
+"""Stored JSON: whoever reads a file checks it completely, once, against the types of what it becomes."""
+
+from __future__ import annotations
+
+import collections.abc
+import json
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from monitel.attributes import INT64_MAX
+from monitel.blackbox.account import Account
+from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.process import Owner
+from monitel.console.ledger.shares import RunTime
+
+LIMIT_BYTES = 1 << 20
+
+_PLAIN = {bool, int, float, str, NoneType}
+
+_Stored = TypeVar("_Stored")
+
+#: Names that modules import for annotations only.
+_NAMES = {**vars(collections.abc), "Record": Any}
+_NAMES |= {each.__name__: each for each in (Account, Owner, RunTime, Stage, Wait)}
+
+
+class StoredError(ValueError):
+    """Raised for content that cannot be used. It is not in the message."""
+
+
+def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:
+    """Return the object in a file: a dataclass, whose parts have exactly the types of their annotations.
+
+    Raises:
+        StoredError: The content is too large, damaged, or of another version.
+    """
+    if len(content) > LIMIT_BYTES:
+        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
+    try:
+        values = json.loads(content)
+        if values.pop("version") == version:
+            found: _Stored = _checked(kind, values)
+            return found
+    except Exception:  # it may be damaged in any way
+        raise StoredError("is damaged") from None
+    raise StoredError(f"has another version than {version}, the one that this monitel reads")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, localns=_NAMES)
+
+
+def _checked(hint: Any, value: Any) -> Any:
+    """Return a value of JSON as one of a type. Raises for one that is not of this type."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    exact = parts if float in parts else {kind} & _PLAIN
+    if type(value) in exact and (kind is not int or abs(value) <= INT64_MAX):  # a setting may be any integer
+        return value
+    if kind in {Union, UnionType}:
+        for each in parts:
+            with suppress(TypeError, ValueError):
+                return _checked(each, value)
+    elif (kind is float and type(value) is int) or issubclass(kind, Enum):
+        return kind(value)
+    elif kind is collections.abc.Mapping:  # one with other keys than texts is a list of pairs
+        pairs = value.items() if isinstance(value, dict) else value
+        return {_checked(parts[0], name): _checked(parts[1], each) for name, each in pairs}
+    elif issubclass(kind, tuple) and isinstance(value, list):
+        hints = [parts[0]] * len(value) if parts[1:] == (...,) else parts or _hints(kind).values()
+        return (tuple if kind is tuple else kind._make)(_checked(*pair) for pair in zip(hints, value, strict=True))
+    elif _hints(kind) and isinstance(value, dict):
+        return kind(**{name: _checked(_hints(kind)[name], each) for name, each in value.items()})
+    raise TypeError
