@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import FolderError
+from monitel.console.job import jobs_of
 from monitel.console.ledger.run_folder import read_stored
 from monitel.console.process import COMPLETED, State
-from monitel.console.reader import deaths_below, read_boxes
+from monitel.console.reader import ends_below, read_boxes
 from monitel.console.text import moment
 from monitel.console.values import RunValues, Value
 
@@ -60,7 +61,7 @@ class Run:
 
 
 def state_of(stored: StoredRun, now_ns: int) -> str:
-    """Return how a run ended, or its state, as far as its files show it."""
+    """Return how rank zero of a run ended, or its state, as far as its files show it."""
     if stored.time.ended:
         return (stored.values.status if stored.values is not None else "") or "ended"
     if stored.held is None:  # on another machine
@@ -117,7 +118,7 @@ class Runs:
     def __init__(self, roots: Sequence[Path], boxes: Path | None = None) -> None:
         self.problems: list[str] = []
         self._roots, self._boxes = roots, boxes
-        self._died: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
+        self._ended: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
         self.stored = self._stored(roots)
 
     def find(self, target: str) -> Run:
@@ -143,8 +144,11 @@ class Runs:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
         if not named:
             raise self.unknown(f"run, folder or process {target!r}")
-        is_complete = state_of(named[0], 0) == COMPLETED
-        return run_of(named[0], [] if is_complete else self._dead(roots))
+        return run_of(named[0], self._ends(roots))
+
+    def outcome(self, stored: StoredRun, now_ns: int) -> str:
+        """Return the outcome of a run, or its state."""
+        return outcome_of(stored, self._ends(self._roots), now_ns)
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
@@ -170,38 +174,53 @@ class Runs:
             self.problems += problems
         return sorted(found, key=lambda each: each.time.last_ns)
 
-    def _dead(self, roots: Sequence[Path]) -> list[Process]:
-        """Return the processes that have died: of black boxes, and of records below some roots."""
-        if None not in self._died:
-            self._died[None] = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
-        for root in (each for each in roots if each not in self._died):
-            self._died[root] = deaths_below(root, self.problems, ["logs"])
-        return [each for root in (None, *roots) for each in self._died[root]]
+    def _ends(self, roots: Sequence[Path]) -> list[Process]:
+        """Return the processes that have ended: of black boxes, and of records below some roots."""
+        if None not in self._ended:
+            self._ended[None] = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
+        for root in (each for each in roots if each not in self._ended):
+            self._ended[root] = ends_below(root, self.problems, ["logs"])
+        return [each for root in (None, *roots) for each in self._ended[root]]
 
 
 def run_of(stored: StoredRun, processes: Sequence[Process]) -> Run:
-    """Return a run. Its outcome has the first death of its processes in the last attempt."""
-    values, state = stored.values or RunValues(stored.time.run, "").until(stored.last), state_of(stored, time.time_ns())
-    dead = [each for each in processes if _has_died_in(each, stored)]
-    if dead and state != COMPLETED:
-        first = min(dead, key=lambda each: each.seen_ns)
-        rank = "" if first.rank is None else f"rank {first.rank} "
-        death = f"{rank}{first.death or 'died'}{f', and {len(dead) - 1:,} more' if len(dead) > 1 else ''}"
-        state = death if state.startswith(_KILLED) else f"{state}; {death}"
-    return Run(name_of(stored), state, stored.time, values)
+    """Return a run."""
+    values = stored.values or RunValues(stored.time.run, "").until(stored.last)
+    return Run(name_of(stored), outcome_of(stored, processes, time.time_ns()), stored.time, values)
 
 
-def _has_died_in(process: Process, stored: StoredRun) -> bool:
-    """Return True for a process that has died in the last attempt of a run.
+def outcome_of(stored: StoredRun, processes: Sequence[Process], now_ns: int) -> str:
+    """Return the outcome of a run, which is that of all its ranks: the state of rank zero, and the first bad end.
+
+    A rank that has not completed is named unless rank zero has not completed either. A death is named in any case.
+    """
+    state = state_of(stored, now_ns)
+    jobs = jobs_of(each for each in processes if _has_ended_in(each, stored))
+    killed = state.startswith(_KILLED)
+    deaths = [each for job in jobs for each in job.deaths if not each.replaced]
+    bad = deaths if killed else [each for each in deaths if each.state is State.DEAD]
+    if state in {COMPLETED, RUNNING}:
+        bad = [each for each in (*bad, *(each for job in jobs for each in job.unfinished)) if each.rank is not None]
+    if not bad:
+        return state
+    first = min(bad, key=lambda each: each.seen_ns)
+    rank = "" if first.rank is None else f"rank {first.rank} "
+    more = f", and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+    end = f"{rank}{first.death or first.status or (_KILLED if killed else 'died')}{more}"
+    state = "failed" if state == COMPLETED else state
+    return end if killed else f"{state}; {end}"
+
+
+def _has_ended_in(process: Process, stored: StoredRun) -> bool:
+    """Return True for a process that has ended in the last attempt of a run.
 
     It belongs to the run by the run id; without one it is that of the attempt. Process ids repeat: in containers every
     attempt may have the id 1.
     """
     run = stored.time.run
     belongs = process.job.run == run if run else stored.last.name.endswith(f"-{process.pid}") and not process.job.run
-    has_died = process.state is State.DEAD and not process.replaced
     in_time = process.seen_ns >= stored.attempt_start_ns and process.before_ns < stored.time.last_ns
-    return belongs and has_died and in_time
+    return belongs and in_time
 
 
 def _listed(text: str, runs: Sequence[StoredRun]) -> FolderError:

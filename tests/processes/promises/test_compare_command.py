@@ -98,7 +98,7 @@ def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path
     assert " killed " in commands.run("runs", "--spool-dir", "spool").out
     assert "state       killed: " in commands.run("ledger", "--spool-dir", "spool").out
     killed = commands.run_of("run-a")
-    assert ("died", 10, 9, 0.5) == (
+    assert ("killed", 10, 9, 0.5) == (
         *(killed["outcome"], killed["steps"], killed["last_step"]),
         killed["values"]["eval.accuracy"],
     )
@@ -173,7 +173,7 @@ def test_damaged_files_are_named_and_the_others_are_read(train: Run, commands: C
         path.write_bytes(b'{"version": 1, "\x1b[2J": ')
     next(spools()[0].glob("metrics-*")).write_bytes(os.urandom(5000))
     printed = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool")
-    assert 2 == printed.err.count("are not the values of a run")
+    assert 2 == printed.err.count("is damaged")
     rows = [line.split() for line in printed.out.splitlines()]
     assert ["outcome", "ended", "ended"] in rows
     assert all(each.isprintable() for each in (printed.out + printed.err).replace("\n", ""))

@@ -206,7 +206,7 @@ def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, command
     path.write_bytes(path.read_bytes()[:-20])
     printed = commands.run("ledger", "--spool-dir", "spool", status=1)
     assert printed.out.startswith("run         run-8\n")
-    assert f"monitel: the ledger in '{path.parent}' is not JSON\n" == printed.err
+    assert f"monitel: the ledger in '{path.parent}' is damaged\n" == printed.err
     ended = train(QUICK, env=RUN)
     assert 1 == ended.stderr.count("the ledger of the run starts anew")
     assert 1 == commands.run_of("run-7")["attempts"]

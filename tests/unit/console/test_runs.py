@@ -222,6 +222,24 @@ def test_other_rank_with_the_same_process_id_is_not_the_attempt(now_ns: int) -> 
     assert "running; rank 2 killed by SIGKILL, and 1 more" == outcome
 
 
+@pytest.mark.parametrize(
+    ("other", "outcome"),
+    [
+        ({"state": State.DEAD, "death": "killed by SIGKILL"}, "failed; rank 1 killed by SIGKILL"),
+        ({"state": State.ENDED, "status": "failed"}, "failed; rank 1 failed"),
+        ({"state": State.ENDED, "status": "completed"}, "completed"),
+        ({"state": State.ENDED, "death": "ended with exit code 0 without a shutdown"}, "completed"),
+        ({"state": State.DEAD, "death": "killed by SIGTERM", "rank": None, "parent": "1-1"}, "completed"),
+    ],
+)
+def test_outcome_of_a_run_is_that_of_all_its_ranks(now_ns: int, other: dict[str, Any], outcome: str) -> None:
+    """Rank zero has completed, and another rank has not; helpers and ``os._exit(0)`` do not count."""
+    run, zero = restarted(now_ns), replace(process(now_ns, 0), state=State.ENDED, status="completed")
+    assert run.values is not None
+    run = run._replace(time=run.time._replace(ended=True), values=replace(run.values, status="completed"))
+    assert outcome == run_of(run, [zero, replace(process(now_ns, 1), **other)]).outcome
+
+
 def test_state_is_known_from_the_lock_of_a_process_of_this_boot(now_ns: int) -> None:
     """A heartbeat alone leaves open for ten seconds whether the process runs, and then whether it was killed."""
     states = {

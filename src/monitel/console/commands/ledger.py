@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
 from monitel.console.ledger.shares import REPEATED, STEP, largest_overhead, parts_of, sentences
-from monitel.console.runs import RUNNING, state_of
+from monitel.console.runs import RUNNING
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.training_time import DOWN
 
@@ -42,27 +42,29 @@ def _run(arguments: argparse.Namespace) -> int:
         FolderError: There is no run, or no run of this name.
     """
     found, now_ns = find_runs(arguments), time.time_ns()
+    runs = found.stored if arguments.name is None else found.named(arguments.name)
+    outcome = found.outcome(runs[-1], now_ns) if runs else ""
     if not arguments.json:
         for problem in found.problems:
             warn(problem)
-    runs = found.stored if arguments.name is None else found.named(arguments.name)
     if not runs:
         raise found.unknown("run" if arguments.name is None else f"run {arguments.name!r}")
     run = runs[-1]
     if arguments.json:
-        report = {"version": 1, "state": state_of(run, now_ns), **run.time.as_json, "problems": found.problems}
+        report = {"version": 1, "state": outcome, **run.time.as_json, "problems": found.problems}
         show(to_json(report))
     else:
-        show("\n".join(table(run, Screen.of(sys.stdout), now_ns, latest_of=len(runs))))
+        show("\n".join(table(run, Screen.of(sys.stdout), outcome, now_ns, latest_of=len(runs))))
     return 1 if found.problems else 0
 
 
-def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
+def table(stored: StoredRun, screen: Screen, outcome: str, now_ns: int, *, latest_of: int = 1) -> list[str]:
     """Return the lines that describe a run.
 
     Args:
         stored: The run.
         screen: The stream that the lines are printed to.
+        outcome: The outcome of the run, or its state.
         now_ns: The time, in nanoseconds since the Unix epoch.
         latest_of: The number of runs, if the run is the latest one.
     """
@@ -73,7 +75,7 @@ def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1)
     rows = {
         "run": f"{screen.printable(run.run) or 'without an id'}{latest}",
         "started": moment(run.start_ns),
-        "state": _state(stored, now_ns),
+        "state": screen.printable(_state(stored, outcome, now_ns)),
         "attempts": f"{run.attempts}{f', with {breaks}' if breaks else ''}",
         "goodput": "undefined, because no step was set" if run.goodput is None else f"{100 * run.goodput:.1f} %",
     }
@@ -85,10 +87,10 @@ def table(stored: StoredRun, screen: Screen, now_ns: int, *, latest_of: int = 1)
     return [*lines, "", *_activities(run, screen), "", *below]
 
 
-def _state(stored: StoredRun, now_ns: int) -> str:
-    state, last_ns = state_of(stored, now_ns), stored.time.last_ns
+def _state(stored: StoredRun, state: str, now_ns: int) -> str:
+    last_ns = stored.time.last_ns
     ago = f"{duration(now_ns - last_ns)} ago"
-    if state == RUNNING:
+    if state.startswith(RUNNING):
         return f"{state}; its last heartbeat was {ago}"
     when = f"at {moment(last_ns)}, {ago if now_ns >= last_ns else 'ahead of the clock here'}"
     return f"{state} {when}" if stored.time.ended else f"{state}: its last heartbeat was {when}"

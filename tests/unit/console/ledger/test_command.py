@@ -69,7 +69,7 @@ total                            1 min 40 s  100 %
 60 % of the time went into the activity "waiting
 for the storage system\""""
     screen = Screen(50, terminal=True, colours=True, encoding="ascii")
-    assert expected.splitlines() == table(StoredRun(run, Attempted(""), 0, None), screen, NOW)
+    assert expected.splitlines() == table(StoredRun(run, Attempted(""), 0, None), screen, "killed or hung", NOW)
 
 
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
