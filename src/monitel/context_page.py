@@ -16,7 +16,7 @@ import errno
 import os
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monitel import _context_py as layout
@@ -66,6 +66,7 @@ class Context:
         waits_left_out: Number of further waits in progress.
         heartbeat_ns: Monotonic time of the last :func:`beat`, or of the opening; None if the content is not a page.
         heartbeat_unix_ns: The same time in nanoseconds since the Unix epoch.
+        step_times: The counters of step times, as :func:`read_step_times` returns them.
     """
 
     step: int | None = None
@@ -74,6 +75,7 @@ class Context:
     waits_left_out: int = 0
     heartbeat_ns: int | None = None
     heartbeat_unix_ns: int | None = None
+    step_times: bytes = field(default=b"", repr=False, compare=False)
 
     def unix_ns(self, monotonic_ns: int) -> int | None:
         """Return a monotonic time as nanoseconds since the Unix epoch; None if the content is not a page."""
@@ -209,6 +211,7 @@ def read_page(content: bytes) -> Context:
         waits_left_out=max(left_out, 0),
         heartbeat_ns=heartbeat_ns,
         heartbeat_unix_ns=heartbeat_unix_ns,
+        step_times=read_step_times(content),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.activities import current, position
-from monitel.context_page import own_page, read_page, read_step_times, unpack_step_times
+from monitel.context_page import own_page, read_page, unpack_step_times
 from monitel.fork import register_at_fork
 from monitel.launcher import distributed_rank
 from monitel.readings import waits_in_flight
@@ -122,8 +122,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     """
     global _last, _before, _member
     now_ns = time.monotonic_ns()
-    stage, content = stage_now(), own_page()
-    page = read_page(content)
+    stage, page = stage_now(), read_page(own_page())
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()
     _member = distributed_rank() or _member
@@ -131,7 +130,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
         "step": monitel.get_step(),
         "step_seconds": None if page.step_ns is None else max(now_ns - page.step_ns, 0) / 1e9,
         "first_step": first_step(),
-        "timed": sum(unpack_step_times(read_step_times(content))),
+        "timed": sum(unpack_step_times(page.step_times)),
         "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
         "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
         "activity": (_short(activity), activity_seconds),

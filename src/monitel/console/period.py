@@ -236,8 +236,8 @@ def _usual_data(parts: Sequence[Process]) -> float | None:
 _PERIODS_NS = 60 * 10**9, 180 * 10**9
 _ENOUGH_STEPS = 20  # in a period
 _TOTALS = (
-    *("first_step", "made", "skipped", "step_time", "stages", "activities", "recompilations", "recompiling_ns"),
-    "usual_data",
+    *("first_step", "made", "unmade_ns", "skipped", "step_time", "stages", "activities", "recompilations"),
+    *("recompiling_ns", "usual_data"),
 )
 
 

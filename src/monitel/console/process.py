@@ -17,6 +17,8 @@ from monitel.attributes import INT64_MAX
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STAGE_TIME, STEP_TIME
+from monitel.context_page import unpack_step_times
+from monitel.step_times import quantile
 from monitel.training_time import DOWN, LOST
 
 if TYPE_CHECKING:
@@ -175,6 +177,7 @@ class Process:
     # Totals. Recompilations are those of code that was compiled before; their time is that of all threads.
     first_step: int | None = None  # that the program has set
     made: int = 0  # steps, skipped ones included
+    unmade_ns: int = 0  # of the activities of the loop, after the last of these steps
     skipped: int = 0  # optimizer steps
     step_time: Total = NO_SAMPLES  # seconds from step to step
     stages: Mapping[StageKey, Total] = field(default_factory=dict)  # seconds
@@ -256,7 +259,7 @@ class Process:
         if self.step_time.count:
             seconds = self.step_time.sum / self.step_time.count
         else:
-            seconds = (self.loop_ns - (self.step_age_ns or 0)) / 1e9 / self.made if self.made else 0.0
+            seconds = (self.loop_ns - self.unmade_ns) / 1e9 / self.made if self.made else 0.0
         return seconds if seconds > 0 else None
 
     @property
@@ -287,6 +290,7 @@ class Process:
         return replace(
             self,
             made=max(self.made - earlier.made, 0),
+            unmade_ns=self.unmade_ns - earlier.unmade_ns,
             skipped=0,
             first_step=None,
             step_time=self.step_time.since(earlier.step_time),
@@ -342,6 +346,8 @@ def life_of(record: Record) -> Process:
     if not made and first is not None and last is not None:  # steps may begin again in each epoch
         made = max(last - first + 1, 1 + (doing.get("timed") or 0), 1)
     step_time, stages = _times(record)
+    activity, activity_s = doing.get("activity") or ("", 0.0)
+    unmade_s = (doing.get("step_seconds") or 0.0) - (activity_s if activity in _OUTSIDE else 0.0)
     goodput = doing.get("goodput")
     if goodput is None and "step" in activities:
         goodput = activities["step"] / (sum(activities.values()) or 1)
@@ -367,6 +373,7 @@ def life_of(record: Record) -> Process:
         exception=None if record.exception is None else (*map(str, record.exception),),  # type: ignore[arg-type]
         first_step=first,
         made=made,
+        unmade_ns=round(max(unmade_s, 0.0) * 1e9),
         skipped=_whole(counted.get(SKIPPED, 0)),
         step_time=step_time,
         stages=stages,
@@ -416,11 +423,16 @@ def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Pr
     stepped = life.made > 0 or step_age_ns is not None
     if step_age_ns is None and page.step is not None:
         step_age_ns = max(at_ns - record.created_ns, 0)  # a process may hang in its first step
-    made = life.made  # steps since the snapshot are those of optimizers, unless the program has set them
-    if life.first_step is None and made and known is not None and doing.step is not None:
-        made += max(doing.step - known, 0)
-    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "stepped": stepped, "step_age_ns": step_age_ns}
-    return replace(life, **{**found, "waits_left_out": page.waits_left_out, **changes})
+    made, unmade_ns, times = life.made, life.unmade_ns, unpack_step_times(page.step_times)
+    set_ns = None if page.step_ns is None else page.unix_ns(page.step_ns)
+    if page.step is not None and set_ns is not None and set_ns > life.time_ns:  # steps since the snapshot
+        last = page.step if known is None else known
+        again = known is None or page.step < last  # steps may begin again in each epoch
+        made += max(sum(times) - record.doing.get("timed", 0) + again, page.step - last)
+        unmade_ns = life.time_ns - set_ns  # the loop has gone on
+    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns, "stepped": stepped}
+    found |= {"step_age_ns": step_age_ns, "step_p50": quantile(times, 0.5), "waits_left_out": page.waits_left_out}
+    return replace(life, **{**found, **changes})
 
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE
-from tests.unit.console.recorded import KILLED, START, Recorded, definition, recorded, window
+from tests.unit.console.recorded import DOING, KILLED, START, Recorded, definition, recorded, window
 
 import monitel
 from monitel.blackbox.death import Deaths, End, death_of
@@ -26,9 +28,10 @@ from monitel.console.autopsy import open_windows, undelivered
 from monitel.console.ended import VERSION, encode, read_ends, store_death
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
-from monitel.console.process import Process, State, Total, process_of
+from monitel.console.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.console.reader import deaths_below, read_boxes
 from monitel.console.stored import load
+from monitel.context_page import own_page, read_page, read_step_times, unpack_step_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,6 +140,25 @@ def test_each_window_counts_once(process: Recorded) -> None:
         found = process_of(read_record(box), alive=True)
     assert Total(13, 6.5, 3, 2.25) == found.step_time
     assert (300, 1, 1200, {"step": 80 * 10**9}) == (found.made, found.first_step, found.step, found.activities)
+
+
+def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> None:
+    """Steps since the snapshot count, the time since the last step does not, in the loop or outside."""
+    at_snapshot = {**DOING, "first_step": 1181, "step": 1200, "step_seconds": 40.0, "activity": ("init", 39.0)}
+    process.box.sources["doing"] = lambda: {**at_snapshot, "timed": sum(unpack_step_times(read_step_times(own_page())))}
+    process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
+    process.box.sources.pop("totals")
+    process.open.clear()
+    process.box.snapshot()
+    for since, made in (((), 20), ((1201, 1202), 22), ((1181, 1182), 24)):
+        for step in since:
+            monitel.set_step(step)
+        with closing(Folder.open(process.path)) as box:
+            record = replace(read_record(box), page=read_page(own_page()))
+        for seconds in (1, 100):
+            found = doing_at(life_of(record), record, time.time_ns() + seconds * 10**9)
+            assert made == found.made
+            assert found.mean_step == pytest.approx((80 + bool(since)) / made, rel=0.01)
 
 
 def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Path) -> None:
