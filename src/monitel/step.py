@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _first: int | None = None
+_last: int | None = None  # that the program has set
+_made = 0
 _watcher: Callable[[int], object] | None = None
 _set: Callable[[int], object] = _window.set_step
 
@@ -37,10 +39,13 @@ def set_step(n: float) -> None:
         >>> monitel.get_step()
         1200
     """
-    global _first
+    global _first, _last, _made
     step = checked_step(n)
     if _first is None:
         _first = step
+    if step != _last:
+        _made += 1 if _last is None else max(step - _last, 1)  # steps may begin again in each epoch
+        _last = step
     advance(step)
 
 
@@ -77,10 +82,24 @@ def first_step() -> int | None:
     return _first
 
 
+def made_steps() -> int:
+    """Return the number of steps that :func:`set_step` has counted in this process's run, the present one included.
+
+    Example:
+        >>> from monitel.step import made_steps, set_step
+        >>> before = made_steps()
+        >>> for step in (1, 2, 3, 1, 2, 3):
+        ...     set_step(step)
+        >>> made_steps() - before >= 5
+        True
+    """
+    return _made
+
+
 def begin_again() -> None:
     """Let the next :func:`set_step` give the first step, because another run of this process begins."""
-    global _first
-    _first = None
+    global _first, _last, _made
+    _first, _last, _made = None, None, 0
 
 
 def advance(step: int, *, take_over: bool = True) -> None:
@@ -123,8 +142,9 @@ def _set_with(function: Callable[[int], object] | None) -> None:
 
 def _forget() -> None:
     """Leave the steps of the parent to it, in a forked child."""
-    global _first, _watcher
-    _first = _watcher = None
+    global _watcher
+    begin_again()
+    _watcher = None
     _set_with(None)
 
 

@@ -12,7 +12,7 @@ from monitel.fork import register_at_fork
 from monitel.launcher import distributed_rank
 from monitel.readings import waits_in_flight
 from monitel.stage import stage_now
-from monitel.step import first_step
+from monitel.step import first_step, made_steps
 from monitel.training_time import goodput
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
         "step": monitel.get_step(),
         "step_seconds": None if page.step_ns is None else max(now_ns - page.step_ns, 0) / 1e9,
         "first_step": first_step(),
+        "made": made_steps(),
         "timed": sum(unpack_step_times(page.step_times)),
         "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
         "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],

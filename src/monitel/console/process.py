@@ -341,10 +341,7 @@ def life_of(record: Record) -> Process:
         if name == TIME and total and (activity := labels.get("training.activity")) is not None:
             key = "step" if activity == LOST else str(activity)[:_LONGEST]  # steps that it makes again are lost there
             activities[key] = activities.get(key, 0) + round(total * 1e9)
-    made = _whole(counted.get(STEPS, 0) + counted.get(SKIPPED, 0))
-    first, last = doing.get("first_step"), doing.get("step")
-    if not made and first is not None and last is not None:  # steps may begin again in each epoch
-        made = max(last - first + 1, 1 + (doing.get("timed") or 0), 1)
+    made = _whole(counted.get(STEPS, 0) + counted.get(SKIPPED, 0)) or doing.get("made", 0)
     step_time, stages = _times(record)
     activity, activity_s = doing.get("activity") or ("", 0.0)
     unmade_s = (doing.get("step_seconds") or 0.0) - (activity_s if activity in _OUTSIDE else 0.0)
@@ -371,7 +368,7 @@ def life_of(record: Record) -> Process:
         seen_ns=record.time_ns,
         thread=whole(doing.get("thread")) or 0,
         exception=None if record.exception is None else (*map(str, record.exception),),  # type: ignore[arg-type]
-        first_step=first,
+        first_step=doing.get("first_step"),
         made=made,
         unmade_ns=round(max(unmade_s, 0.0) * 1e9),
         skipped=_whole(counted.get(SKIPPED, 0)),

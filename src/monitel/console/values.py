@@ -13,9 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.blackbox.forms import STEP_TIME
 from monitel.console.stored import LIMIT_BYTES, StoredError, load
-from monitel.step import first_step
+from monitel.step import made_steps
 from monitel.training_time import before
 from monitel.worker import Pace
 
@@ -299,11 +298,9 @@ def latest(
         if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.counters.get(each, 0))
     ]
     made = sum(each.value for each in counters if each.name in _STEPS and not each.attributes)
-    first, step = first_step(), monitel.get_step()
-    if not made and first is not None and step is not None:  # they may begin again in each epoch
-        made = max(step - first, sum(each.count for each in series if each.definition.name == STEP_TIME), 0) + 1
+    made, step = int(made) or made_steps(), monitel.get_step()
     last = step if made or step != earlier.step else None
-    return RunValues("", "", config=config, progress=Progress(int(made), last), values=(*newest.values(), *counters))
+    return RunValues("", "", config=config, progress=Progress(made, last), values=(*newest.values(), *counters))
 
 
 def _of_stat(series: Series, window: monitel.Window | Snapshot) -> Iterator[Value]:

@@ -148,10 +148,10 @@ def test_printed_commands_work(receiver: Receiver) -> None:
     ("data", "verdict"), [(0.02, "input-bound: "), (0.0, "healthy: ")], ids=["waits for data", "healthy"]
 )
 def test_verdict_about_a_plain_loop(data: float, verdict: str) -> None:
-    """Without torch and without ranks, from the ledger of the process."""
+    """Without torch and without ranks, from the ledger of the process. Steps begin again in each epoch."""
     script = f"""
 import time, monitel
-for step in range(1, 41):
+for step in 2 * [*range(1, 21)]:
     monitel.set_step(step)
     with monitel.activity("data"):
         time.sleep({data})

@@ -145,7 +145,11 @@ def test_each_window_counts_once(process: Recorded) -> None:
 def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> None:
     """Steps since the snapshot count, the time since the last step does not, in the loop or outside."""
     at_snapshot = {**DOING, "first_step": 1181, "step": 1200, "step_seconds": 40.0, "activity": ("init", 39.0)}
-    process.box.sources["doing"] = lambda: {**at_snapshot, "timed": sum(unpack_step_times(read_step_times(own_page())))}
+    process.box.sources["doing"] = lambda: {
+        **at_snapshot,
+        "made": 20,
+        "timed": sum(unpack_step_times(read_step_times(own_page()))),
+    }
     process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
     process.box.sources.pop("totals")
     process.open.clear()
