@@ -25,6 +25,7 @@ from monitel.console.ledger.history import (
 )
 from monitel.console.ledger.run_folder import StoredRun
 from monitel.console.ledger.shares import RunTime, last_line, parts_of, print_last_line
+from monitel.console.runs import state_of
 from monitel.console.text import Screen
 from monitel.console.values import Attempted
 
@@ -278,6 +279,7 @@ def test_table_has_state_attempts_and_a_row_for_each_activity(
     time.tzset()
     last_ns = 1_767_331_025 * SECOND
     run = made(LONG, attempts=3)._replace(last_ns=last_ns, start_ns=last_ns - 7980 * SECOND, ended=ended, stages=STAGES)
+    stored, now_ns = StoredRun(run, Attempted(""), 0, None), last_ns + age * SECOND
     assert (
         f"""\
 run         run-7
@@ -295,7 +297,7 @@ total                                                2 h 13 min  100 %
 
 38 % of the time went into waiting for data
 of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
-        == table(StoredRun(run, Attempted(""), 0, None), Screen(), last_ns + age * SECOND)
+        == table(stored, Screen(), state_of(stored, now_ns), now_ns)
     )
 
 
