@@ -20,6 +20,9 @@ PROCESS = "MONITEL_RUN_PROCESS"
 #: An announcement: process id, start time in ticks since the boot, and rank as the launcher has set it.
 LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9})", re.ASCII)
 
+#: The announcement of a child of multiprocessing, which is not recorded.
+CHILD = "child"
+
 _FIFO = "processes"
 _NAME = re.compile(r"-run-\d+-\d+-")
 _START = 19  # index of the start time, after the name of the program

@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from monitel_run.folder import LINE, start_time
+from monitel_run.folder import CHILD, LINE, start_time
 from monitel_run.parent import Ended
 
 _EXIT_CODE = 49  # index of the exit code in /proc/PID/stat, after the name of the program
@@ -30,6 +30,7 @@ class ProcessWatch(Thread):
 
     Attributes:
         announced: Number of processes that have announced themselves.
+        children: There were children of multiprocessing that are not recorded.
         begun: Set at the first announcement.
         ends: The ends so far, in their order.
         news: The same ends, for a thread that waits for them.
@@ -38,7 +39,7 @@ class ProcessWatch(Thread):
 
     def __init__(self, announcements: int) -> None:
         super().__init__(name="monitel-run-processes", daemon=True)
-        self.announced = 0
+        self.announced, self.children = 0, False
         self.begun = Event()
         self.ends: list[Ended] = []
         self.news: SimpleQueue[Ended] = SimpleQueue()
@@ -74,6 +75,7 @@ class ProcessWatch(Thread):
             while part := os.read(self._announcements, 65536):
                 *new, self._rest = (self._rest[-64:] + part.decode("ascii", "replace")).split("\n")
                 lines += new
+        self.children |= f"{CHILD} " in lines
         for pid, start, rank in (found.groups() for found in map(LINE.fullmatch, lines) if found):
             self.announced += 1
             self.begun.set()

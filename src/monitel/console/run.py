@@ -74,8 +74,10 @@ def finish(worker: Worker, end: Ended, *, endpoint_given: bool) -> None:
     for each in (*ends, end):
         deaths.observe(*each[:4])
     report_deaths(worker.folder, deaths)
-    running = [f"{each.pid}-{each.start}" for each in worker.watch.running]
-    print_summary(worker.folder, cause=deaths.cause, running=running, endpoint_given=endpoint_given)
+    watch = worker.watch
+    running = [f"{each.pid}-{each.start}" for each in watch.running]
+    children = watch.children
+    print_summary(worker.folder, cause=deaths.cause, running=running, children=children, endpoint_given=endpoint_given)
     if end.status and ends and all(each.status == 0 for each in ends):
         code = os.waitstatus_to_exitcode(end.status)
         how = f"signal {-code}" if code < 0 else f"exit status {code}"

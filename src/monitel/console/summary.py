@@ -34,6 +34,7 @@ _INDENT = "  "
 _LABEL = len("exported") + 2  # columns of a label
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
+_CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
 _SAME = 1.02  # rates of ranks that differ less are the same
 
 
@@ -43,6 +44,7 @@ def print_summary(
     *,
     cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
     running: Iterable[str] = (),
+    children: bool = False,
     endpoint_given: bool = False,
 ) -> None:
     """Print the summary of all processes that have stored their end. Never raises.
@@ -52,12 +54,15 @@ def print_summary(
         stream: The output; stderr by default, so that the job's output stays as it is.
         cause: Returns how a process ended, in words, and when, Unix ns; None if the caller does not know that.
         running: The keys of the recorded processes that ran when the command ended.
+        children: There were children of multiprocessing that are not recorded.
         endpoint_given: The endpoint was an option of the command, and not in the user's variables.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
         found, problems = read_ends(folder)
         found = [with_cause(each, cause(each.owner)) for each in found if each.owner is not None]
+        if children and not any(each.made for each in found):
+            problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
         lines = summary_lines(found, problems, Screen.of(stream), running=pids, endpoint_given=endpoint_given)
         text = "\n".join(lines)

@@ -97,5 +97,9 @@ finally:
             for _name in _MODULES:
                 if _name in sys.modules:  # the other sitecustomize has imported it
                     _watch.executed(_name)
+        elif "--multiprocessing-fork" in sys.orig_argv:
+            from monitel_run.folder import CHILD, announce
+
+            announce(CHILD, "")
     except Exception:
         pass
