@@ -26,12 +26,12 @@ from monitel.os_threads import RLock
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from monitel.blackbox.recorder import Series
     from monitel.blackbox.settings import BoxSettings
 
-__all__ = ["give_way", "hold", "release"]
+__all__ = ["at_end", "give_way", "hold", "release"]
 
 _log = logging.getLogger("monitel")
 _TIMEOUT_S = 1.0
@@ -39,6 +39,7 @@ _RUN_FOLDER = "MONITEL_RUN_FOLDER"  # of `monitel run`
 
 _lock = RLock()
 _owners: list[object] = []
+at_end: list[Callable[[], object]] = []  # called when the record ends
 _record: _Record | None = None
 
 
@@ -116,6 +117,8 @@ def give_way() -> None:
     with _lock:
         record, _record = _record, None
         _owners.clear()
+        while at_end:
+            at_end.pop()()
         if record is not None:
             record.close()
 
@@ -126,6 +129,7 @@ def _leave_to_parent() -> None:
     _lock = RLock()
     record, _record = _record, None
     _owners.clear()
+    at_end.clear()
     if record is not None:
         record.leave()
 

@@ -82,7 +82,7 @@ def begin(module: str) -> bool:
 
 def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
-    from monitel.blackbox.silent import hold  # late: here and below, no process with an exporter needs it
+    from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
     from monitel.run_events import enter
     from monitel.sigterm import SigtermHandler, is_default
 
@@ -90,7 +90,9 @@ def _record() -> None:
     atexit.register(_report_end)  # after run.ended
     enter(begin)
     if in_main_thread() and is_default():
-        SigtermHandler(_terminate, _preempt).install()
+        handler = SigtermHandler(_terminate, _preempt)
+        handler.install()
+        at_end.append(handler.uninstall)
 
 
 def _preempt(_timeout: float) -> None:

@@ -135,6 +135,15 @@ def test_run_names_a_silent_rank(own_boxes: Path) -> None:
     assert f"monitel autopsy {found['source']}" in " ".join(ended.summary.split())
 
 
+def test_later_exporter_handles_sigterm() -> None:
+    """The handler of the silent rank is in nobody's way."""
+    later = "monitel_otlp.configure(spool_dir='own')\nmonitel.set_step(1)\nos.kill(os.getpid(), 15)\n"
+    Path("job.py").write_text(f"{SILENT}monitel.emit('a')\n{later}")
+    ended = outcome([*RUN, sys.executable, "job.py"], env={**os.environ, **RANK})
+    words = " ".join(ended.summary.split())
+    assert (-signal.SIGTERM, True, True) == (ended.status, "rank 1 preempted" in words, "deliver with" in words)
+
+
 INSTALL = "import monitel_tensorboard\nboard = monitel_tensorboard.install('runs')\nmonitel.emit('a')"
 CONFIGURE = "configure()\nmonitel.emit('b')"
 

@@ -13,6 +13,7 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
+from monitel.blackbox.box import has_box
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_SIZE, box_settings
@@ -201,7 +202,7 @@ def configure(
         if not is_launcher(sys.orig_argv):
             enter(_current, enabled=run_events, ends_run=True)
         hand_over(early, _current)
-    if not sdk_is_disabled():
+    if not silent or has_box():
         handle_sigterm(_current, sigterm)
     return _current
 

@@ -24,7 +24,7 @@ from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.blackbox.account import Account, print_exit_summary
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.silent import hold, release
+from monitel.blackbox.silent import at_end, hold, release
 from monitel.console.ended import store_end
 from monitel.console.ledger.shares import print_last_line
 from monitel.exit import finalize
@@ -129,6 +129,7 @@ class Pipeline:
             if not sdk_is_disabled():
                 hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
                 self._shut_down_at_exit()
+                self.at_end = at_end
             return
         self._ranges = self._queue_ranges()
         self._engine = self._make_engine(leftovers=True)
@@ -263,8 +264,6 @@ class Pipeline:
         """End the record of a rank that does not export."""
         if (series := release(self)) is not None:
             self._report(series, {})
-            for action in self.at_end:
-                action()
 
     def give_way(self, *, discard: bool) -> bool:
         """End, because the program makes another pipeline, which continues the run. Nothing is printed.
