@@ -81,7 +81,7 @@ def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:
             age_ns = max(age_ns + time_ns - process.seen_ns, 0)
         state = State.ENDED if how.startswith(EXITED) else State.DEAD
         return replace(process, state=state, death=how, seen_ns=time_ns, observed=True, step_age_ns=age_ns)
-    if process.status == COMPLETED and not how.startswith(EXITED):
+    if process.status in {COMPLETED, "failed"} and not how.startswith(EXITED):
         how = how.removesuffix(" without a shutdown").replace("ended with exit code", "exit status")
         return replace(process, status="failed", exception=process.exception or (how, "", ""))
     return process

@@ -274,6 +274,7 @@ Thread 0x7 (most recent call first):
     ("process", "verdict"),
     [
         (ended(0, made=30, step=30), "failed: rank 0 failed at step 30: exit status 3"),
+        (ended(0, made=30, step=30, status="failed"), "failed: rank 0 failed at step 30: exit status 3"),
         (
             ended(0, made=30, step=30, status="failed", exception=("E", "x", "")),
             "failed: rank 0 failed at step 30: E: x",
