@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from monitel.console.lateness import compared_times, cycle, suspects
@@ -50,21 +50,20 @@ class Job:
     @property
     def deaths(self) -> list[Process]:
         """The processes that died, the first one first; not helpers that their parent has ended."""
-        helpers = self._helpers()
-        died = [
-            each for each in self.processes if each.has_died and not (id(each) in helpers and _is_usual(each.death))
-        ]
-        return sorted(died, key=lambda each: each.seen_ns)
+        ends = self._ends(helpers=False) + [each for each in self._ends(helpers=True) if not _is_usual(each.death)]
+        return sorted((each for each in ends if each.has_died), key=lambda each: each.seen_ns)
 
     @property
     def unfinished(self) -> list[Process]:
         """The processes that ended by themselves, and did not complete; not helpers that were preempted."""
-        helpers = self._helpers()
-        ended = [each for each in self.processes if each.status not in {"", COMPLETED} and not each.has_died]
-        return [each for each in ended if not (id(each) in helpers and each.status in STOPPED)]
+        ends = self._ends(helpers=False) + [each for each in self._ends(helpers=True) if each.status not in STOPPED]
+        return [each for each in ends if each.status not in {"", COMPLETED} and not each.has_died]
 
-    def _helpers(self) -> set[int]:
-        return {*map(id, self.processes)} - {*map(id, counted(self.processes))}
+    def _ends(self, *, helpers: bool) -> list[Process]:
+        """Return the helpers, or the others. A helper of a rank, whose variables it has inherited, is not the rank."""
+        main, ranks = {*map(id, counted(self.processes))}, {each.key: each.rank for each in self.processes}
+        found = [each for each in self.processes if (id(each) not in main) == helpers]
+        return [replace(each, rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
 
     @property
     def time(self) -> RunTime | None:

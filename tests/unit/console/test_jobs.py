@@ -97,6 +97,15 @@ def test_dead_process_is_replaced_by_a_later_one(later: Process, stays: bool) ->
     assert [] == replaced([live, later])
 
 
+def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
+    """It has failed and the rank has completed: it is named by its process id, and the verdict does not change."""
+    rank = replace(launched(1, "a", 1), made=30, step=30, state=State.ENDED, status="completed")
+    helper = replace(launched(1, "1", 2), state=State.ENDED, status="failed")
+    (job,) = jobs_of([rank, helper])
+    assert [None] == [each.rank for each in job.unfinished]
+    assert "failed" != job.verdict.kind
+
+
 def test_groups_are_compared_apart() -> None:
     """Ranks of another pipeline stage differ by design."""
     ranks = [
