@@ -42,6 +42,7 @@ STOPPED = frozenset({"interrupted", "preempted"})
 EXITED = "ended with exit code 0 "
 #: The words for the end of the telemetry of a process that has replaced its program.
 EXEC = "replaced by exec"
+_CTRL_C = "killed by SIGINT"
 _NOWHERE = Path()
 _OUTSIDE = frozenset({"startup", "init", "shutdown", DOWN, LOST})  # activities outside of the training loop
 _FEW = 10  # samples of a window
@@ -406,11 +407,17 @@ def dead(life: Process, record: Record, death: Death) -> Process:
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
-        state=State.ENDED if replaced or how.startswith(EXITED) else State.DEAD,
-        death=EXEC if replaced else how,
+        **({"state": State.ENDED, "death": EXEC} if replaced else ended_by(how)),
         stacks=death.stacks,
         replaced=replaced,
     )
+
+
+def ended_by(how: str) -> dict[str, Any]:
+    """Return state, death and status of a process without a shutdown: Ctrl-C interrupts it, also in its shutdown."""
+    if how == _CTRL_C:
+        return {"state": State.ENDED, "death": "", "status": "interrupted"}
+    return {"state": State.ENDED if how.startswith(EXITED) else State.DEAD, "death": how}
 
 
 def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Process:

@@ -29,7 +29,7 @@ from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console import process as model
 from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
-from monitel.console.process import EXITED, State, event_of, life_of, whole
+from monitel.console.process import State, ended_by, event_of, life_of, whole
 from monitel.os_threads import Thread
 from monitel.variables import read_variables
 
@@ -245,11 +245,10 @@ def _of_end(record: Record, event: LogRecord) -> Process:
     return replace(
         life,
         pid=life.pid if pid is None else pid,
-        state=State.ENDED if how.startswith(EXITED) else State.DEAD,
+        **ended_by(how),
         time_ns=time.time_ns(),
         started_ns=0,
         seen_ns=event.time_ns,
-        death=how,
         step=whole(death.get("training.step")),
         step_age_ns=_ns(death.get("training.step.age")),
         activity=str(death.get("training.activity", "")),

@@ -197,10 +197,10 @@ def outcome_of(stored: StoredRun, processes: Sequence[Process], now_ns: int) -> 
     state = state_of(stored, now_ns)
     jobs = jobs_of(each for each in processes if _has_ended_in(each, stored))
     killed = state.startswith(_KILLED)
-    deaths = [each for job in jobs for each in job.deaths if not each.replaced]
-    bad = deaths if killed else [each for each in deaths if each.state is State.DEAD]
-    if state in {COMPLETED, RUNNING}:
-        bad = [each for each in (*bad, *(each for job in jobs for each in job.unfinished)) if each.rank is not None]
+    bad = [each for job in jobs for each in job.deaths if not each.replaced and (killed or each.state is State.DEAD)]
+    if killed or state in {COMPLETED, RUNNING}:
+        bad += [each for job in jobs for each in job.unfinished]
+        bad = [each for each in bad if killed or each.rank is not None]
     if not bad:
         return state
     first = min(bad, key=lambda each: each.seen_ns)

@@ -16,7 +16,7 @@ from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
 from monitel.console.lateness import compared_times
 from monitel.console.ledger.shares import ledger_lines, shows_work
-from monitel.console.process import COMPLETED, EXITED, State
+from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
 from monitel.console.text import Screen, duration, step_rate, wrapped
 from monitel.console.verdict import named
@@ -79,8 +79,7 @@ def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:
         age_ns = process.step_age_ns
         if age_ns is not None:
             age_ns = max(age_ns + time_ns - process.seen_ns, 0)
-        state = State.ENDED if how.startswith(EXITED) else State.DEAD
-        return replace(process, state=state, death=how, seen_ns=time_ns, observed=True, step_age_ns=age_ns)
+        return replace(process, **ended_by(how), seen_ns=time_ns, observed=True, step_age_ns=age_ns)
     if process.status in {COMPLETED, "failed"} and not how.startswith(EXITED):
         how = how.removesuffix(" without a shutdown").replace("ended with exit code", "exit status")
         return replace(process, status="failed", exception=process.exception or (how, "", ""))
