@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import find_boxes
+from monitel.blackbox.discovery import find_boxes, process_of
 from monitel.blackbox.folder import FolderError
 from monitel.console.job import jobs_of
 from monitel.console.ledger.run_folder import read_stored
@@ -21,7 +21,7 @@ from monitel.console.text import moment
 from monitel.console.values import RunValues, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from monitel.console.ledger.run_folder import StoredRun
     from monitel.console.ledger.shares import RunTime
@@ -142,6 +142,10 @@ class Runs:
                 raise _listed(f"{target!r} holds {len(named):,} runs; give one of them by its name:", named)
             if not named:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
+        if not named and target.isdecimal():  # the job may have a spool_dir of its own, which its box names
+            boxes = [each for each in find_boxes(self._boxes).live if process_of(each) == int(target)]
+            roots = [Path(each.spool).parent for each in read_boxes(boxes, self.problems, stacks=False) if each.spool]
+            named = _of_process(self._stored(roots), target)
         if not named:
             raise self.unknown(f"run, folder or process {target!r}")
         return run_of(named[0], self._ends(roots))
@@ -164,7 +168,7 @@ class Runs:
         """Return the run with an id, or those without one that have started at a time, or that of a running process."""
         found = [each for each in self.stored if each.time.run == name != ""][-1:]
         found = found or [each for each in self.stored if name_of(each) == name]
-        return found or [each for each in self.stored if each.held and each.last.name.endswith(f"-{name}")]
+        return found or _of_process(self.stored, name)
 
     def _stored(self, roots: Sequence[Path]) -> list[StoredRun]:
         found = []
@@ -209,6 +213,10 @@ def outcome_of(stored: StoredRun, processes: Sequence[Process], now_ns: int) -> 
     end = f"{rank}{first.death or first.status or (_KILLED if killed else 'died')}{more}"
     state = "failed" if state == COMPLETED else state
     return end if killed else f"{state}; {end}"
+
+
+def _of_process(runs: Iterable[StoredRun], pid: str) -> list[StoredRun]:
+    return [each for each in runs if each.held and each.last.name.endswith(f"-{pid}")]
 
 
 def _has_ended_in(process: Process, stored: StoredRun) -> bool:
