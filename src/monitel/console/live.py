@@ -22,7 +22,7 @@ from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period, with_totals
 from monitel.console.process import Process, State, life_of
-from monitel.console.reader import boxes_of, deaths_of, ends_below, nothing_known, reason
+from monitel.console.reader import boxes_of, deaths_beside, deaths_of, ends_below, nothing_known, reason
 from monitel.context_page import PAGE_BYTES, read_page, read_step_times
 from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
@@ -83,6 +83,7 @@ class Live:
         found = (each for target in targets for each in _collected(target))
         self._collected = [*{(each.box.resolve(), each.pid, each.seen_ns): each for each in found}.values()]
         self._ends: dict[str, list[Process]] = {}  # by the folder of the run
+        self._beside: tuple[Sequence[Path], list[Process]] = (), []  # deaths that were there before, by the boxes
 
     def look(self) -> Look:
         """Read all boxes. Never raises for the content of boxes and folders."""
@@ -99,7 +100,9 @@ class Live:
                 rows.append(row)
             elif path not in present:  # it was removed before it was read
                 self._watched.pop(path).close()
-        shown = self._without_replaced([*rows, *self._collected])
+        if self._targets == [None] and self._beside[0] != [*present]:
+            self._beside = [*present], deaths_beside(rows)
+        shown = self._without_replaced([*rows, *self._collected, *self._beside[1]])
         return Look(time.time_ns(), tuple(jobs_of(shown, self._facts)), tuple(dict.fromkeys(problems)))
 
     def close(self) -> None:

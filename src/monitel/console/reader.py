@@ -66,6 +66,7 @@ def read_processes(target: str | None, problems: list[str], *, stacks: bool = Tr
         FolderError: There is no such process or folder, or nothing is in it.
     """
     found = read_boxes(boxes_of(target, problems), problems, stacks=stacks)
+    found = [*(deaths_beside(found) if target is None else ()), *found]
     if not found or (target is not None and _is_folder(target)):
         again: list[str] = []  # a box is looked at for the second time
         found += deaths_of(target, again)
@@ -202,6 +203,38 @@ def reason(error: Exception) -> str:
 def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
     return [each for each in ends_below(root, problems, journals) if each.has_died]
+
+
+def deaths_beside(processes: Sequence[Process]) -> list[Process]:
+    """Return the last death of each rank that is missing in a job that runs, by the spools beside those of the others.
+
+    A disk that hangs is waited for as long as for any spool.
+    """
+    jobs: dict[tuple[object, ...], list[Process]] = {}
+    for each in processes:
+        if each.rank is not None:
+            jobs.setdefault((each.job, each.attempt or 0), []).append(each)
+    began_ns, roots = dict[tuple[object, ...], int](), set[Path]()
+    for job, ranks in jobs.items():
+        running = [each for each in ranks if each.runs]
+        if running and len({each.rank for each in ranks}) < max(each.world_size or 0 for each in ranks):
+            began_ns[job] = min(each.started_ns for each in running)
+            roots |= {Path(each).parent for of in running for each in (of.spool, of.box) if each}
+    died: list[Process] = []
+
+    def read() -> None:
+        for root in roots:
+            died.extend(deaths_below(root, [], ["logs"]))
+
+    thread = Thread(target=read, name="monitel-autopsy-deaths", daemon=True)
+    thread.start()
+    thread.join(_SPOOL_PATIENCE_S)
+    found = {}
+    for each in sorted(died, key=lambda each: each.seen_ns):
+        job = each.job, each.attempt or 0
+        if job in began_ns and each.seen_ns > began_ns[job] and each.rank not in {None, *(of.rank for of in jobs[job])}:
+            found[job, each.rank] = each
+    return [*found.values()]
 
 
 def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:

@@ -43,8 +43,9 @@ def test_job_that_appears_is_shown(tmp_path: Path, console: Console, own_boxes: 
 
 
 def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """As by the next pipeline on the machine, or ``monitel replay``."""
-    with ranks(tmp_path, loop(), loop()) as (_, second), console.watching() as until:
+    """As by the next pipeline on the machine, or ``monitel replay``. Commands that begin later find its death, too."""
+    script = loop().replace('"spool"', repr(str(tmp_path / "spool")))
+    with ranks(tmp_path, script, script) as (_, second), console.watching() as until:
         until(lambda rows: len(rows) == 2)
         second.kill()
         until(lambda rows: states(rows)[1] == "dead")
@@ -54,7 +55,10 @@ def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Co
         rows = until(lambda rows: rows[0]["step"] > step + 60)  # some seconds later
         last = second.notes[-1].step
         assert ("dead", True) == (rows[1]["state"], rows[1]["step"] in {last, last + 1})
-        assert ("dead", 1) == (rows[0]["verdict"]["kind"], rows[0]["verdict"]["rank"])
+        report, later = console.json("autopsy"), console.rows()
+        for verdict in (rows[0]["verdict"], report["jobs"][0]["verdict"], *(each["verdict"] for each in later)):
+            assert ("dead", 1) == (verdict["kind"], verdict["rank"])
+        assert [[1], 2] == [report["jobs"][0]["dead"], len(later)]
 
 
 @pytest.mark.parametrize(
