@@ -142,7 +142,7 @@ class Runs:
                 raise _listed(f"{target!r} holds {len(named):,} runs; give one of them by its name:", named)
             if not named:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
-        if not named and target.isdecimal():  # the job may have a spool_dir of its own, which its box names
+        if not named and target.isdecimal():  # the job may have another spool_dir, which its box names
             boxes = [each for each in find_boxes(self._boxes).live if process_of(each) == int(target)]
             roots = [Path(each.spool).parent for each in read_boxes(boxes, self.problems, stacks=False) if each.spool]
             named = _of_process(self._stored(roots), target)

@@ -98,7 +98,7 @@ def test_dead_process_is_replaced_by_a_later_one(later: Process, stays: bool) ->
 
 
 def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
-    """It has failed and the rank has completed: it is named by its process id, and the verdict does not change."""
+    """A helper that fails beside a rank that completes is named by its process id, and the verdict does not change."""
     rank = replace(launched(1, "a", 1), made=30, step=30, state=State.ENDED, status="completed")
     helper = replace(launched(1, "1", 2), state=State.ENDED, status="failed")
     (job,) = jobs_of([rank, helper])

@@ -118,7 +118,7 @@ def test_beginning_of_the_summary(reports: list[Process], expected: str) -> None
 
 
 def test_processes_that_still_run(tmp_path: Path) -> None:
-    """They are counted and named, unless they have stored their end meanwhile."""
+    """The summary counts and names processes, unless they have stored their end meanwhile."""
     write_end(tmp_path, process := ended(made=100))
     running = [process.key, "7-1", "8-1"]
     for keys, header, pids in ((running, "train, run run-7, 100 steps", "es 7, 8"), (["9-1"], "", " 9")):
