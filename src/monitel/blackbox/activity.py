@@ -13,6 +13,7 @@ from monitel.launcher import distributed_rank
 from monitel.readings import waits_in_flight
 from monitel.stage import stage_now
 from monitel.step import first_step, made_steps
+from monitel.step_times import quantile
 from monitel.training_time import goodput
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     global _last, _before, _member
     now_ns = time.monotonic_ns()
     stage, page = stage_now(), read_page(own_page())
+    times = unpack_step_times(page.step_times)
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()
     _member = distributed_rank() or _member
@@ -131,7 +133,8 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
         "step_seconds": None if page.step_ns is None else max(now_ns - page.step_ns, 0) / 1e9,
         "first_step": first_step(),
         "made": made_steps(),
-        "timed": sum(unpack_step_times(page.step_times)),
+        "timed": sum(times),
+        "step_p50": quantile(times, 0.5),
         "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
         "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
         "activity": (_short(activity), activity_seconds),

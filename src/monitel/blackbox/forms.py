@@ -18,10 +18,10 @@ A snapshot has these values, each of which may be missing:
 ========  ======================================================================================================
 doing     what the process does: ``step``, ``step_seconds`` (since it was set, or None), ``first_step`` (that the
           program has set, or None), ``made`` (number of steps that it has set), ``timed`` (number of steps with a
-          duration), ``waits`` (key, thread, seconds so far), ``ranges`` (name, seconds so far), ``activity`` (name in
-          the ledger, seconds so far), ``thread`` (that of the training; 0 without a ledger), ``stage`` (name, whether
-          it waits for other ranks, seconds, thread; or None), ``goodput`` (of the run over all attempts, or None),
-          ``member`` (rank and world size in torch.distributed, or None)
+          duration), ``step_p50`` (their median, seconds, or None), ``waits`` (key, thread, seconds so far), ``ranges``
+          (name, seconds so far), ``activity`` (name in the ledger, seconds so far), ``thread`` (that of the training;
+          0 without a ledger), ``stage`` (name, whether it waits for other ranks, seconds, thread; or None), ``goodput``
+          (of the run over all attempts, or None), ``member`` (rank and world size in torch.distributed, or None)
 counters  a :data:`PlainCounter` of each counter
 before    begin of the run in Unix ns, and the counters at that time, each as its name, attributes and total; None for
           the first run of a process, which begins with the process

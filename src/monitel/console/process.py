@@ -375,6 +375,7 @@ def life_of(record: Record) -> Process:
         skipped=_whole(counted.get(SKIPPED, 0)),
         step_time=step_time,
         stages=stages,
+        step_p50=doing.get("step_p50"),
         activities=activities,
         recompilations=_whole(counted.get(RECOMPILATIONS, 0)),
         recompiling_ns=_whole(counted.get(RECOMPILING, 0) * 1e9),
@@ -435,8 +436,8 @@ def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Pr
         made += max(sum(times) - record.doing.get("timed", 0) + again, page.step - last)
         unmade_ns = life.time_ns - set_ns  # the loop has gone on
     found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns, "stepped": stepped}
-    found |= {"step_age_ns": step_age_ns, "step_p50": quantile(times, 0.5), "waits_left_out": page.waits_left_out}
-    return replace(life, **{**found, **changes})
+    found |= {"step_age_ns": step_age_ns, "waits_left_out": page.waits_left_out}
+    return replace(life, **{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
 
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:

@@ -31,7 +31,7 @@ from monitel.console.live import Live
 from monitel.console.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.console.reader import deaths_below, read_boxes
 from monitel.console.stored import load
-from monitel.context_page import own_page, read_page, read_step_times, unpack_step_times
+from monitel.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,6 +148,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
     process.box.sources["doing"] = lambda: {
         **at_snapshot,
         "made": 20,
+        "step_p50": 2.5,
         "timed": sum(unpack_step_times(read_step_times(own_page()))),
     }
     process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
@@ -163,6 +164,9 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
             found = doing_at(life_of(record), record, time.time_ns() + seconds * 10**9)
             assert made == found.made
             assert found.mean_step == pytest.approx((80 + bool(since)) / made, rel=0.01)
+    at_shutdown = doing_at(life_of(record), replace(record, page=Context()), record.time_ns)
+    assert found.usual_step is not None
+    assert (2.5, True) == (at_shutdown.usual_step, found.usual_step < 1)  # the median, of the snapshot or of the page
 
 
 def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Path) -> None:
