@@ -44,7 +44,7 @@ def deliver(worker: Worker) -> None:
                     attempt.log_start()
                 elif ended is worker.end:
                     attempt.finish(ended, watch.ends, recorded=watch.announced > 0)
-                elif ended.status != 0:  # it has not ended well
+                else:
                     attempt.collect(observed_only=True)
 
 

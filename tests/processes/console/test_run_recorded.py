@@ -109,6 +109,26 @@ def test_first_dead_rank_is_named(receiver: Receiver) -> None:
     assert 1 == ended.status
 
 
+EXITS = """\
+import os, subprocess, sys, time
+code = "import os, monitel\\nmonitel.set_step(1)\\nos._exit(0)"
+rank = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RANK": "1"})
+rank.wait()
+deadline = time.monotonic() + 20
+while any(f"-{rank.pid}-" in name for name in os.listdir(os.environ["MONITEL_BLACK_BOX_DIR"])):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+"""
+
+
+def test_rank_that_exits_without_a_shutdown_is_collected_while_the_others_run(receiver: Receiver) -> None:
+    """Only its parent knows that the exit code is 0; until then views take it for one that was killed."""
+    ended = record(receiver, EXITS)
+    assert 0 == ended.status, ended
+    (died,) = [each.attributes for each in receiver.records() if each.name == "process.died"]
+    assert 0 == died["process.exit.code"]
+
+
 #: Lets two threads start, and no other one.
 TWO_THREADS = """\
 start, started = threading.Thread.start, []
