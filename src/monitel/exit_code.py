@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from monitel.os_threads import in_main_thread
 
+_FUNCTIONS = [(sys, "exit"), (builtins, "exit"), (builtins, "quit")]  # the module site adds those to builtins
+
 
 class ExitCode:
-    """Records calls of ``sys.exit`` in the main thread that may end the process, by replacing ``sys.exit``.
+    """Records calls in the main thread that may end the process, by replacing ``sys.exit``, ``exit`` and ``quit``.
 
     Attributes:
         failed: True after a call with a code other than None and 0, unless the program has caught its exception.
@@ -22,32 +26,33 @@ class ExitCode:
         self.interrupted = False
         self._calls = 0
         self._watching = False
-        self._previous: Any = None
-        self._replacement = self._exit  # one bound method, so that it can be recognized
+        self._replacements: dict[tuple[Any, str], partial[Any]] = {}
 
     def watch(self) -> None:
-        """Replace ``sys.exit``. Idempotent."""
+        """Replace the functions. Idempotent. An interactive session keeps ``exit`` and ``quit``, which it shows."""
         self.failed = False
         self._watching = True
-        if self._previous is None:
-            self._previous = sys.exit
-            sys.exit = self._replacement
+        for place in [(sys, "exit")] if hasattr(sys, "ps1") else _FUNCTIONS:
+            if place not in self._replacements and hasattr(*place):
+                self._replacements[place] = partial(self._exit, getattr(*place))
+                setattr(*place, self._replacements[place])
 
     def forget(self) -> None:
-        """Restore ``sys.exit``. If it has been replaced since, the replacement stays, and only passes calls on."""
+        """Restore the functions. If one has been replaced since, the replacement stays, and only passes calls on."""
         self._watching = False
-        if sys.exit is self._replacement:
-            sys.exit = self._previous
-            self._previous = None
+        for place, replacement in [*self._replacements.items()]:
+            if getattr(*place, None) is replacement:
+                setattr(*place, replacement.args[0])
+                del self._replacements[place]
 
     def caught(self, call: int) -> None:
         """Forget a call of ``sys.exit`` that does not end the process."""
         if call == self._calls:
             self.failed = False
 
-    def _exit(self, code: Any = None, /) -> Any:
+    def _exit(self, previous: Any, /, *code: Any, **named: Any) -> Any:
         try:
-            self._previous(code)
+            previous(*code, **named)
         except SystemExit as error:
             if self._watching and in_main_thread():  # elsewhere it ends only the thread
                 self._calls += 1

@@ -200,6 +200,8 @@ def test_last_totals_arrive(receiver: Receiver, train: Run, temporality: str) ->
 CODES = [
     ("", 0, "completed"),
     ("sys.exit('no data')\n", 1, "failed"),
+    ("quit(5)\n", 5, "failed"),
+    ("exit(0)\n", 0, "completed"),
     ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n", 0, "completed"),
     ("raise ValueError\n", 1, "failed"),
     ("raise KeyboardInterrupt\n", -2, "interrupted"),
