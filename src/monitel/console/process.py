@@ -260,7 +260,8 @@ class Process:
         if self.step_time.count:
             seconds = self.step_time.sum / self.step_time.count
         else:
-            seconds = (self.loop_ns - self.unmade_ns) / 1e9 / self.made if self.made else 0.0
+            timed = self.made if self.made > 1 else 0  # the begin of a single step is unknown
+            seconds = (self.loop_ns - self.unmade_ns) / 1e9 / timed if timed else 0.0
         return seconds if seconds > 0 else None
 
     @property
