@@ -85,7 +85,7 @@ def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_
 
 FIRST_MINUTE = """\
 pipeline = monitel_otlp.configure(spool_dir="spool")
-loss, diverged = Stat("loss", [MEAN, SUM], 60.0), Stat("diverged", [SUM], 0.01)
+loss, diverged = Stat("loss", [MEAN, SUM], 1e7), Stat("diverged", [SUM], 0.01)
 monitel.set_step(1)
 loss.add(0.5)
 diverged.add(float("nan"))
