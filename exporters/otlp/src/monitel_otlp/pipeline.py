@@ -12,7 +12,7 @@ from collections import Counter, deque
 from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource
@@ -480,7 +480,7 @@ class Pipeline:
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
             self._engine = self._make_engine()
-            finalize(self.shutdown, _BEFORE_QUEUES)
+            finalize(weakly(self.shutdown), _BEFORE_QUEUES)
             return self._engine
 
     def _start_to_count(self) -> None:
@@ -515,19 +515,15 @@ class Pipeline:
 
     def _register_end(self) -> None:
         self._shut_down_at_exit()
-        register_fork_hooks(
-            self, before=Pipeline._before_fork, in_parent=Pipeline._after_fork, in_child=Pipeline._in_child
+        register_at_fork(
+            before=weakly(self._before_fork),
+            after_in_parent=weakly(self._after_fork),
+            after_in_child=weakly(self._in_child),
         )
 
     def _shut_down_at_exit(self) -> None:
-        found = weakref.WeakMethod(self.shutdown)  # an ended one is not kept, with its descriptors, until the exit
-
-        def shut_down() -> None:
-            if (shutdown := found()) is not None:
-                shutdown()
-
-        atexit.register(shut_down)
-        finalize(shut_down, _BEFORE_QUEUES)
+        atexit.register(weakly(self.shutdown))
+        finalize(weakly(self.shutdown), _BEFORE_QUEUES)
 
     def _before_fork(self) -> None:
         if self._run_ledger is not None:
@@ -564,27 +560,15 @@ def _bounded(timeout: float) -> float:
     return max(0.0, min(timeout, _DAY))
 
 
-_Owner = TypeVar("_Owner")
+def weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that calls a method as long as its object is alive, which it does not keep."""
+    found = weakref.WeakMethod(method)
 
+    def call() -> None:
+        if (alive := found()) is not None:
+            alive()
 
-def register_fork_hooks(
-    owner: _Owner,
-    *,
-    before: Callable[[_Owner], None],
-    in_parent: Callable[[_Owner], None],
-    in_child: Callable[[_Owner], None],
-) -> None:
-    """Call functions with an object before each fork and after it, as long as the object is alive."""
-    reference = weakref.ref(owner)
-
-    def hook(function: Callable[[_Owner], None]) -> Callable[[], None]:
-        def call() -> None:
-            if (alive := reference()) is not None:
-                function(alive)
-
-        return call
-
-    register_at_fork(before=hook(before), after_in_parent=hook(in_parent), after_in_child=hook(in_child))
+    return call
 
 
 def child_resource(resource: Resource) -> Resource:
