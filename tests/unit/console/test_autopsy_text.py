@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
 HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
 
 
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local time is UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
+pytestmark = pytest.mark.usefixtures("utc")
 
 
 def text(found: Process, screen: Screen | None = None, *, complete: bool = False) -> str:

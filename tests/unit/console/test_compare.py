@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,15 +14,10 @@ from monitel.console.runs import Run
 from monitel.console.text import Screen, columns_of, to_json
 from monitel.console.values import Progress, RunValues, Value
 
+pytestmark = pytest.mark.usefixtures("utc")
+
 SECOND = 10**9
 START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local time is UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
 
 
 def value(name: str, number: float, unit: str = "", total: str = "", **attributes: str) -> Value:

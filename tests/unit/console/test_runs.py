@@ -22,17 +22,11 @@ from monitel.console.values import VALUES, Attempted, Progress, RunValues, Value
 
 __all__ = ["program"]
 
+pytestmark = pytest.mark.usefixtures("utc")
+
 SECOND = 10**9
 START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
 UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local time is UTC, and stdout is not a terminal."""
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("COLUMNS", raising=False)
-    time.tzset()
 
 
 def store(

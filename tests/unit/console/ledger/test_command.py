@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -22,18 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["program"]
 
+pytestmark = pytest.mark.usefixtures("utc")
+
 SECOND = 10**9
 START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
 END = START + 7980 * SECOND
 NOW = END + 723 * SECOND
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local time is UTC, and stdout has 80 columns."""
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("COLUMNS", raising=False)
-    time.tzset()
 
 
 def store(
