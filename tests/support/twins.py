@@ -1,4 +1,4 @@
-"""Fixtures of tests that run with both twins of windows and ranges: in C (``c``) and in Python (``py``)."""
+"""Fixtures of tests that run with both twins of windows: in C (``c``) and in Python (``py``)."""
 
 from __future__ import annotations
 
@@ -140,17 +140,15 @@ def make_stat(monitel: ModuleType) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def ranges(monitel: ModuleType, twin: str) -> Any:
-    """Return monitel.profiler.ranges over the twin under test, without listeners."""
-    ranges = monitel.profiler.ranges
-    assert f"monitel.profiler.ranges._ranges_{twin}" == ranges.Range.__module__
-    assert not _listened(ranges)
-    return ranges
+def ranges() -> Any:
+    """Return monitel.profiler.ranges, without listeners."""
+    assert not _listened(installed.profiler.ranges)
+    return installed.profiler.ranges
 
 
 @pytest.fixture
 def record(ranges: Any) -> Any:
-    """Return record_function over the twin under test."""
+    """Return record_function."""
     return ranges.record_function
 
 

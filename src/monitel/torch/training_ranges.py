@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from monitel.os_threads import local
-from monitel.profiler.ranges import Track, listeners, record_function, record_past
+from monitel.profiler.ranges import Track, record_function, record_past, recorder
 from monitel.profiler.ranges.tracks import track_of_thread
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _STEP = "training.step"
 
 def open_range(name: str) -> Callable[[None, None, None], None] | None:
     """Begin a range, and return the function that ends it; None if nothing listens."""
-    if not listeners.active:
+    if not recorder.active:
         return None
     opened = record_function(name)
     opened.__enter__()
@@ -35,7 +35,7 @@ def record_step(start_ns: int, end_ns: int) -> None:
         start_ns: End of the previous step, monotonic.
         end_ns: End of this step.
     """
-    if listeners.active:
+    if recorder.active:
         record_past(_STEP, start_ns, end_ns, track=_thread.track())
 
 

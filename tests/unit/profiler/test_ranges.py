@@ -1,4 +1,4 @@
-"""Ranges in one thread: clocks, errors, and objects that are entered again. Over both twins."""
+"""Ranges in one thread: clocks, errors, and objects that are entered again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges: what listeners receive, with which times, parents and errors. Over both twins."""
+"""Ranges: what listeners receive, with which times, parents and errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import monitel
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
-    from types import ModuleType
 
     from monitel.profiler import record_function
     from monitel.testing import ManualClock
@@ -20,7 +21,7 @@ SECOND = 1_000_000_000
 
 
 def test_range_has_name_args_parent_step_track_and_exact_times(
-    monitel: ModuleType, ranges: Any, record: type[record_function], clock: ManualClock
+    ranges: Any, record: type[record_function], clock: ManualClock
 ) -> None:
     """A listener receives one object when a range begins and when it ends, with everything about the range."""
     received: list[Any] = []

@@ -20,9 +20,8 @@ This module does not depend on profiles, traces or spans. A consumer of ranges s
 * A forked child has no listeners. To receive the child's ranges, subscribe in the child.
 """
 
-from monitel.profiler.ranges._ranges import Range
 from monitel.profiler.ranges.annotation import record_function, record_past
-from monitel.profiler.ranges.listeners import Listening, current_range, listen, now, synchronize
+from monitel.profiler.ranges.recorder import Listening, Range, current_range, listen, now, synchronize
 from monitel.profiler.ranges.tracks import Track
 
 __all__ = [

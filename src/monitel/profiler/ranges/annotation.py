@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monitel.attributes import text_of
 from monitel.decoration import decorated
 from monitel.failures import error_type
-from monitel.profiler.ranges import _ranges, listeners
+from monitel.profiler.ranges import recorder
+from monitel.profiler.ranges.recorder import begin, current_range, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monitel.profiler.ranges._ranges import Range
+    from monitel.profiler.ranges.recorder import Range
     from monitel.profiler.ranges.tracks import Track
 
     Arguments = str | Mapping[str, Any] | None
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
-
-_begin, _end, _current = _ranges.begin, _ranges.end, _ranges.current
 
 
 class record_function:  # noqa: N801  torch's name
@@ -70,23 +69,23 @@ class record_function:  # noqa: N801  torch's name
             return self
         # Within a range of this object, a block without listeners has one too: the innermost range belongs to the
         # innermost block.
-        if not listeners.active and (self._latest is None or _current() is None):
+        if not recorder.active and (self._latest is None or current_range() is None):
             self._unrecorded = True
             return self
-        self._latest = _begin(self, self.name, self.args)
+        self._latest = begin(self, self.name, self.args)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:  # not *_, which is slower
-        if self._unrecorded and (self._latest is None or _current() is None):
+        if self._unrecorded and (self._latest is None or current_range() is None):
             return
         if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
             return
         elsewhere = None if self._unrecorded else self._latest  # once unrecorded, it may be of another thread's block
         try:
             if kind is None:
-                _end(self, elsewhere)
+                end(self, elsewhere)
             else:
-                _end(self, elsewhere, error_type(kind))
+                end(self, elsewhere, error_type(kind))
         except AssertionError:  # the context has no range of the object
             if not self._unrecorded:
                 raise
@@ -125,5 +124,5 @@ def record_past(name: str, start_ns: int, end_ns: int, args: Arguments = None, t
         >>> [event.name for event in prof.events()]
         ['sum']
     """
-    if listeners.active:
-        _ranges.record_past(name if type(name) is str else text_of(name) or "unnamed", args, start_ns, end_ns, track)
+    if recorder.active:
+        recorder.record_past(name if type(name) is str else text_of(name) or "unnamed", args, start_ns, end_ns, track)

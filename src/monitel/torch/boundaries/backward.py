@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
-from monitel.profiler.ranges import listeners, record_past
+from monitel.profiler.ranges import record_past, recorder
 from monitel.torch._compat import (
     NO_GRAPH,
     autograd_engine,
@@ -76,7 +76,7 @@ class Backward:
                 several = several_ranks() and not backward_is_compiled()
                 if nested:
                     return self._among_ranks(stopwatch, True, args, kwargs) if several else original(*args, **kwargs)
-                end_range = _begin_ranges(stopwatch, now()) if listeners.active else None
+                end_range = _begin_ranges(stopwatch, now()) if recorder.active else None
                 stopwatch.backward_began(now())
                 try:
                     return self._among_ranks(stopwatch, False, args, kwargs) if several else original(*args, **kwargs)

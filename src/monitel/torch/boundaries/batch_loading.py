@@ -11,7 +11,7 @@ from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from monitel.fork import register_at_fork
-from monitel.profiler.ranges import listeners
+from monitel.profiler.ranges import recorder
 from monitel.torch._compat import NO_GRAPH, current_graph, loader_iterator
 from monitel.torch.boundaries.shared_hooks import SharedHooks
 from monitel.torch.training_ranges import open_range
@@ -100,7 +100,7 @@ class BatchLoading(SharedHooks[BatchListener]):
         stopwatch = thread.stopwatch if self._graph() == NO_GRAPH else None
         try:
             thread.requests = True
-            if listeners.active and not opens:
+            if recorder.active and not opens:
                 end_range = open_range("training.data")
             if stopwatch is not None:
                 stopwatch.batch_began(self._now())

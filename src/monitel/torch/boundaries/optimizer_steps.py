@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from monitel.profiler.ranges import listeners, record_past
+from monitel.profiler.ranges import record_past, recorder
 from monitel.torch._compat import NO_GRAPH, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.boundaries.shared_hooks import SharedHooks
 
@@ -132,7 +132,7 @@ class OptimizerSteps(SharedHooks[StepListener]):
     def _end(self, thread: TrainingThread, optimizer: object, results: Results, *, stepped: bool) -> None:
         now_ns, stopwatch = self._now(), thread.stopwatch
         if stopwatch is not None and self._graph() == NO_GRAPH:
-            if listeners.active:
+            if recorder.active:
                 record_past("training.optimizer", max(stopwatch.step_ns, stopwatch.mark_ns), now_ns)
             stopwatch.optimizer_ended(now_ns)
         if stepped:

@@ -1,4 +1,4 @@
-"""Recorder of ranges in Python. ``_ranges_c.c`` is its twin in C, with the same behaviour."""
+"""The recorder of ranges: their begins and ends in each context, their clock, and who receives them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from itertools import count
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
-from monitel import _window
-from monitel.clock import SYSTEM
+from monitel import _window, clock
 from monitel.failures import report_unraisable
-from monitel.os_threads import local
+from monitel.fork import register_at_fork
+from monitel.os_threads import RLock, local
+from monitel.profiler.ranges import tracks
 from monitel.profiler.ranges.tracks import Track, track_of_task, track_of_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.clock import Clock
-
-    Callbacks = tuple[Callable[["Range"], object], ...]
+    Callback = Callable[["Range"], object]
+    Callbacks = tuple[Callback, ...]
 
 _get_step = _window.get_step
 _local = local()
 _innermost: ContextVar[Range | None] = ContextVar("monitel.profiler.range", default=None)
-_listeners: tuple[Callbacks, Callbacks] = (), ()  # of beginnings and of ends, read together
-_now: Callable[[], int] = SYSTEM.monotonic_ns
+_now: Callable[[], int] = clock.SYSTEM.monotonic_ns
 _epoch_ns = 0
 _numbers = count(1)
+_lock = RLock()  # held briefly, while the listeners are replaced
+active: tuple[Listening, ...] = ()
+_callbacks: tuple[Callbacks, Callbacks] = (), ()  # of beginnings and of ends, of the active ones; read together
 
 
 class Range:
@@ -75,7 +77,7 @@ class Range:
     _label: int
 
     def __init__(self) -> None:
-        raise TypeError(f"cannot create '{__name__.replace('_py', '_c')}.Range' instances")
+        raise TypeError(f"cannot create '{__name__}.Range' instances")
 
     @property
     def start_ns(self) -> int:
@@ -94,7 +96,7 @@ class Range:
 
 def begin(label: object, name: str, args: Any) -> Range:
     """Begin a range with this label, name and args; return the Range."""
-    beginnings, ends = _listeners
+    beginnings, ends = _callbacks
     self = _new(name, args, _now(), id(label), ends)
     _innermost.set(self)
     try:
@@ -121,7 +123,7 @@ def end(label: object, opened: Range | None, error_type: str | None = None) -> N
 
 def record_past(name: str, args: Any, start_ns: int, end_ns: int, track: Track | None) -> None:
     """Record a range that has ended, in a track (None: this one), within the running range that began before it."""
-    beginnings, ends = _listeners
+    beginnings, ends = _callbacks
     self = _new(name, args, start_ns, 0, ends)
     while self.parent is not None and (not self.parent._label or self.parent.monotonic_start_ns > start_ns):
         self.parent = self.parent.parent
@@ -132,8 +134,8 @@ def record_past(name: str, args: Any, start_ns: int, end_ns: int, track: Track |
     _notify(ends, self)
 
 
-def current() -> Range | None:
-    """Return the innermost running range of this context, or None."""
+def current_range() -> Range | None:
+    """Return the innermost running range of this context; None if there is none or it began without listeners."""
     return _running(_innermost.get())
 
 
@@ -142,21 +144,62 @@ def now() -> int:
     return _now()
 
 
-def set_clock(clock: Clock | None, epoch_ns: int) -> None:
-    """Use this clock (None: the system's), and this offset in ns from its monotonic time to Unix time."""
+class Listening:
+    """A subscription, as :func:`listen` returns it. Leaving ``with listening:`` closes it."""
+
+    __slots__ = ("began", "ended")
+
+    def __init__(self, began: Callback | None, ended: Callback | None) -> None:
+        self.began = began
+        self.ended = ended
+
+    def close(self) -> None:
+        """Stop receiving the beginnings of ranges. Idempotent."""
+        with _lock:
+            _replace(tuple(other for other in active if other is not self))
+
+    def __enter__(self) -> Listening:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def listen(*, began: Callback | None = None, ended: Callback | None = None) -> Listening:
+    """Call ``began`` and ``ended`` with every range that begins from now on, in all threads.
+
+    The docstring of :mod:`monitel.profiler.ranges` states what callbacks can rely on. This call compares the wall clock
+    with the monotonic clock. A listener that runs for days calls :func:`synchronize` from time to time, so that Unix
+    times stay exact.
+
+    Example:
+        >>> from monitel.profiler import ranges, record_function
+        >>> names = []
+        >>> with ranges.listen(ended=lambda ended: names.append(ended.name)):
+        ...     with record_function("step"), record_function("forward"):
+        ...         pass
+        >>> names
+        ['forward', 'step']
+    """
+    listening = Listening(began, ended)
+    with _lock:
+        synchronize()
+        _replace((*active, listening))
+    return listening
+
+
+def synchronize() -> int:
+    """Use the current clock (the system's, or a test's) for ranges, and compare its two readings.
+
+    Returns:
+        Nanoseconds to add to a monotonic time to get a Unix time, from the tightest of five pairs of readings.
+    """
     global _now, _epoch_ns
-    _now, _epoch_ns = (clock or SYSTEM).monotonic_ns, epoch_ns
-
-
-def set_listeners(beginnings: Callbacks, ends: Callbacks) -> None:
-    """Set the callbacks for beginnings and those for ends, two tuples."""
-    global _listeners
-    _listeners = beginnings, ends
-
-
-def forget_track() -> None:
-    """Forget the track of this thread. Called in a forked child, where the thread has another id."""
-    _local.__dict__.clear()
+    source = clock.injected() or clock.SYSTEM
+    tries = ((source.monotonic_ns(), source.time_ns(), source.monotonic_ns()) for _ in range(5))
+    before, wall, after = min(tries, key=lambda each: each[2] - each[0])
+    _now, _epoch_ns = source.monotonic_ns, int(wall - (before + after) // 2)
+    return _epoch_ns
 
 
 def _new(name: str, args: Any, start_ns: int, label: int, listeners: Callbacks) -> Range:
@@ -211,3 +254,22 @@ def _current_track() -> Track:
     except AttributeError:
         track = _local.track = track_of_thread()
     return track
+
+
+def _replace(listeners: tuple[Listening, ...]) -> None:
+    global active, _callbacks
+    beginnings = tuple(each.began for each in listeners if each.began is not None)
+    _callbacks = beginnings, tuple(each.ended for each in listeners if each.ended is not None)
+    active = listeners
+
+
+def _reset_after_fork() -> None:
+    """Remove the parent's listeners in a forked child, where a thread and a task have another native id."""
+    global _lock
+    _lock = RLock()
+    _local.__dict__.clear()
+    tracks.forget_tasks()
+    _replace(())
+
+
+register_at_fork(after_in_child=_reset_after_fork)
