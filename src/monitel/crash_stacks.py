@@ -1,63 +1,65 @@
 """Python stacks of this process: written when a fatal signal ends it, or returned as text while it runs.
 
-SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL end a process without an exception. A handler in C writes the stacks of all
-Python threads to a file and to stderr, then the signal has its previous effect: exit status, core dump and the handlers
-of others stay as they were. It also works for a signal in a thread of C++ code, and for a stack overflow in the thread
-that installed it. Without the C extension (``MONITEL_NO_EXTENSIONS=1``, no compiler, not Linux) there is no handler.
+SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL end a process without an exception. Python's :mod:`faulthandler` writes the
+stacks of all threads to a file, then the signal has its previous effect: exit status, core dump and the handlers of
+others stay as they were. A process has only one faulthandler, and that of the application wins.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
-import sys
 import threading
+import time
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitel import os_threads
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["Crash", "check", "install", "read_crash", "stacks_now", "uninstall", "use_alternate_stack"]
+__all__ = ["check", "crash_signal", "install", "stacks_now", "uninstall"]
 
-_c: Any = None
-if os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
-    with suppress(ModuleNotFoundError):  # any other ImportError is a fault that must be raised
-        _c = import_module("monitel._crash_c")
-
-_NAMES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
-_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has no SIGBUS
+_FATAL = re.compile(r"Fatal Python error: (.+)\n")
+_SIGNALS = {
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Floating point exception": "SIGFPE",
+    "Floating-point exception": "SIGFPE",  # since CPython 3.14
+    "Illegal instruction": "SIGILL",
+}
+_HIGH = 900  # the lowest number of the descriptor: the application's are hardly ever that high
+_SURVIVED_S = 10  # seconds after a signal
 _MOST_FRAMES = 100  # of a thread, as in faulthandler
-_SURVIVED_S = 60  # seconds after a signal
 _CUT = "\n... (cut)\n"
 
-_path = ""
+_path = ""  # of the file; empty without one
+_descriptor = -1  # of faulthandler, whatever file it belongs to
+_file: os.stat_result | None = None
+_enabled = False  # by this module
 
 
 def install(path: str | os.PathLike[str]) -> bool:
     """Write the stacks to a file when a signal ends this process. A later call replaces the path.
 
-    The file is made when that happens, with mode 0600; it is not opened through a symbolic link, and has at most
-    256 KiB. stderr has the stacks once: from faulthandler if it is enabled for stderr, else from the handler.
-
-    A signal that the application ignores or handles in Python is left alone. So is a forked child: there the signal has
-    its previous effect. Callable from any thread; see :func:`use_alternate_stack` for overflows of the stack.
+    The file is made now, with mode 0600, and is not opened through a symbolic link. A forked child does not write to
+    it. Callable from any thread; an overflow of the stack is recorded in the thread that calls it.
 
     Args:
         path: The file, in an existing folder.
 
     Returns:
-        True if a handler is installed for at least one signal; without the C extension False.
+        False if the application has enabled faulthandler: the stacks are where the application wants them.
 
     Raises:
-        ValueError: The path is longer than 4,095 bytes, or contains a null byte.
+        OSError: The file cannot be opened.
 
     Example:
         >>> from monitel import crash_stacks
@@ -65,97 +67,105 @@ def install(path: str | os.PathLike[str]) -> bool:
         >>> crash_stacks.uninstall("stacks.txt")
     """
     global _path
-    if _c is None:
-        return False
-    absolute = str(Path(path).absolute())
-    handled = [number for number in _SIGNALS if signal.getsignal(number) not in {signal.SIG_DFL, None}]
-    left = tuple(int(number) for number in _SIGNALS if number not in handled)
-    found = _c.install(os.fsencode(absolute), left, sys.__stderr__ is not None)
-    _path = absolute
-    return bool(found)
-
-
-def use_alternate_stack() -> None:
-    """Give the calling thread a stack for the handler, so that an overflow of its stack can be recorded.
-
-    Call it in the main thread, before or after :func:`install`, which does the same for the thread that calls it. Only
-    the first thread gets the stack. Idempotent.
-    """
-    if _c is not None:
-        _c.use_alternate_stack()
+    path = str(Path(path).absolute())
+    _write_to(path)
+    _path = path
+    return _enable()
 
 
 def uninstall(path: str | os.PathLike[str]) -> None:
-    """Restore the previous effect of the signals, unless another path was installed since. Idempotent.
+    """Write no stacks any more, unless another path was installed since. Idempotent.
 
-    Below a handler that was installed later, the handler stays, and does nothing.
+    faulthandler stays enabled, because the application may have enabled it since.
     """
     global _path
-    if _c is not None and _path == str(Path(path).absolute()):
+    if _path and _path == str(Path(path).absolute()):
         _path = ""
-        _c.uninstall()
+        _write_to(os.devnull)
 
 
 def check() -> None:
-    """Install the handler again where another library has removed it, for instance by ``faulthandler.disable()``.
+    """Enable faulthandler again where the application has disabled it, or has closed the descriptor.
 
-    If the process has survived a signal for a minute, because another handler recovered from it, remove the file.
+    If the process has survived a signal for ten seconds, because another handler recovered from it, empty the file.
     Does nothing without :func:`install`. Cheap; callable from any thread.
     """
-    if _path and _c.check(_SURVIVED_S):
-        with suppress(OSError):
-            Path(_path).unlink()
+    if not _path:
+        return
+    with suppress(OSError):
+        if not _has_descriptor():
+            _write_to(_path)
+        found = os.fstat(_descriptor)
+        if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
+            os.ftruncate(_descriptor, 0)
+        _enable()
 
 
-@dataclass(frozen=True)
-class Crash:
-    """A fatal signal, as the handler has recorded it.
-
-    Attributes:
-        signal: Its number.
-        code: ``si_code`` of the signal: above zero if the kernel has raised it.
-        address: The address of a fault; None for a signal that a process has sent.
-        sender: The process that has sent the signal, which may be this one; None for a fault.
-        thread: The kernel's number of the thread that received it.
-        time_ns: Time of the signal, Unix ns.
-    """
-
-    signal: int
-    code: int
-    address: int | None
-    sender: int | None
-    thread: int
-    time_ns: int
+def _enable() -> bool:
+    global _enabled
+    if not faulthandler.is_enabled():
+        faulthandler.enable(_descriptor)
+        _enabled = True
+    return _enabled
 
 
-_CRASH = re.compile(
-    r"fatal signal (\d{1,3}) \(SIG[A-Z]{1,8}\), code (-?\d{1,10}), (?:address 0x([0-9a-f]{1,16})|sender (\d{1,10}))"
-    r", thread (\d{1,10}), time (\d{1,12})\.(\d{9})(?!\S)",
-    re.ASCII,
-)
+def _has_descriptor() -> bool:
+    """Return False if there is no descriptor, or if the application has closed it: its number may be another file's."""
+    global _descriptor
+    if _descriptor >= 0:
+        try:
+            if _file is not None and os.path.samestat(os.fstat(_descriptor), _file):
+                return True
+        except OSError:
+            pass
+        _descriptor = -1
+        faulthandler.disable()
+    return False
 
 
-def read_crash(text: str) -> Crash | None:
-    """Return the signal that the first line of a file of stacks describes; None for any other text.
+def _write_to(path: str) -> None:
+    """Let the descriptor belong to another file."""
+    global _descriptor, _file
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    opened = os.open(path, flags, 0o600)
+    try:
+        if _has_descriptor():
+            os.dup2(opened, _descriptor, inheritable=False)
+        else:
+            _descriptor = _duplicate(opened)
+        _file = os.fstat(_descriptor)
+    finally:
+        os.close(opened)
+
+
+def _duplicate(descriptor: int) -> int:
+    with suppress(ImportError, OSError):  # Windows has no fcntl; or the limit of open files is lower
+        from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+        return fcntl(descriptor, F_DUPFD_CLOEXEC, _HIGH)
+    return os.dup(descriptor)
+
+
+def _in_child() -> None:
+    """Leave the file to the parent."""
+    with suppress(OSError):
+        uninstall(_path)
+
+
+register_at_fork(after_in_child=_in_child)
+
+
+def crash_signal(text: str) -> int | None:
+    """Return the number of the signal that the first line of a file of stacks names; None for any other text.
 
     Example:
-        >>> from monitel.crash_stacks import read_crash
-        >>> line = "fatal signal 11 (SIGSEGV), code 1, address 0x10, thread 7, time 1790000000.000000001"
-        >>> read_crash(line).address
-        16
+        >>> from monitel.crash_stacks import crash_signal
+        >>> crash_signal("some other text") is None
+        True
     """
-    found = _CRASH.match(text)
-    if found is None:
-        return None
-    number, code, address, sender, thread, seconds, rest = found.groups()
-    return Crash(
-        int(number),
-        int(code),
-        None if address is None else int(address, 16),
-        None if sender is None else int(sender),
-        int(thread),
-        int(seconds) * 10**9 + int(rest),
-    )
+    found = _FATAL.match(text)
+    name = _SIGNALS.get(found[1]) if found else None
+    return None if name is None else int(getattr(signal, name))
 
 
 def stacks_now(limit: int = 256 << 10) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.crash_stacks import check, install, stacks_now, uninstall, use_alternate_stack
+from monitel.crash_stacks import check, install, stacks_now, uninstall
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from monitel.blackbox.box import Box
 
 #: Files of a box: the stacks of a crash, of a process that runs, and the request for these.
@@ -19,8 +19,8 @@ STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
 class CrashStacks:
     """Has the stacks of all threads written into the box when a signal ends this process.
 
-    Make it in the thread that configures, before the threads of the box start: only that thread gets a separate stack
-    for the handler. A forked child makes another one for its box.
+    Make it in the thread that configures, so that an overflow of its stack is recorded. A forked child has another
+    one for its box.
 
     Args:
         box: The box. :meth:`flush` is called before each of its snapshots.
@@ -28,20 +28,17 @@ class CrashStacks:
 
     def __init__(self, box: Box) -> None:
         self._box = box
-        self._path: Path | None = None
-        use_alternate_stack()
+        self._path = Path()
         self.flush()
         box.flushes.append(self.flush)
 
     def flush(self) -> None:
         """Follow the box to another folder, and write the present stacks if they are wanted. Once a second."""
         folder = self._box.folder
-        path = None if folder is None else folder.path / STACKS
+        path = Path(os.devnull) if folder is None else folder.path / STACKS
         if path != self._path:
-            self._uninstall()
-            if path is not None:
-                with suppress(OSError, ValueError):
-                    install(path)
+            with suppress(OSError):
+                install(path)
             self._path = path
         check()
         if folder is not None and folder.has(STACKS_WANTED):
@@ -50,12 +47,7 @@ class CrashStacks:
             folder.unlink(STACKS_WANTED)
 
     def close(self) -> None:
-        """Restore the previous effect of the signals, to be called before the box is closed. Idempotent."""
+        """Write no stacks any more, to be called before the box is closed. Idempotent."""
         with suppress(ValueError):
             self._box.flushes.remove(self.flush)
-        self._uninstall()
-
-    def _uninstall(self) -> None:
-        if self._path is not None:
-            uninstall(self._path)
-            self._path = None
+        uninstall(self._path)

@@ -16,7 +16,7 @@ from monitel.blackbox.activity import Doing
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.kernel_log import killed_for_memory
 from monitel.blackbox.process import this_process
-from monitel.crash_stacks import read_crash
+from monitel.crash_stacks import crash_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,6 @@ NAME = "process.died"
 _FATAL = 21
 _CREATION = "creation"  # of the record
 _MOST_STACKS = 32 << 10  # characters; Loki accepts 64 KB of attributes per log record
-_SURVIVED_NS = 5 * 10**9  # a process that lives longer has survived its signal
 _CURRENT = "Current thread"  # the beginning of its stack
 _MOST_ENTRIES = 64  # waits and ranges in the event
 
@@ -104,7 +103,7 @@ class Death:
 
     Attributes:
         owner: The process.
-        end: The end, from its parent or from the crash handler; None if it is unknown.
+        end: The end, from its parent or from the stacks of a crash; None if it is unknown.
         last_seen: The last sign of life.
         doing: What it did.
         stacks: Stacks of the threads at a crash, else that of the main thread in the last second; empty without any.
@@ -202,10 +201,9 @@ def _described(record: Record, deaths: Deaths) -> Death:
     now_ns = time.time_ns()
     last_seen = max(sign for sign in _signs(record) if sign.time_ns <= now_ns or sign.source == _CREATION)
     last_seen = last_seen._replace(time_ns=min(last_seen.time_ns, now_ns))
-    end, crash = deaths.of(record.owner), read_crash(record.stacks)
-    survived = crash is not None and last_seen.time_ns - crash.time_ns > _SURVIVED_NS
-    if crash is not None and not survived and (end is None or end.signal is end.code is None):
-        end = replace(end or End(), signal=crash.signal)
+    end, crash = deaths.of(record.owner), crash_signal(record.stacks)
+    if crash is not None and (end is None or end.signal is end.code is None):
+        end = replace(end or End(), signal=crash)
     perhaps = end is None or (end.code is None and end.signal in {None, signal.SIGKILL})
     if perhaps and killed_for_memory(record.owner):
         end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
@@ -214,7 +212,7 @@ def _described(record: Record, deaths: Deaths) -> Death:
         end,
         last_seen,
         record.doing_at(max(last_seen.time_ns, 0 if end is None else end.time_ns)),
-        record.stack if survived or not record.stacks else record.stacks,
+        record.stacks if crash is not None and end is not None and end.signal == crash else record.stack,
         record.exception,
         record.page.waits_left_out,
     )
@@ -232,8 +230,6 @@ def _signs(record: Record) -> Iterator[SignOfLife]:
         yield SignOfLife(record.time_ns, "heartbeat")
     if page.heartbeat_unix_ns is not None:
         yield SignOfLife(page.heartbeat_unix_ns, "heartbeat")
-    if (crash := read_crash(record.stacks)) is not None:
-        yield SignOfLife(crash.time_ns, "crash")
     for moment_ns, source in ((page.step_ns, "step"), *((wait.start_ns, "wait") for wait in page.waits)):
         if moment_ns is not None and (unix_ns := page.unix_ns(moment_ns)) is not None:
             yield SignOfLife(unix_ns, source)

@@ -65,7 +65,7 @@ class Record:
         settled: Of each journal the number of the last item that is settled.
         totals: Number of an item, and the totals of series up to it, as the exporter has stored them.
         ended: Nothing is added to the record any more.
-        stacks: What the crash handler has written; empty without a crash.
+        stacks: The stacks of all threads at a crash; empty without one.
         problems: Parts that could not be read, in words.
     """
 

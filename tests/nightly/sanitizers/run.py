@@ -38,7 +38,7 @@ FLAGS = {
     "LDFLAGS": SANITIZERS,
 }
 
-_PROCESSES = ("blackbox", "core", "crashes", "events", "ledger", "profiler", "promises")
+_PROCESSES = ("blackbox", "core", "events", "ledger", "profiler", "promises")
 #: The tests that execute C code; their folders in tests/processes may be emptied.
 TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES), "tests/nightly/extensions")
 #: Tests that cannot run here, and why.

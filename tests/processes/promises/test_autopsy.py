@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.processes.console.jobs import HANG, Console, Job, console, jobs, loop, ranks
 
-from monitel import crash_stacks
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -75,7 +73,6 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert before == {each.name: each.read_bytes() for each in box.iterdir()}, "nothing of a dead process changes"
 
 
-@pytest.mark.skipif(crash_stacks._c is None, reason="the handler of crashes needs the C extension")
 def test_crashed_process_has_its_signal_and_stacks(tmp_path: Path, console: Console) -> None:
     """After SIGSEGV."""
     then = "def crash_here():\n    os.kill(os.getpid(), 11)\ncrash_here()\n"

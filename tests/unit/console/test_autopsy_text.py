@@ -62,13 +62,13 @@ Thread 0x01 (most recent call first):
 
 
 def test_thread_that_crashed_comes_first() -> None:
-    """Behind the line about the signal; the crash handler writes it in the place that it has among the threads."""
+    """Behind the line about the signal; faulthandler writes it in the place that it has among the threads."""
     stacks = (
-        "fatal signal 11\n\nThread 0x01 (most):\n  one\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x03:\n  three\n"
+        "Fatal error\n\nThread 0x01 (most):\n  one\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x03:\n  three\n"
     )
     shown = text(replace(dead_process(), stacks=stacks))
     expected = (
-        "fatal signal 11\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x01 (most):\n  one\n\nThread 0x03:\n  three"
+        "Fatal error\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x01 (most):\n  one\n\nThread 0x03:\n  three"
     )
     assert shown.endswith(expected)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.scripts import needs_c
 
-import monitel
-from monitel import COUNT, Stat, crash_stacks
+from monitel import COUNT, Stat
 from monitel.blackbox.record import WINDOW
 from monitel.window_bytes import decode, key
 
@@ -67,14 +65,3 @@ def test_window_is_recorded_once_if_a_signal_handler_raises(
     assert is_open is not is_late
     pipeline.shutdown()
     assert 1 == pipeline.account()["metrics"].recorded
-
-
-@needs_c
-def test_discarded_engine_leaves_no_crash_handler(start: Start) -> None:
-    """Its box is gone, to whose file the handler would write."""
-    engine = start().engine
-    monitel.emit("event")
-    assert crash_stacks._path
-    assert engine is not None
-    assert engine.discard()
-    assert not crash_stacks._path
