@@ -141,17 +141,18 @@ class Event:
         ``convert`` converts a timestamp that was given.
         """
         time_ns = self._time_ns if self._timestamp is None else convert(self._timestamp)
-        return time_ns, int(self._severity), self._name, self._step, self.data
+        data = self.data if self._data is None else self._data
+        return time_ns, self._severity._value_, self._name, self._step, data
 
     @classmethod
     def of_now(cls, time_ns: int, name: str, data: Mapping[str, Any], severity: Severity | str) -> Event:
         """Return an Event without a timestamp, whose time is known in nanoseconds since the Unix epoch."""
         event = cls.__new__(cls)
-        event._name = checked_text("Event name", name)
+        event._name = name if type(name) is str and name.isascii() else checked_text("Event name", name)
         event._timestamp = None
         event._time_ns = time_ns
-        event._data = _checked_data(data)
-        event._severity = _severity(severity)
+        event._data = _checked_data(data) if (copy := plain_copy(data)) is None else copy
+        event._severity = severity if type(severity) is Severity else _severity(severity)
         event._step = get_step()
         event._window = None
         return event

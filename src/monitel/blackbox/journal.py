@@ -179,29 +179,36 @@ class Journal:
                 if self._begun is not None:
                     self._finish()
                 segment, number = self._active, self.next
-                if segment is None or segment.end + _FRAME + length > segment.size:
+                if segment is None or (end := (offset := segment.end) + _FRAME + length) > segment.size:
                     self._roll(_FRAME + length)
                     continue
-                begun = segment, segment.end, _pack_frame(length, crc32(body, number & MASK)) + body, number + items
+                record, following = _pack_frame(length, crc32(body, number & MASK)) + body, number + items
+                begun = segment, offset, record, following
                 if self.next == number and self._active is segment and self._begun is None:
                     # From the check to here nothing is called and no object is made, so nothing can interrupt.
                     self._begun = begun
-                    self._finish()
+                    segment.buffer[offset:end] = record  # a copy within memory: no system call, the GIL is kept
+                    if segment.is_copied:
+                        self._copy_to_file(segment, record, offset)
+                    if self._begun is begun:  # again without interruption
+                        segment.end = end
+                        segment.next = self.next = following
+                        self._begun = None
                     break
         if self._is_excessive:
             self._drop_excess()
         return number + items - 1
 
     def _finish(self) -> None:
-        """Write the record that was begun. A thread that was interrupted in here writes the same bytes once more."""
+        """Write the record that was begun by an interrupted :meth:`append`, which writes the same bytes once more."""
         if (begun := self._begun) is None:
             return
         segment, offset, record, following = begun
         end = offset + len(record)
-        segment.buffer[offset:end] = record  # a copy within memory: no system call, the GIL is kept
+        segment.buffer[offset:end] = record
         if segment.is_copied:
             self._copy_to_file(segment, record, offset)
-        if self._begun is begun:  # again without interruption
+        if self._begun is begun:
             segment.end = end
             segment.next = self.next = following
             self._begun = None

@@ -299,12 +299,14 @@ class Recorder:
         time_ns, severity, name, step, attributes = event.fields(self._ns)
         body: Any = None
         if is_numbers := isinstance(event, monitel.LoggedNumbers):
-            attributes, body = dict(event.attributes), attributes
-            self._append_numbers(body, attributes, event.time_ns)
+            attributes, body = event._attributes.copy(), attributes
+            self._append_numbers(body, attributes, event._time_ns)
         elif isinstance(event, monitel.RunConfig):
             self.config = {**self.config, **dict(flat(event.config))}
             attributes, body = {}, event.config
-        record = time_ns, time.time_ns(), severity, name, step, attributes, body, *self._ids()
+        record: tuple[Any, ...] = time_ns, time.time_ns(), severity, name, step, attributes, body
+        if ids := self._ids():
+            record += ids
         try:
             payload = marshal.dumps(record, 2)
         except ValueError:  # the data was changed after its check

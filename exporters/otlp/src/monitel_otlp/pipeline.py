@@ -296,7 +296,7 @@ class Pipeline:
         if not self.is_taking:
             self._keep(Pipeline.take, event)
             return
-        engine = self.engine_for("logs")
+        engine = self._engine or self.engine_for("logs")
         if engine is not None:
             engine.recorder.event(event)
         elif isinstance(event, monitel.LoggedNumbers):
@@ -305,7 +305,7 @@ class Pipeline:
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         if not self.is_taking:
             self._keep(Pipeline._take_window, definition, window, content)
-        elif (engine := self.engine_for("metrics")) is not None:
+        elif (engine := self._engine or self.engine_for("metrics")) is not None:
             engine.recorder.window(definition, window, content)
 
     def _keep(self, *item: Any) -> None:
