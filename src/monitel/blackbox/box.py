@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel import context_page, os_threads
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder, open_root
+from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names
 from monitel.blackbox.record import JOURNALS
@@ -207,9 +207,6 @@ class Box:
             root.close()
             self.room.mapped = in_memory
             path = self._root / self.name
-            if path.exists():  # an earlier box of this process, whose descriptors the application has closed
-                with closing(Folder.open(path)) as earlier:
-                    earlier.remove()
             self.folder, self._lock = make_shown(path, self._fill)
         except Exception as error:  # a defect, too: the first item is recorded in here
             self.names.folder, self._slots = None, {}
@@ -230,18 +227,19 @@ class Box:
         self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, lost: Folder) -> None:
         """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
-        self._report("box", OSError(reason))
-        if self.folder is not None:
-            self.folder.close()
+        self._report("box", OSError("its folder was removed, or the application has closed its descriptors"))
         self.folder = self.names.folder = self.room.box = None
         self._slots, self._has_snapshot = {}, False
         for journal in self.journals.values():
             journal.leave_box()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        for each in (self._lock, lost):
+            if each is not None:
+                each.close()
+        self._lock = None
+        with suppress(OSError, FolderError), closing(Folder.open(lost.path)) as left:
+            left.remove()  # nobody delivers again what is sent from memory
 
     def _report(self, place: str, error: Exception) -> None:
         """Note a problem, and log the first one of a place."""
@@ -324,8 +322,8 @@ class Box:
     def _check_box(self) -> None:
         if self.folder is None:
             return
-        if not self.folder.is_there() or self._lock is None or self._lock.is_lost:
-            self._lose("its folder was removed, or the application has closed its descriptors")
+        if not self.folder.is_there():
+            self._lose(self.folder)
             return
         self.problem = ""
         if self.room.memory and self.room.problem:  # without one, the memory is older than the box
@@ -481,7 +479,7 @@ class Box:
 
     def _open_disk(self) -> Folder:
         assert self.spool is not None
-        if self.disk is None or not (self.disk.is_there() or self._reopen_disk(self.disk)):
+        if self.disk is None or not self.disk.is_there():
             self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
                 journal._tail = None
@@ -489,28 +487,8 @@ class Box:
                     pass
         return self.disk
 
-    def _reopen_disk(self, closed: Folder) -> bool:
-        """Open the spool folder again if it is there, and the application has closed its descriptor."""
-        if not closed.path.exists():
-            return False
-        folder = Folder.open(closed.path)
-        if self._disk_lock is not None:
-            self._disk_lock.close()
-        lock = Lock.take(folder) if folder.is_same(closed) else None
-        if lock is None:
-            folder.close()
-            return False
-        self.disk, self._disk_lock = folder, lock
-        for journal in self.journals.values():
-            journal.disk = journal.disk and folder
-        self._use_disk(folder)
-        return True
-
-    def _use_disk(self, folder: Folder) -> None:
-        self._disk_slots, self._noted = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}, None
-
     def _fill_disk(self, folder: Folder) -> None:
-        self._use_disk(folder)
+        self._disk_slots, self._noted = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}, None
         self._note_disk(folder)
 
     def spill(self, timeout: float) -> bool:
@@ -638,34 +616,6 @@ def main_stack() -> list[str]:
         found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return found
-
-
-def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
-    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made.
-
-    Raises:
-        OSError, FolderError: It cannot be made, and nothing is left.
-    """
-    hidden = path.with_name(f".{path.name}")
-    make_folder(hidden)
-    folder, lock, is_locked = Folder.open(hidden), None, False
-    try:
-        folder.restrict()
-        lock = Lock.take(folder)
-        if is_locked := lock is None:
-            raise FolderError(f"another process has locked {str(hidden)!r}")
-        fill(folder)
-        hidden.rename(path)
-        folder.path = path
-    except BaseException:
-        with suppress(OSError):
-            if not is_locked:
-                folder.remove()
-        if lock is not None:
-            lock.close()
-        folder.close()
-        raise
-    return folder, lock
 
 
 def _abandon_all() -> None:

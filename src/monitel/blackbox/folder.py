@@ -10,12 +10,16 @@ import struct
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 if find_spec("fcntl") is not None:
     import fcntl
 
 __all__ = ["AVAILABLE", "UNAVAILABLE", "Folder", "FolderError", "Lock", "MissingFolderError", "automatic_roots"]
-__all__ += ["make_folder", "open_root", "remove_folders", "write_at"]
+__all__ += ["make_folder", "make_shown", "open_root", "remove_folders", "write_at"]
 
 _DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
 #: True if this platform has what records need: descriptors of folders, locks of open files, files with reserved space.
@@ -49,16 +53,13 @@ class MissingFolderError(FolderError, FileNotFoundError):
 class Folder:
     """An open folder. All operations are relative to its descriptor, so a renamed parent has no effect.
 
-    Every operation raises OSError if the application has closed the descriptor, even if its number is in use again.
-
     Args:
         path: Path of the folder, for messages.
         descriptor: Open descriptor, which this object closes.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
+        self.path, self.descriptor = path, descriptor
         self._status = os.fstat(descriptor)
 
     @classmethod
@@ -125,17 +126,6 @@ class Folder:
         finally:
             self.unlink(name)
 
-    @property
-    def descriptor(self) -> int:
-        """The descriptor.
-
-        Raises:
-            OSError: It was closed.
-        """
-        if not _is_open(self._descriptor, self._status):
-            raise OSError(errno.EBADF, "the descriptor of the folder was closed", str(self.path))
-        return self._descriptor
-
     def open_file(self, name: str, flags: int) -> int:
         """Open a regular file without other hard links that belongs to the owner of the folder or to this user.
 
@@ -149,9 +139,9 @@ class Folder:
         Raises:
             OSError: The file cannot be opened, is a link or a device, or belongs to another user.
         """
-        path, folder = str(self.path / name), self.descriptor
+        path = str(self.path / name)
         try:
-            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=folder)
+            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=self.descriptor)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None
@@ -252,33 +242,20 @@ class Folder:
             raise FolderError(f"{str(path)!r} belongs to another user (id {owner}): remove it")
         return folder
 
-    def restrict(self) -> None:
-        """Give access to the folder to its owner, and to nobody else, whatever the umask was."""
-        os.fchmod(self.descriptor, 0o700)
-
     def space(self) -> os.statvfs_result:
         """Return the size and the free space of the file system."""
         return os.fstatvfs(self.descriptor)
 
-    def is_same(self, other: Folder) -> bool:
-        """Return True if both are the same folder, open or not."""
-        return os.path.samestat(self._status, other._status)
-
     def is_there(self) -> bool:
         """Return True unless the folder was removed, renamed or replaced, or its descriptor was closed."""
         with suppress(OSError):
-            return _is_open(self._descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
+            return _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
         return False
 
     def unlink(self, name: str) -> None:
         """Remove a file. Errors are ignored."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self.descriptor)
-
-    def remove_subfolder(self, name: str) -> None:
-        """Remove a folder in this folder if it is empty. Errors are ignored."""
-        with suppress(OSError):
-            os.rmdir(name, dir_fd=self.descriptor)
 
     def remove(self) -> None:
         """Remove the folder with its files, the lock last.
@@ -310,9 +287,9 @@ class Folder:
 
     def close(self) -> None:
         """Close the descriptor, unless the application has closed it and uses its number. Idempotent."""
-        if _is_open(self._descriptor, self._status):
-            os.close(self._descriptor)
-        self._descriptor = -1
+        if _is_open(self.descriptor, self._status):
+            os.close(self.descriptor)
+        self.descriptor = -1
 
 
 class Lock:
@@ -372,11 +349,6 @@ class Lock:
         finally:
             os.close(descriptor)
 
-    @property
-    def is_lost(self) -> bool:
-        """True if the application has closed the descriptor, or somebody has removed the lock file."""
-        return not _is_open(self._descriptor, self._status) or os.fstat(self._descriptor).st_nlink == 0
-
     def close(self) -> None:
         """Close the descriptor: in the process that took the lock this releases it, in a forked child it does not.
 
@@ -420,6 +392,34 @@ def remove_folders(made: list[Path]) -> None:
     for each in reversed(made):
         with suppress(OSError):
             each.rmdir()
+
+
+def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
+    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made.
+
+    Raises:
+        OSError, FolderError: It cannot be made, and nothing is left.
+    """
+    hidden = path.with_name(f".{path.name}")
+    make_folder(hidden)
+    folder, lock, is_locked = Folder.open(hidden), None, False
+    try:
+        os.fchmod(folder.descriptor, 0o700)  # whatever the umask was
+        lock = Lock.take(folder)
+        if is_locked := lock is None:
+            raise FolderError(f"another process has locked {str(hidden)!r}")
+        fill(folder)
+        hidden.rename(path)
+        folder.path = path
+    except BaseException:
+        with suppress(OSError):
+            if not is_locked:
+                folder.remove()
+        if lock is not None:
+            lock.close()
+        folder.close()
+        raise
+    return folder, lock
 
 
 def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
@@ -471,7 +471,7 @@ def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
     folder = Folder.open(path, foreign=True)
     try:
         if made:
-            folder.restrict()  # the umask may have taken too much
+            os.fchmod(folder.descriptor, 0o700)  # the umask may have taken too much
         status = os.fstat(folder.descriptor)
         advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
         if status.st_uid != os.geteuid():

@@ -18,7 +18,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
-from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Account, Item, Part, load, scan
+from monitel.blackbox.account import Account
+from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
 from monitel.mapped_files import map_file
 from monitel.os_threads import RLock
 
@@ -106,6 +107,8 @@ class Journal:
 
     Attributes:
         lock: Held by whoever changes the journal, or wants several values of one moment.
+        reader: ``"sender"``: a sender. ``"disk"``: there is no endpoint, so everything goes to the disk soon.
+            ``"nobody"``: its last 256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
         next: Number of the next item.
         settled: All items up to this one are delivered, dropped or set aside.
         sending: Number of the last item of the latest request. Whoever sends its first items again makes a request of
@@ -128,7 +131,7 @@ class Journal:
         self.disk: Folder | None = None
         self.loading: Segment | None = None
         self._end_reason = ""
-        self._reader = "sender"
+        self.reader = "sender"
         self._delivered = self._uncounted = self._left_out = 0
         self._dropped: Counter[str] = Counter()
         self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled
@@ -141,23 +144,6 @@ class Journal:
         self._moving: Segment | None = None  # is written to the disk, and not dropped either
         self._tail: Segment | None = None  # the file on the disk that still grows
         self._cursor: tuple[Segment, int, int] | None = None
-
-    @property
-    def reader(self) -> str:
-        """The reader of the journal.
-
-        ``"sender"``: a sender. ``"disk"``: there is no endpoint, so everything goes to the disk soon. ``"nobody"``: its
-        last 256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
-        """
-        return self._reader
-
-    @reader.setter
-    def reader(self, reader: str) -> None:
-        with self.lock:
-            if self._reader == "nobody" != reader:  # what was recorded for nobody is not sent
-                self.settled, self._uncounted = self.next - 1, self.next - 1
-                self._delivered, self._dropped, self._holes = 0, Counter(), []
-            self._reader = reader
 
     # ---- writing
 
@@ -238,12 +224,12 @@ class Journal:
         elif new is not spare:  # a signal handler has appended
             self._discard(new)
         total = sum(each.size for each in self.segments)
-        self._is_excessive = self.room.is_exceeded or (self._reader == "nobody" and total > _KEPT)
+        self._is_excessive = self.room.is_exceeded or (self.reader == "nobody" and total > _KEPT)
         self.wake()
 
     def _make(self, least: int) -> Segment:
         nested, self._is_rolling = self._is_rolling, True
-        size = _LARGE if self.segments and self._reader != "nobody" else _SMALL
+        size = _LARGE if self.segments and self.reader != "nobody" else _SMALL
         try:
             if not nested:  # handlers that follow each other faster than a file is made would never end
                 new = self._make_in_box(max(size, least)) or self._make_in_box(max(_SMALL, least))
@@ -283,7 +269,7 @@ class Journal:
         if self._is_excessive:  # append() was called with the lock held
             self._drop_excess()
         if self._spare is None and self._active is not None and self.room.mapped:
-            spare = self._make_in_box(_LARGE if self._reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
+            spare = self._make_in_box(_LARGE if self.reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
             if spare is not None:
                 with self.lock:
                     self._spare = spare
@@ -313,7 +299,7 @@ class Journal:
             self._active.buffer = bytearray(self._active.size)
         self._active = self._spare = self._begun = self._moving = self._tail = None
         self.fold = self.disk = self.loading = self._cursor = None
-        self.segments, self._holes, self._reader = [], [], "nobody"
+        self.segments, self._holes, self.reader = [], [], "nobody"
         self.before_remove = self.wake = lambda: None
 
     # ---- reading and settling
@@ -419,7 +405,7 @@ class Journal:
     def account(self) -> Account:
         """Return the account, at one moment."""
         with self.lock:
-            if self._reader == "nobody":
+            if self.reader == "nobody":
                 return Account()
             left, dropped = Counter[str](), self._dropped.copy()
             for each, items in self.unsettled():
@@ -431,7 +417,7 @@ class Journal:
             lost = {reason: items for reason, items in dropped.items() if items}
             recorded = self.next - 1 - self._uncounted
             waiting = recorded - self._delivered - disk - sum(lost.values())
-            return Account(recorded, self._delivered, disk, lost, waiting)
+            return Account(recorded, self._delivered, disk, waiting=waiting, dropped=lost)
 
     def end(self, reason: str) -> bool:
         """Count what is in anonymous memory as dropped from now on; what is in the box, as on the disk.
@@ -446,7 +432,7 @@ class Journal:
         """Return True if unsettled items before a number are not on the disk, and belong there."""
         with self.lock:
             left = any(each.where != DISK and each.first < end for each, _ in self.unsettled())
-        return left and self._reader != "nobody"
+        return left and self.reader != "nobody"
 
     def unsettled(self) -> Iterator[tuple[Segment, int]]:
         """Yield the segments with unsettled items, and their numbers. The caller holds the lock."""
@@ -515,11 +501,11 @@ class Journal:
         if segment in {self._active, self._moving}:
             return False
         is_sent = segment.first <= self._pinned  # it, or one before it in the same request
-        return self._reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
+        return self.reader == "nobody" or (not is_sent and segment.next <= self.keep_from)
 
     def _drop(self, found: Segment, reason: str) -> None:
         first = max(found.first, self.settled + 1)
-        if found.next > first and self._reader != "nobody":
+        if found.next > first and self.reader != "nobody":
             if self.fold is not None:
                 self.fold.drop(first, found.next, self.items(found, first))
             self._dropped[reason] += found.next - first
@@ -551,7 +537,7 @@ class Journal:
         self._is_excessive = False
         while self.room.is_exceeded and self.drop_oldest("queue_full"):
             pass
-        while self._reader == "nobody" and sum(each.size for each in self.segments) > _KEPT:
+        while self.reader == "nobody" and sum(each.size for each in self.segments) > _KEPT:
             if not self.drop_oldest(""):
                 break
 

@@ -60,16 +60,6 @@ class Item(NamedTuple):
         return Item(self.number, items, self.kind, self.value[:items]), rest
 
 
-class Account(NamedTuple):
-    """Numbers of items: ``recorded == delivered + on_disk + sum(dropped.values()) + waiting``."""
-
-    recorded: int = 0
-    delivered: int = 0
-    on_disk: int = 0
-    dropped: dict[str, int] = {}  # noqa: RUF012  never changed
-    waiting: int = 0
-
-
 class Part(NamedTuple):
     """The place of a record in a file."""
 

@@ -29,12 +29,11 @@ from monitel.blackbox.box import (
     TOTALS,
     VERSION,
     is_mine,
-    make_shown,
     pack_position,
     process_facts,
     process_start,
 )
-from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
 from monitel.blackbox.journal import CORRUPT, Journal
 from monitel.blackbox.names import read_names
 from monitel.blackbox.record import JOURNALS, WINDOW, Item, pack_file

@@ -121,20 +121,6 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
     assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
 
 
-def test_spool_is_used_after_the_application_has_closed_its_descriptors(make: Callable[..., Box]) -> None:
-    """The folder is opened and locked again, with what is in it."""
-    box = make()
-    box.tend_disk(0.0)
-    for each in (box.disk, box._disk_lock):
-        assert each is not None
-        os.close(each._descriptor)
-    box.journals["logs"].append(EVENT, marshal.dumps("second", 2))
-    box.tend_disk(0.0)
-    assert ("", 2) == (box.disk_problem, box.journals["logs"].account().on_disk)
-    assert box.disk is not None
-    assert folder.Lock.is_held(box.disk)
-
-
 def test_record_of_another_version_is_left_alone(
     make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel import before_flush, registry
-from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.discovery import REJECTED
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.resources import Resource
 
+    from monitel.blackbox.account import Account
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
     from monitel.console.values import RunValues
@@ -227,10 +228,9 @@ class Engine:
             if self._is_over:  # they could not be taken
                 reasons["exit"] += waiting
                 waiting = 0
-            found[signal] = Account(
+            found[signal] = replace(
+                now,
                 recorded=now.recorded + queued + dropped + folding + folded + lost,
-                delivered=now.delivered,
-                on_disk=now.on_disk,
                 folded=folded,
                 waiting=now.waiting + waiting,
                 dropped=MappingProxyType({reason: items for reason, items in reasons.items() if items}),

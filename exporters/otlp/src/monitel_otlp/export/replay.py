@@ -158,7 +158,7 @@ def deliver(
     return outcome
 
 
-def _count(outcome: ReplayOutcome, dropped: dict[str, int], delivered: int) -> None:
+def _count(outcome: ReplayOutcome, dropped: Mapping[str, int], delivered: int) -> None:
     lost = Counter(dropped)
     outcome.unreadable += lost.pop("unreadable", 0)
     for reason in ("rejected", "unconfirmed"):  # they were set aside, and are not lost
