@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from monitel import os_threads
 from monitel.fork import register_at_fork
+from monitel.mapped_files import keep_high
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,13 +36,13 @@ _SIGNALS = {
     "Floating-point exception": "SIGFPE",  # since CPython 3.14
     "Illegal instruction": "SIGILL",
 }
-_HIGH = 900  # the lowest number of the descriptor: the application's are hardly ever that high
 _SURVIVED_S = 10  # seconds after a signal
 _MOST_FRAMES = 100  # of a thread, as in faulthandler
 _CUT = "\n... (cut)\n"
 
 _path = ""  # of the file; empty without one
 _descriptor = -1  # of faulthandler, whatever file it belongs to
+_nowhere = -1  # the descriptor of /dev/null: to open it again at the end might wait for a slow disk
 _file: os.stat_result | None = None
 _enabled = False  # by this module
 
@@ -78,10 +79,12 @@ def uninstall(path: str | os.PathLike[str]) -> None:
 
     faulthandler stays enabled, because the application may have enabled it since.
     """
-    global _path
+    global _path, _file
     if _path and _path == str(Path(path).absolute()):
         _path = ""
-        _write_to(os.devnull)
+        if _has_descriptor():
+            os.dup2(_nowhere, _descriptor, inheritable=False)
+            _file = os.fstat(_descriptor)
 
 
 def check() -> None:
@@ -125,25 +128,15 @@ def _has_descriptor() -> bool:
 
 def _write_to(path: str) -> None:
     """Let the descriptor belong to another file."""
-    global _descriptor, _file
+    global _descriptor, _nowhere, _file
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     opened = os.open(path, flags, 0o600)
-    try:
-        if _has_descriptor():
-            os.dup2(opened, _descriptor, inheritable=False)
-        else:
-            _descriptor = _duplicate(opened)
-        _file = os.fstat(_descriptor)
-    finally:
+    if _has_descriptor():
+        os.dup2(opened, _descriptor, inheritable=False)
         os.close(opened)
-
-
-def _duplicate(descriptor: int) -> int:
-    with suppress(ImportError, OSError):  # Windows has no fcntl; or the limit of open files is lower
-        from fcntl import F_DUPFD_CLOEXEC, fcntl
-
-        return fcntl(descriptor, F_DUPFD_CLOEXEC, _HIGH)
-    return os.dup(descriptor)
+    else:
+        _descriptor, _nowhere = keep_high(opened), keep_high(os.open(os.devnull, os.O_WRONLY))
+    _file = os.fstat(_descriptor)
 
 
 def _in_child() -> None:

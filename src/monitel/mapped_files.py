@@ -1,4 +1,4 @@
-"""Files as memory, safe from an application that closes all descriptors and opens others of the same numbers."""
+"""Files, as memory too, safe from an application that closes all descriptors and opens others of the same numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from typing import Any
 
 if find_spec("mmap") is not None:  # WebAssembly has none
     from mmap import mmap
+
+
+_HIGH = 900  # the lowest number: those of the application's files are hardly ever that high
+
+
+def keep_high(descriptor: int) -> int:
+    """Return another number for a descriptor, as high as the limit of open files permits, and close the first one."""
+    kept = -1
+    with suppress(ImportError, OSError):  # Windows has no fcntl; or the limit is lower
+        from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+        kept = fcntl(descriptor, F_DUPFD_CLOEXEC, _HIGH)
+    if kept < 0:
+        return descriptor
+    os.close(descriptor)
+    return kept
 
 
 def map_file(descriptor: int, size: int) -> Any:

@@ -2,22 +2,25 @@
 
 Python runs signal handlers in the main thread, between two bytecodes. While that thread waits inside a library (a
 collective, ``init_process_group``) no handler runs, and a process that replaced SIGTERM's default action survives it.
-A handler in C therefore wakes a thread, which takes over after half a second. Without the C extension
-(``MONITEL_NO_EXTENSIONS=1``, no compiler, not Linux) there is only the Python handler: the process ends when the main
-thread returns to Python.
+Even then Python writes the number of the signal to its wake-up descriptor (:func:`signal.set_wakeup_fd`). A thread that
+reads it there takes over after half a second. A forked child shares the descriptor until code of monitel has run there,
+and only Linux names the sender. Elsewhere the process ends when the main thread returns to Python.
 """
 
 from __future__ import annotations
 
+import _socket
+import ctypes
 import logging
 import os
 import signal
+import struct
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
-from monitel.os_threads import Event, Lock, Thread, in_main_thread, start_thread
+from monitel.mapped_files import keep_high
+from monitel.os_threads import Event, Lock, Thread, in_main_thread, local, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +30,14 @@ __all__ = ["SigtermHandler", "call_at_end", "check", "is_default"]
 
 _log = logging.getLogger("monitel.sigterm")
 
-_c: Any = None
-if os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
-    with suppress(ModuleNotFoundError):  # any other ImportError is a fault that must be raised
-        _c = import_module("monitel._sigterm_c")
+# All of them keep the GIL.
+_getsig: Any = ctypes.pythonapi.PyOS_getsig  # the handler in C, in any thread
+_getsig.restype = ctypes.c_void_p
+_sigaction: Any = ctypes.PyDLL(None).sigaction if hasattr(signal, "pthread_kill") else lambda *_: None
+_call_in_main_thread: Any = ctypes.pythonapi.Py_AddPendingCall
 
+_CREDENTIALS = struct.Struct("iii")  # process, user and group
+_STOP = b"\0"
 _MAIN_THREAD_TIMEOUT = 0.5  # seconds until the main thread counts as blocked
 
 _OTHERS_TIMEOUT = 0.5  # seconds that the functions of call_at_end() have together
@@ -45,18 +51,25 @@ def is_default() -> bool:
     handler = _current
     if handler is not None and handler._closed:
         handler.uninstall()  # an earlier call in another thread could not finish
-    return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and (_c is None or _c.is_default())
+    return not _getsig(signal.SIGTERM)
 
 
 def check() -> None:
-    """Install the C handler again where a library removed it but left the Python handler.
+    """Take the wake-up descriptor again where an event loop had taken it and has released it.
 
-    This happens when a library sets a handler for some time and then restores the previous one. Cheap; callable from
-    any thread.
+    The main thread does so when it runs Python next. Cheap; callable from any thread.
     """
-    handler = _current
-    if handler is not None:
-        handler.check()
+    if _current is not None:
+        _call_in_main_thread(_in_c, None)
+
+
+def _listen_again(_argument: None) -> int:
+    if _current is not None:
+        _current._listen()
+    return 0
+
+
+_in_c = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_listen_again)
 
 
 def call_at_end(function: Callable[[float], object]) -> None:
@@ -73,7 +86,7 @@ class SigtermHandler:
     and the process continues. A further SIGTERM during ``end`` changes nothing.
 
     If SIGTERM had its default action and the main thread has not run for half a second, a thread calls ``end`` and
-    sends the signal again. If no thread gets the GIL, the process ends five seconds after SIGTERM without ``end``.
+    sends the signal again. While an event loop of the application has the wake-up descriptor, it does not.
 
     A forked child gets the previous handler back. An ignored SIGTERM stays ignored. The default action does not end
     process 1 of a container (see pid_namespaces(7)): there ``flush`` is called, and the process continues.
@@ -106,7 +119,8 @@ class SigtermHandler:
         self._timeout = timeout
         self._callback = self._handle  # one object: handlers are compared by identity
         self._previous: Any = None
-        self._disposition: bytes | None = None  # of the signal: Python cannot represent the handlers of C libraries
+        self._disposition = ctypes.create_string_buffer(1024)  # Python cannot represent the handlers of C libraries
+        self._ours: int | None = None  # Python's own handler in C
         self._pid = 0
         self._claim = Lock()  # taken once, by the thread that calls end
         self._closed = False
@@ -114,6 +128,7 @@ class SigtermHandler:
         self._in_thread = False
         self._lives_on = False  # whatever SIGTERM did before, it does not end the process
         self._thread: Thread | None = None
+        self._sockets: tuple[_socket.socket, _socket.socket] | None = None  # those of gevent wait for greenlets
 
     def install(self) -> None:
         """Handle SIGTERM from now on.
@@ -132,14 +147,12 @@ class SigtermHandler:
         default = is_default()
         self._pid = os.getpid()
         self._lives_on = default and self._pid == 1
-        self._disposition = _c.disposition() if _c is not None else None
+        _sigaction(signal.SIGTERM, None, self._disposition)
         signal.signal(signal.SIGTERM, self._callback)
+        self._ours = _getsig(signal.SIGTERM)
         _current = self
-        if _c is not None:
-            _c.begin()
-        if _c is not None and default and not self._lives_on:
-            self._thread = start_thread(self._watch, "monitel-sigterm")  # without it only the Python handler works
-            self.check()
+        if default and not self._lives_on and hasattr(_socket, "SO_PASSCRED"):
+            self._watch()
 
     def uninstall(self) -> None:
         """Restore the previous handler if this one is the last. Idempotent.
@@ -155,24 +168,16 @@ class SigtermHandler:
             _current = None
             if self._decides():
                 self._restore()
-            if self._thread is not None:
-                _c.stop()
-                self._thread.join(2 * _MAIN_THREAD_TIMEOUT)
+            self._unwatch()
         if self._postponed:
             self._postponed = False
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def check(self) -> None:
-        """Install the C handler again where a library removed it but left the Python handler."""
-        if self._thread is not None and self._pid == os.getpid():
-            _c.chain(self._callback)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM in Python: in the main thread, between two bytecodes."""
         decides = self._decides() and not self._lives_on
         if self._pid == os.getpid() and not self._closed:
             if not decides:
-                self._live_on()
                 _guarded(self._flush, self._timeout, Exception)
             elif self._claim.acquire(blocking=False):
                 self._postponed = self._end_all(self._timeout) is False
@@ -191,16 +196,53 @@ class SigtermHandler:
             os.kill(os.getpid(), number)
 
     def _watch(self) -> None:
+        """Start the thread that handles SIGTERM if the main thread does not do so in time."""
+        pair = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        reading, writing = (_socket.socket(fileno=keep_high(each.detach())) for each in pair)
+        reading.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        writing.setblocking(False)
+        self._sockets = reading, writing
+        self._thread = start_thread(lambda: self._read(reading), "monitel-sigterm")
+        self._listen()
+
+    def _unwatch(self) -> None:
+        """End the thread; in a forked child, forget that of the parent."""
+        if self._sockets is not None:
+            reading, writing = self._sockets
+            self._listen(-1)
+            self._sockets = None
+            if self._thread is not None and self._pid == os.getpid():
+                with suppress(OSError):
+                    writing.send(_STOP)
+                self._thread.join(2 * _MAIN_THREAD_TIMEOUT)
+            writing.close()
+            reading.close()
+
+    def _listen(self, descriptor: int | None = None) -> None:
+        """Set the wake-up descriptor, unless an event loop of the application has set another one."""
+        if self._sockets is not None:
+            own = self._sockets[1].fileno()
+            with suppress(ValueError, OSError):  # the application has closed one of them
+                now = signal.set_wakeup_fd(own if descriptor is None else descriptor, warn_on_full_buffer=False)
+                if now not in {-1, own}:
+                    signal.set_wakeup_fd(now)
+
+    def _read(self, reading: _socket.socket) -> None:
         """Handle SIGTERM in the thread, if the main thread does not do so in time."""
-        while _c.wait():
+        while True:
+            number, details, *_ = reading.recvmsg(1, _socket.CMSG_SPACE(_CREDENTIALS.size))
+            if _CREDENTIALS.unpack(details[0][2])[0] != self._pid:
+                continue  # a forked child, in which no code of monitel has run
+            if number == _STOP:
+                return
+            if number[0] != signal.SIGTERM:
+                continue
             Event().wait(_MAIN_THREAD_TIMEOUT)
-            if not self._decides():
-                self._live_on()
-            elif self._claim.acquire(blocking=False):
+            if self._decides() and self._claim.acquire(blocking=False):
                 self._in_thread = True
                 if not self._closed:
                     self._end_all(self._timeout - _MAIN_THREAD_TIMEOUT)
-                _c.restore(self._disposition)
+                _sigaction(signal.SIGTERM, self._disposition, None)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def _end_all(self, timeout: float) -> object:
@@ -211,21 +253,13 @@ class SigtermHandler:
                 thread.join(_OTHERS_TIMEOUT)
         return ended
 
-    def _live_on(self) -> None:
-        """Keep the process alive: a handler above this one made the C handler take this handler for the last one."""
-        if self._thread is not None:
-            _c.live_on()
-
     def _decides(self) -> bool:
-        """Return whether this handler was installed last."""
-        if _c is not None:
-            return bool(_c.decides(self._callback))
-        return signal.getsignal(signal.SIGTERM) is self._callback
+        """Return whether this handler was installed last, in Python and in C."""
+        return signal.getsignal(signal.SIGTERM) is self._callback and _getsig(signal.SIGTERM) == self._ours
 
     def _restore(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous is None else self._previous)
-        if self._disposition is not None:
-            _c.restore(self._disposition)
+        _sigaction(signal.SIGTERM, self._disposition, None)
 
 
 def _guarded(function: Callable[[float], object], timeout: float, errors: type[BaseException]) -> object:
@@ -236,12 +270,29 @@ def _guarded(function: Callable[[float], object], timeout: float, errors: type[B
         return None
 
 
+_mask = local()
+
+
+def _block() -> None:
+    """Block SIGTERM in this thread: a child would forget it before it has the previous handler."""
+    if _current is not None:
+        _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _unblock() -> None:
+    if (before := _mask.__dict__.pop("before", None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _in_child() -> None:
     """Restore the previous handler in a forked child."""
     global _current
     handler, _current = _current, None
-    if handler is not None and handler._decides():
-        handler._restore()
+    if handler is not None:
+        handler._unwatch()
+        if handler._decides():
+            handler._restore()
+    _unblock()
 
 
-register_at_fork(after_in_child=_in_child)
+register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_child)

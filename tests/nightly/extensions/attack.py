@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 400
 MOST_OBJECTS = 120
-BLOCKING = {"wait"}  # of _sigterm_c, between begin() and stop()
 OF_OBJECTS = {"__class__", "__dir__", "__doc__", "__init_subclass__", "__reduce__", "__subclasshook__"}  # not called
 
 
@@ -65,9 +64,7 @@ class Attack:
     def __init__(self, module: Any, rng: random.Random) -> None:
         self._rng = rng
         self._functions = {
-            name: each
-            for name, each in vars(module).items()
-            if callable(each) and not isinstance(each, type) and name not in BLOCKING
+            name: each for name, each in vars(module).items() if callable(each) and not isinstance(each, type)
         }
         self._types: list[Any] = [each for each in vars(module).values() if isinstance(each, type)]
         self._log = os.open("last-call", os.O_RDWR | os.O_CREAT, 0o600)

@@ -11,7 +11,7 @@ from tests.support import hostile
 from tests.support.checks import EXIT, limit
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
-from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended, needs_c
+from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended
 from tests.support.spools import spooled
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_exit_beside_a_dead_backend(train: Run, tmp_path: Path, url: str) -> Non
     assert ALL == spooled(tmp_path / "spool")
 
 
-@pytest.mark.parametrize("where", [READY + "sys.stdin.read()\n", pytest.param(BLOCKED, marks=needs_c)])
+@pytest.mark.parametrize("where", [READY + "sys.stdin.read()\n", BLOCKED])
 @pytest.mark.parametrize("url", ["refuses", "never reads", "drips"], indirect=True)
 def test_sigterm_beside_a_dead_backend(terminate: Terminate, tmp_path: Path, url: str, where: str) -> None:
     """Everything is on disk within two seconds, in Python and in C."""

@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.scripts import needs_c
 
 from monitel.sigterm import SigtermHandler, check, is_default
 
@@ -43,9 +42,7 @@ def ended(terminate: Terminate, script: str, *, status: int = -signal.SIGTERM) -
     return terminate(BEGIN + script, "", status=status).stdout
 
 
-@pytest.mark.parametrize(
-    "where", [pytest.param("live_on()\n", id="in Python"), pytest.param("blocked()\n", marks=needs_c)]
-)
+@pytest.mark.parametrize("where", [pytest.param("live_on()\n", id="in Python"), pytest.param("blocked()\n", id="in C")])
 def test_failing_end_does_not_keep_the_process_alive(terminate: Terminate, where: str) -> None:
     """The exception is logged."""
     fail = "handler._end = lambda _: sys.exit('no')\nhandler.install()\n"
@@ -95,7 +92,6 @@ live_on()
     assert "later\n" == ended(terminate, LATER + script)
 
 
-@needs_c
 def test_handlers_of_c_libraries_are_kept(terminate: Terminate) -> None:
     """One from before, which Python cannot see, is called after ``end``; a later one decides."""
     before = IN_TIME + "faulthandler.register(signal.SIGTERM, all_threads=False)\nassert not sigterm.is_default()\n"

@@ -69,8 +69,7 @@ def blackholed(blackhole: socket.socket) -> str:
     return url_of(blackhole)
 
 
-IN_C = pytest.param("blocked()\n", id="in C", marks=needs_c)
-WHERE = [pytest.param(PAUSE, id="in Python"), IN_C]
+WHERE = [pytest.param(PAUSE, id="in Python"), pytest.param("blocked()\n", id="in C")]
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -87,8 +86,8 @@ def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_p
     [
         ("refusing", PAUSE),
         ("blackholed", PAUSE),
-        pytest.param("blackholed", "blocked()\n", marks=needs_c),
-        pytest.param("dripping", "blocked()\n", marks=needs_c),
+        ("blackholed", "blocked()\n"),
+        ("dripping", "blocked()\n"),
     ],
 )
 def test_what_cannot_be_delivered_is_on_disk(
@@ -140,7 +139,7 @@ def test_previous_handler_may_continue(receiver: Receiver, terminate: Terminate)
     [
         "signal.signal(signal.SIGTERM, lambda *_: None)\n",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
-        pytest.param("faulthandler.register(signal.SIGTERM)\n", marks=needs_c, id="C"),
+        pytest.param("faulthandler.register(signal.SIGTERM)\n", id="C"),
     ],
 )
 def test_auto_does_not_replace_a_handler(receiver: Receiver, terminate: Terminate, before: str) -> None:
@@ -188,10 +187,21 @@ def test_later_handler_may_end_the_process(receiver: Receiver, terminate: Termin
     assert ALL == arrived(receiver)
 
 
+TEMPORARY = "before = signal.signal(signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGTERM, before)\n"
+#: An event loop takes Python's wake-up descriptor, and releases it.
+LOOP = """\
+async def handle():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
+asyncio.run(handle())
+"""
+
+
 @pytest.mark.parametrize("where", WHERE)
-def test_handler_that_a_library_restores_decides_again(receiver: Receiver, terminate: Terminate, where: str) -> None:
-    """As trainers do for some time; the encoder restores the handler in C in its next round."""
-    temporary = "before = signal.signal(signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGTERM, before)\n"
+@pytest.mark.parametrize("temporary", [TEMPORARY, LOOP])
+def test_handler_that_a_library_restores_decides_again(
+    receiver: Receiver, terminate: Terminate, where: str, temporary: str
+) -> None:
+    """As trainers and event loops do for some time; the writer takes the descriptor again in its next round."""
     rounds = "for _ in range(2): assert pipeline.force_flush(60)\n"
     terminate(BEGIN + temporary + rounds + where, receiver.url)
     assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
@@ -310,7 +320,6 @@ def test_signal_during_the_exit_lets_it_finish(
     assert ALL == spooled(tmp_path / "spool")
 
 
-@needs_c
 def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminate: Terminate) -> None:
     """The default action is restored, for code in C too."""
     ended = terminate(BEGIN + "pipeline.shutdown()\nblocked()\n", receiver.url)
@@ -350,11 +359,28 @@ assert wait_for(pid) == {status}
 FORK_IN_C = "(sys.setswitchinterval(60), ctypes.PyDLL(None).fork())[1]"
 
 
-@pytest.mark.parametrize("fork", ["os.fork()", pytest.param(FORK_IN_C, marks=needs_c, id="C")])
+@pytest.mark.parametrize("fork", ["os.fork()", pytest.param(FORK_IN_C, id="C")])
 def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, fork: str) -> None:
     """``Process.terminate()`` of multiprocessing: the child has the default action, even inside C code."""
     ended = terminate(BEGIN + CHILD.format(fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)
     assert ("monitel: exported 11 windows and numbers, 1 events\n", ALL) == (ended.stderr, arrived(receiver))
+
+
+FORKS = """\
+for _ in range(100):
+    if (pid := os.fork()) == 0:
+        ctypes.CDLL(None).pause()
+        os._exit(1)
+    os.kill(pid, signal.SIGTERM)
+    assert wait_for(pid) == -signal.SIGTERM
+threading.Event().wait(1)  # in which a signal of a child would end the parent
+"""
+
+
+def test_signal_just_after_a_fork_is_the_childs(receiver: Receiver, terminate: Terminate) -> None:
+    """Each child ends, even before code of monitel runs there, and the parent goes on."""
+    terminate(BEGIN + FORKS + PAUSE, receiver.url)
+    assert ALL == arrived(receiver)
 
 
 def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Terminate) -> None:
@@ -365,7 +391,6 @@ def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Te
     assert ALL == arrived(receiver)
 
 
-@needs_c
 def test_forked_child_may_handle_it_itself(receiver: Receiver, terminate: Terminate) -> None:
     """By a second pipeline, as ranks that a launcher forks, even inside C code."""
     child = CHILD.format(fork="os.fork()", status=-signal.SIGTERM)

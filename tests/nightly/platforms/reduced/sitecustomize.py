@@ -83,8 +83,8 @@ MISSING_ON_WINDOWS: dict[Any, str] = {
     selectors: "PollSelector",
     faulthandler: "register unregister",
 }
-#: An extension does not build there; psutil reads /proc here, and is optional.
-BLOCKED = {"monitel._sigterm_c", "psutil", "psutil._pslinux"}
+#: psutil reads /proc here, and is optional.
+BLOCKED = {"psutil", "psutil._pslinux"}
 if WINDOWS:
     BLOCKED |= {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "readline", "_posixshmem"}
     BLOCKED |= {"multiprocessing.popen_fork", "multiprocessing.popen_forkserver", "monitel._context_c"}
