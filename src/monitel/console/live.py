@@ -218,7 +218,6 @@ class _Watched:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page_file = folder.open_file(PAGE, os.O_RDONLY)
             self._see_page(record)
-            self._steps.look(time.monotonic_ns())
             self._numbers.see(record)
             self._record, self._life = record, replace(life_of(record), record=None)
             self.history.add(self._life)
@@ -277,7 +276,6 @@ class _Watched:
         life, end, recent = self._life, self._end, self.history.recent
         name, value = self._numbers.value(self._show)
         row: dict[str, Any] = {
-            "rates": tuple(self._steps.rates),
             "step_p50": self._times.median,
             "step_p99": self._times.p99,
             "data": _share(recent, "data"),

@@ -20,44 +20,24 @@ if TYPE_CHECKING:
     from monitel.console.process import StageKey
 
 RATE_NS = 10 * 10**9  # of the last steps that a rate is about
-_RATES = 60  # looks
 _MOST_MARKS = 256
 _LATE = 2  # times the time between the last two marks, after which a step is overdue and the rate falls
 
 
 class StepRate:
-    """Steps per second, from steps that are noted again and again.
-
-    Attributes:
-        rates: Steps per second at each of the last looks, the oldest first.
-    """
+    """Steps per second, from steps that are noted again and again."""
 
     def __init__(self) -> None:
-        self.rates: deque[float] = deque(maxlen=_RATES)
         self._marks: deque[tuple[int, int]] = deque(maxlen=_MOST_MARKS)  # steps, and the monotonic times of their begin
-        self._looked: tuple[int, int] | None = None
 
     def note(self, step: int, set_ns: int) -> None:
         """Note the current step, and the monotonic time at which it was set. A step that falls is a new beginning."""
         last = self._marks[-1] if self._marks else None
         if last is not None and (step < last[0] or set_ns < last[1]):
             self._marks.clear()
-            self._looked = last = None
+            last = None
         if last is None or (step > last[0] and set_ns > last[1]):
             self._marks.append((step, set_ns))
-
-    def look(self, now_ns: int) -> None:
-        """Add the rate since the previous call to :attr:`rates`."""
-        if not self._marks:
-            return
-        last, looked = self._marks[-1], self._looked
-        self._looked = last
-        if looked is None:
-            return
-        if last[0] == looked[0] and len(self._marks) > 1 and not self._is_overdue(now_ns):
-            looked = self._marks[-2]  # within a long step
-        steps, elapsed_ns = last[0] - looked[0], last[1] - looked[1]
-        self.rates.append(steps * 1e9 / elapsed_ns if steps else 0.0)
 
     def rate(self, now_ns: int) -> float | None:
         """Return steps per second over the last ten seconds; None if no step was seen to end.

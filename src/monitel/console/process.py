@@ -191,7 +191,6 @@ class Process:
     step_p50: float | None = None  # seconds
     step_p99: float | None = None
     rate: float | None = None  # steps per second over the last ten seconds
-    rates: tuple[float, ...] = ()  # the same at each of the last looks
     data: float | None = None  # share of waiting for data
     waiting: float | None = None  # share of waiting for other ranks
     goodput: float | None = None  # of the run over all attempts

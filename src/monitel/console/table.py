@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from monitel.console.autopsy import UNKNOWN, counts
 from monitel.console.process import State
-from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, sparkline, wrapped
+from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, wrapped
 from monitel.console.usage import Usage
 
 if TYPE_CHECKING:
@@ -241,10 +241,6 @@ def _state(process: Process, *_: object) -> Cell:
     return process.state.value, "?" if process.problem else process.state.value
 
 
-def _trend(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
-    return None if process.rate is None else (process.rate, sparkline(process.rates, screen, 8))
-
-
 def _waiting(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
     if process.waits:
         wait, *others = process.waits
@@ -277,7 +273,6 @@ COLUMNS = (
     Column("state", "STATE", 6, 17, "alive, silent (no heartbeat), dead or ended", _state, number=False),
     Column("step", "STEP", 6, 16, "the last training step", _of("step", _step)),
     Column("rate", "STEP/S", 6, 15, "steps per second over the last ten seconds", _of("rate", per_second)),
-    Column("trend", "TREND", 8, 2, "steps per second at the last refreshes", _trend, number=False),
     Column("p50", "P50", 7, 10, "median time of a step", _of("step_p50", _seconds)),
     Column("p99", "P99", 7, 3, "time that 99 of 100 steps do not exceed", _of("step_p99", _seconds)),
     Column("data", "DATA", 5, 12, "share of the time that went into waiting for data", _of("data", percent)),

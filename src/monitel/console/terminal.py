@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"
 _SLOW_S = 3.0
-_FACTS = {"rank", "pid", "state", "step", "trend", "waiting", "activity", "event"}  # columns that a report has anyway
+_FACTS = {"rank", "pid", "state", "step", "waiting", "activity", "event"}  # columns that a report has anyway
 
 
 class Readings(Thread):

@@ -23,7 +23,6 @@ _WIDTH = 80  # columns of a text; wider lines are hard to read
 _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
 _BLOCKS, _PLAIN_BLOCKS = "█▓▒░", "#=-."
-_HEIGHTS, _PLAIN_HEIGHTS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
 _SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
 _NARROW = 60
@@ -260,14 +259,6 @@ def clock_time(time_ns: int) -> str:
 def moment(time_ns: int) -> str:
     """Return the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9))
-
-
-def sparkline(rates: Sequence[float], screen: Screen, width: int) -> str:
-    """Return the last numbers as a row of blocks, one for each: the maximum is the highest block, zero the lowest."""
-    heights = _HEIGHTS if screen.printable(_HEIGHTS) == _HEIGHTS else _PLAIN_HEIGHTS
-    shown = [rate if math.isfinite(rate) and rate > 0 else 0.0 for rate in rates[-width:]] if width > 0 else []
-    top = max(shown, default=0.0) or 1.0
-    return "".join(heights[max(math.ceil(rate / top * len(heights)) - 1, 0)] for rate in shown)
 
 
 def rfc3339(time_ns: int | None) -> str | None:

@@ -81,7 +81,7 @@ def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
         late = re.search(r"takes ([\d.]+) ms longer", seen)
         assert late is not None
         assert 14 < float(late[1]) < 26
-        screen.until(lambda: 4 == len(re.findall(r"[▆▇█]{8} +\d+\.?\d* ms", screen.text)), "the rates of all ranks")
+        screen.until(lambda: 4 == len(re.findall(r" ms +[\d.]+ ms ", screen.text)), "the times of all ranks")
         screen.press("Down", "Down")
         screen.until(lambda: re.search(r"\x1b\[[0-9;]*7m +2 ", screen.escapes), "the cursor is on rank 2")
         keep(screen, "top.svg", tmp_path)

@@ -34,7 +34,6 @@ def rank_of(number: int | None, **changes: Any) -> Process:
         "step": 1200,
         "step_age_ns": SECOND // 10,
         "rate": 8.25,
-        "rates": (8.0, 4.0, 8.25),
         "step_p50": 0.1203,
         "step_p99": 0.155,
         "data": 0.05,

@@ -19,7 +19,6 @@ from monitel.console.text import (
     pad,
     per_second,
     percent,
-    sparkline,
     wrapped,
 )
 
@@ -104,11 +103,3 @@ def test_numbers_rates_and_shares_beside_their_limits() -> None:
     assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
         *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
     ]
-
-
-def test_sparkline_shows_the_last_rates() -> None:
-    """Zero is the lowest block, any other rate at least as high, and the largest one the highest."""
-    assert "▁▁▅█" == sparkline([9.0, 0.0, 0.1, 5.0, 8.0], Screen(), 4)
-    assert "▁▁" == sparkline([0.0, 0.0], Screen(), 8)
-    assert "▁█▁" == sparkline([float("nan"), 1.0, -1.0], Screen(), 8)
-    assert "" == sparkline([1.0], Screen(), 0)
