@@ -20,7 +20,7 @@ from monitel.console.text import (
     table,
     wrapped,
 )
-from monitel.console.verdict import counted, ranks_in_words, shared_waits
+from monitel.console.verdict import ranks_in_words, shared_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def rank_waits(job: Job) -> list[tuple[str, dict[int, int], list[int]]]:
 
     Each has its key, the time since its begin in ns by rank, and the ranks that are not in it although it is long.
     """
-    ranks = {each.rank: each for each in counted(job.processes) if each.rank is not None}
+    ranks = {each.rank: each for each in job.counted if each.rank is not None}
     found = []
     for key, waiting in shared_waits([*ranks.values()], (len(ranks) + 1) // 2) if len(ranks) > 1 else ():
         ages = {each.rank: age_ns for each, age_ns in waiting if each.rank is not None}

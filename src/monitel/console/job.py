@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from monitel.console.lateness import compared_times, cycle, suspects
+from monitel.console.lateness import compared_times, cycle, stage_times, suspects
 from monitel.console.ledger.shares import RunTime
 from monitel.console.process import COMPLETED, EXITED, STOPPED
-from monitel.console.verdict import counted, verdict
+from monitel.console.verdict import ENOUGH_STEPS, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from monitel.console.lateness import Times
     from monitel.console.process import JobName, Process
     from monitel.console.verdict import Verdict
 
@@ -21,21 +23,86 @@ _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
 
 
-@dataclass(frozen=True)
+@dataclass
 class Job:
     """The processes of one attempt of a job.
 
     Attributes:
         name: The names that they have in common.
         attempt: ``training.attempt``; None if unknown.
-        processes: The processes, in the order of rank and process id.
-        verdict: The verdict about them.
+        processes: The processes, in the order of rank and process id: all of them over the same period.
     """
 
     name: JobName
     attempt: int | None
     processes: tuple[Process, ...]
-    verdict: Verdict
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict about the job."""
+        return verdict(self)
+
+    # ---- the processes that the verdict is about
+
+    @cached_property
+    def counted(self) -> list[Process]:
+        """They are without steps that they have not set themselves."""
+        return [each if each.stepped else replace(each, step=None, step_age_ns=None) for each in self._main]
+
+    @cached_property
+    def _main(self) -> list[Process]:
+        """One readable process of each rank, and those without a rank that are not helpers.
+
+        Of a rank it is the process that makes steps. Helpers make no steps, and others do, or another process of the
+        job has started them.
+        """
+        ranks: dict[int, Process] = {}
+        others = []
+        for each in self.processes:
+            if each.problem:
+                continue
+            if each.rank is None:
+                others.append(each)
+            elif each.rank not in ranks or _relevance(each) > _relevance(ranks[each.rank]):
+                ranks[each.rank] = each
+        chosen = [*(ranks[rank] for rank in sorted(ranks)), *others]
+        steps, keys = any(each.makes_steps for each in chosen), {each.key for each in chosen}
+        return [
+            each for each in chosen if each.rank is not None or each.makes_steps or not (steps or each.parent in keys)
+        ]
+
+    @cached_property
+    def running(self) -> list[Process]:
+        """Those that have not ended."""
+        return [each for each in self.counted if each.runs]
+
+    @property
+    def over(self) -> bool:
+        """True if all of them have ended."""
+        return not self.running
+
+    @property
+    def present(self) -> list[Process]:
+        """Those whose present is looked at: they run, or at the end somebody has ended them."""
+        return self.running or [each for each in self.counted if each.status in STOPPED]
+
+    @cached_property
+    def measured(self) -> list[Process]:
+        """Those with enough steps for the rules about losses."""
+        return [each for each in self.counted if each.made >= ENOUGH_STEPS]
+
+    @cached_property
+    def times(self) -> Mapping[str, Times]:
+        """The usual times of the stages of each group of several ranks with enough steps."""
+        return compared_times(self.measured)
+
+    def stages(self, process: Process) -> Mapping[str, Mapping[str, float]]:
+        """Return the usual times of the stages of a process: those in which it is compared, else those on the host."""
+        rank = process.rank
+        found = {group: times[rank] for group, times in self.times.items() if rank is not None and rank in times}
+        return found or stage_times(process)
+
+    # ---- all processes
 
     @property
     def stepping(self) -> list[Process]:
@@ -45,7 +112,7 @@ class Job:
     @property
     def world_size(self) -> int:
         """The number of ranks, on other machines too; 0 if it is not known."""
-        return max((each.world_size or 0 for each in self.stepping or self.processes), default=0)
+        return max((each.world_size or 0 for each in self.counted), default=0)
 
     @property
     def deaths(self) -> list[Process]:
@@ -61,7 +128,7 @@ class Job:
 
     def _ends(self, *, helpers: bool) -> list[Process]:
         """Return the helpers, or the others. A helper of a rank, whose variables it has inherited, is not the rank."""
-        main, ranks = {*map(id, counted(self.processes))}, {each.key: each.rank for each in self.processes}
+        main, ranks = {*map(id, self._main)}, {each.key: each.rank for each in self.processes}
         found = [each for each in self.processes if (id(each) not in main) == helpers]
         return [replace(each, rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
 
@@ -85,27 +152,25 @@ class Job:
         """Return seconds, rank, stage, group and share of the cycle of each rank that is late, the latest first."""
         found = [
             (seconds, rank, stage, group, seconds / cycle(times))
-            for group, times in compared_times(self.stepping).items()
+            for group, times in self.times.items()
             for seconds, rank, stage in suspects(times)
         ]
         return sorted(found, reverse=True)
+
+
+def _relevance(process: Process) -> tuple[bool, bool, int]:
+    return process.own_step is not None, process.runs, process.seen_ns
 
 
 def _is_usual(death: str) -> bool:
     return death in {"", "killed by SIGTERM"} or death.startswith(EXITED)
 
 
-def jobs_of(
-    processes: Iterable[Process], facts: Callable[[Sequence[Process]], Sequence[Process]] = lambda of_job: of_job
-) -> list[Job]:
+def jobs_of(processes: Iterable[Process]) -> list[Job]:
     """Return the jobs in the order of their names.
 
     The processes of a job have the same names and the same attempt. A process without a rank belongs to the job of the
     process that has started it, or of the ranks that it has started; otherwise it is a job.
-
-    Args:
-        processes: The processes.
-        facts: Returns what the verdict is about: the processes of a job over one period.
     """
     found: dict[tuple[object, ...], list[Process]] = {}
     known = [*processes]
@@ -120,7 +185,7 @@ def jobs_of(
     for key in sorted(found):
         for of_job in _by_launcher(found[key], launchers):
             of_job.sort(key=lambda each: (-1 if each.rank is None else each.rank, each.pid or 0, each.started_ns))
-            jobs.append(Job(of_job[0].job, of_job[0].attempt, tuple(of_job), verdict(facts(of_job))))
+            jobs.append(Job(of_job[0].job, of_job[0].attempt, tuple(of_job)))
     return jobs
 
 

@@ -103,18 +103,15 @@ class Live:
         if self._targets == [None] and self._beside[0] != [*present]:
             self._beside = [*present], deaths_beside(rows)
         shown = self._without_replaced([*rows, *self._collected, *self._beside[1]])
-        return Look(time.time_ns(), tuple(jobs_of(shown, self._facts)), tuple(dict.fromkeys(problems)))
+        histories = {path: watched.history for path, watched in self._watched.items()}
+        jobs = [replace(job, processes=over_a_period(job.processes, histories)) for job in jobs_of(shown)]
+        return Look(time.time_ns(), tuple(jobs), tuple(dict.fromkeys(problems)))
 
     def close(self) -> None:
         """Close all boxes. Idempotent."""
         for watched in self._watched.values():
             watched.close()
         self._watched.clear()
-
-    def _facts(self, processes: Sequence[Process]) -> list[Process]:
-        """Return the readable processes of a job over one period."""
-        histories = {each.box: watched.history for each in processes if (watched := self._watched.get(each.box))}
-        return over_a_period([each for each in processes if not each.problem], histories)
 
     def _without_replaced(self, rows: list[Process]) -> list[Process]:
         """Return rows without those whose place another process has taken; forget the vanished boxes among these."""

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from monitel.console.process import NO_SAMPLES, Process, Total
+from monitel.console.verdict import ENOUGH_STEPS
 from monitel.context_page import unpack_step_times
 from monitel.step_times import quantile
 
@@ -214,29 +215,29 @@ def _usual_data(parts: Sequence[Process]) -> float | None:
 
 
 _PERIODS_NS = 60 * 10**9, 180 * 10**9
-_ENOUGH_STEPS = 20  # in a period
 _TOTALS = (
     *("first_step", "made", "unmade_ns", "skipped", "step_time", "stages", "activities", "recompilations"),
     *("recompiling_ns", "usual_data"),
 )
 
 
-def over_a_period(processes: Sequence[Process], histories: Mapping[Path, History]) -> list[Process]:
+def over_a_period(processes: Sequence[Process], histories: Mapping[Path, History]) -> tuple[Process, ...]:
     """Return the processes of a job with the totals of one period.
 
-    It is the last minute, or the last three, if all processes that run have made twenty steps in it; otherwise the life
-    of the processes.
+    It is the last minute, or the last three, if all readable processes that run have made twenty steps in it; otherwise
+    the life of the processes.
 
     Args:
         processes: The processes, with the totals of their lives.
         histories: The history of each, by its box; it may be missing.
     """
-    running = [each.box for each in processes if each.runs]
+    running = [each.box for each in processes if each.runs and not each.problem]
+    known = {each.box: histories[each.box] for each in processes if each.box in histories}
     for period_ns in _PERIODS_NS if running else ():
-        periods = {box: period for box, history in histories.items() if (period := history.usual(period_ns))}
-        if all(box in periods and periods[box].made >= _ENOUGH_STEPS for box in running):
-            return [with_totals(each, periods.get(each.box, Process())) for each in processes]
-    return [*processes]
+        periods = {box: period for box, history in known.items() if (period := history.usual(period_ns))}
+        if all(box in periods and periods[box].made >= ENOUGH_STEPS for box in running):
+            return tuple(with_totals(each, periods.get(each.box, Process())) for each in processes)
+    return tuple(processes)
 
 
 def with_totals(process: Process, of: Process) -> Process:

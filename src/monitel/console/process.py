@@ -229,6 +229,16 @@ class Process:
         return self.state in {State.ALIVE, State.SILENT}
 
     @property
+    def own_step(self) -> int | None:
+        """The last step, if the process has set it itself."""
+        return self.step if self.stepped else None
+
+    @property
+    def makes_steps(self) -> bool:
+        """True if it has made or set a step."""
+        return self.made > 0 or self.own_step is not None
+
+    @property
     def has_died(self) -> bool:
         """True if it has ended without a shutdown, be it by ``os._exit(0)``."""
         return self.state is State.DEAD or bool(self.death)

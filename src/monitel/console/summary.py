@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
-from monitel.console.lateness import compared_times
 from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
@@ -213,15 +212,14 @@ def _wrapped(texts: Iterable[str], width: int) -> list[str]:
 
 
 def _late(job: Job, screen: Screen) -> Iterator[str]:
-    compared = compared_times(job.stepping)
-    if not compared:
+    if not job.times:
         return
     found = [
         f"rank {rank}{f' of group {screen.printable(group)}' if group else ''}, {screen.printable(stage)}, "
         f"{1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle)"
         for seconds, rank, stage, group, share in job.late()
     ]
-    ranks = len({rank for times in compared.values() for rank in times})
+    ranks = len({rank for times in job.times.values() for rank in times})
     yield from _first(found) or [f"none of {ranks:,} ranks"]
     if ranks < job.world_size:
         yield f"(compared: {ranks:,} of {job.world_size:,} ranks)"

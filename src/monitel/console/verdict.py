@@ -12,14 +12,14 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.console.lateness import STAGES, compared_times, cycle, stage_times, suspects
+from monitel.console.lateness import STAGES
 from monitel.console.process import COMPLETED, EXITED, STOPPED, State
 from monitel.console.text import duration, step_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from monitel.console.lateness import Times
+    from monitel.console.job import Job
     from monitel.console.process import Process
 
 
@@ -43,13 +43,8 @@ class Verdict(NamedTuple):
     share: float | None = None
 
 
-def verdict(processes: Iterable[Process]) -> Verdict:
-    """Return the verdict about a job.
-
-    Args:
-        processes: The processes of one attempt that were found on this machine, in any order.
-    """
-    job = _Job(processes)
+def verdict(job: Job) -> Verdict:
+    """Return the verdict about a job."""
     for rule in (
         *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting),
         *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown),
@@ -60,56 +55,11 @@ def verdict(processes: Iterable[Process]) -> Verdict:
     return _healthy(job)
 
 
-def counted(processes: Iterable[Process]) -> list[Process]:
-    """Return the processes that a verdict is about: one of each rank, and those without a rank that are not helpers.
-
-    Of a rank it is the process that makes steps. Helpers make no steps, and others do, or another process of the job
-    has started them.
-    """
-    ranks: dict[int, Process] = {}
-    others = []
-    for each in processes:
-        if each.rank is None:
-            others.append(each)
-        elif each.rank not in ranks or _relevance(each) > _relevance(ranks[each.rank]):
-            ranks[each.rank] = each
-    chosen = [*(ranks[rank] for rank in sorted(ranks)), *others]
-    steps, keys = any(map(_steps, chosen)), {each.key for each in chosen}
-    return [each for each in chosen if each.rank is not None or _steps(each) or not (steps or each.parent in keys)]
-
-
-def _relevance(process: Process) -> tuple[bool, bool, int]:
-    return process.stepped and process.step is not None, process.runs, process.seen_ns
-
-
-def _steps(process: Process) -> bool:
-    return process.made > 0 or (process.stepped and process.step is not None)
-
-
-class _Job:
-    """The processes that a verdict is about, without steps that they have not set themselves."""
-
-    def __init__(self, processes: Iterable[Process]) -> None:
-        self.processes = [
-            each if each.stepped else replace(each, step=None, step_age_ns=None) for each in counted(processes)
-        ]
-        self.running = [each for each in self.processes if each.runs]
-        self.over = not self.running
-        #: The processes whose present is looked at: those that run, or at the end that somebody has ended.
-        self.present = self.running or [each for each in self.processes if each.status in STOPPED]
-        self.measured = [each for each in self.processes if each.made >= ENOUGH_STEPS]
-        self.times = compared_times(self.measured)
-        found = len({each.rank for each in self.processes if each.rank is not None})
-        world = max((each.world_size or 0 for each in self.processes), default=0)
-        others = "" if self.over else ", the others elsewhere or ended"
-        #: A remark in parentheses if not all ranks of the job were found.
-        self.elsewhere = f" ({found:,} of {world:,} ranks found here{others})" if 0 < found < world else ""
-
-    def stages(self, process: Process) -> Mapping[str, Mapping[str, float]]:
-        """Return the usual times of the stages: those in which it is compared, otherwise those on the host."""
-        rank = process.rank
-        found = {group: times[rank] for group, times in self.times.items() if rank is not None and rank in times}
-        return found or stage_times(process)
+def _elsewhere(job: Job) -> str:
+    """Return a remark in parentheses if not all ranks of the job were found."""
+    found, world = len({each.rank for each in job.counted} - {None}), job.world_size
+    others = "" if job.over else ", the others elsewhere or ended"
+    return f" ({found:,} of {world:,} ranks found here{others})" if 0 < found < world else ""
 
 
 def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
@@ -159,14 +109,14 @@ _BEATS_NS = 2 * 10**9  # by which the last sign of life may be before the end
 _LONGEST_FAILURE = 200  # characters
 
 
-def _ended_badly(job: _Job) -> Verdict | None:
+def _ended_badly(job: Job) -> Verdict | None:
     """The first process that has ended without completing.
 
     A process whose end is not known is the first one only if it has ended seconds before the others.
     """
-    bad = [each for each in job.processes if each.state is State.DEAD or each.status == "failed"]
+    bad = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
     until = min((_order(each) for each in bad), default=None)
-    left = [each for each in job.processes if _has_exited(each) and (_order(each) < until if until else job.running)]
+    left = [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
     unknown = _of_unknown_end(job)
     known = [*bad, *left]
     ended = [*known, *unknown]
@@ -196,7 +146,7 @@ def _ended_badly(job: _Job) -> Verdict | None:
         going = going or (f"; {named(running)} {_verb(running, 'runs', 'run')} on" if running else "")
         going += "; look at the end of the output" if first in unknown else ""
     sure = len(alike) == 1 or (first.seen_ns > 0 and first not in unknown)
-    return Verdict(kind, f"{kind}: {text}{going}{job.elsewhere}", first.rank if sure and not doubtful else None)
+    return Verdict(kind, f"{kind}: {text}{going}{_elsewhere(job)}", first.rank if sure and not doubtful else None)
 
 
 def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
@@ -207,13 +157,13 @@ def _has_exited(process: Process) -> bool:
     return process.state is State.ENDED and process.death.startswith(EXITED)
 
 
-def _of_unknown_end(job: _Job) -> list[Process]:
+def _of_unknown_end(job: Job) -> list[Process]:
     """Return the processes of which it is not known how they ended.
 
     A process that has made as many steps as one that is known to have completed has done so too.
     """
-    found = [each for each in job.processes if each.state is State.ENDED and not each.status and not _has_exited(each)]
-    last = [each.step for each in job.processes if each.status == COMPLETED and each.step is not None]
+    found = [each for each in job.counted if each.state is State.ENDED and not each.status and not _has_exited(each)]
+    last = [each.step for each in job.counted if each.status == COMPLETED and each.step is not None]
     return [each for each in found if not (job.over and last and each.step is not None and each.step >= max(last))]
 
 
@@ -246,7 +196,7 @@ _S = 10**9
 LONG_SILENT_NS = 10 * _S
 
 
-def _silent(job: _Job) -> Verdict | None:
+def _silent(job: Job) -> Verdict | None:
     found = [each for each in job.running if _is_silent(each)]
     if not found:
         return None
@@ -255,7 +205,7 @@ def _silent(job: _Job) -> Verdict | None:
     others = [each for each in job.running if not _is_silent(each)]
     if others and all(map(_stands_still, others)):
         text += f"; {named(others)} {_verb(others, 'makes', 'make')} no steps"
-    return Verdict("silent", f"{text}{job.elsewhere}", _only(found), seconds=since_ns / _S)
+    return Verdict("silent", f"{text}{_elsewhere(job)}", _only(found), seconds=since_ns / _S)
 
 
 def _is_silent(process: Process) -> bool:
@@ -287,7 +237,7 @@ class _Evidence(NamedTuple):
     sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
 
 
-def _standing_still(job: _Job) -> Verdict | None:
+def _standing_still(job: Job) -> Verdict | None:
     training = [each for each in job.present if each.rank is not None or each.step is not None]
     still = [each for each in training if _stands_still(each)]
     if not still:
@@ -304,7 +254,7 @@ def _standing_still(job: _Job) -> Verdict | None:
     elif evidence.waiting and not evidence.key and any(found.stage(each) == "other" for each in evidence.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
     go_on = f"; {named(stepping)} {'went' if job.over else _verb(stepping, 'goes', 'go')} on" if stepping else ""
-    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}{job.elsewhere}"
+    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}{_elsewhere(job)}"
     return Verdict(kind, text, _only(evidence.holding), about, found.since_ns / _S)
 
 
@@ -497,10 +447,10 @@ _NOT_STARTING = frozenset({"", "other", "shutdown"})  # activities of a process 
 _BEGINS_NS = 10 * _S  # within which a process has not set a step yet
 
 
-def _starting(job: _Job) -> Verdict | None:
+def _starting(job: Job) -> Verdict | None:
     """No process has made a step yet."""
     starting = [each for each in job.present if each.activity not in _NOT_STARTING or _begins(each)]
-    if not starting or any(map(_steps, job.processes)):
+    if not starting or any(each.makes_steps for each in job.counted):
         return None
     activities: dict[str, list[Process]] = {}
     for each in starting:
@@ -511,7 +461,7 @@ def _starting(job: _Job) -> Verdict | None:
         have = "had" if job.over else _verb(processes, "has", "have")
         parts.append(f"{named(processes)} {have} {doing}{_for(map(_starting_ns, processes))}")
     end = " before the end" if job.over else ""
-    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}{job.elsewhere}", stage=starting[0].activity)
+    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}{_elsewhere(job)}", stage=starting[0].activity)
 
 
 def _begins(process: Process) -> bool:
@@ -550,62 +500,50 @@ PAUSES = 2
 _SAVE = "checkpoint.save"
 
 
-def _stuck_for_long(job: _Job) -> Verdict | None:
+def _stuck_for_long(job: Job) -> Verdict | None:
     """The job has ended, and spent much of its time in stuck waits."""
-    share, process = _largest(job.processes, STUCK)
+    share, process = _largest(job.counted, STUCK)
     if job.running or process is None or share < STUCK_SHARE:
         return None
     time_ns = process.activities[STUCK]
     text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({_percent(share)})"
-    return Verdict("stuck", f"{text}{job.elsewhere}", process.rank, STUCK, time_ns / 1e9, share)
+    return Verdict("stuck", f"{text}{_elsewhere(job)}", process.rank, STUCK, time_ns / 1e9, share)
 
 
-def _compile_storm(job: _Job) -> Verdict | None:
+def _compile_storm(job: Job) -> Verdict | None:
     """Code is compiled again and again."""
     often = [each for each in job.measured if each.recompilations >= RECOMPILATIONS]
     share, process = _largest([replace(each, activities=_recompiling(each)) for each in often], "compile")
     if process is None or share < COMPILING:
         return None
-    who = f" on {named([process])}" if len(job.processes) > 1 else ""
+    who = f" on {named([process])}" if len(job.counted) > 1 else ""
     text = f"compile storm: {_percent(share)} of the time {_goes(job)} into compilation{who}"
-    text += f", {process.recompilations:,} recompilations{job.elsewhere}"
+    text += f", {process.recompilations:,} recompilations{_elsewhere(job)}"
     return Verdict("compile-storm", text, process.rank, "compile", None, share)
 
 
-def _late_rank(job: _Job) -> Verdict | None:
+def _late_rank(job: Job) -> Verdict | None:
     """The others wait for one rank in each step."""
-    found = []
-    for group, times, steps in _compared(job):
-        whole = cycle(times)
-        least = max(LATE, CHANCE / math.sqrt(steps))
-        found += [
-            (seconds, rank, stage, group, seconds / whole)
-            for seconds, rank, stage in suspects(times)
-            if seconds >= least * whole and seconds > PAUSES * _longest(job, rank, group, stage)
-        ]
+    steps = {each.rank: each.made for each in job.measured}
+    fewest = {group: min(steps[rank] for rank in times) for group, times in job.times.items()}
+    found = [
+        (seconds, rank, stage, group, share)
+        for seconds, rank, stage, group, share in job.late()
+        if share >= max(LATE, CHANCE / math.sqrt(fewest[group]))
+        and seconds > PAUSES * _longest(job, rank, group, stage)
+    ]
     if not found:
         return None
-    seconds, rank, stage, group, share = max(found)
+    seconds, rank, stage, group, share = found[0]
     of_group = f" of group {group}" if group else ""
     took = "took" if job.over else "takes"
     text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
     more = len({(each[1], each[2]) for each in found}) - 1
-    text += f" ({_percent(share)} of each step{f'; {more:,} more' if more else ''}){job.elsewhere}"
+    text += f" ({_percent(share)} of each step{f'; {more:,} more' if more else ''}){_elsewhere(job)}"
     return Verdict("late-rank", text, rank, stage, seconds, share)
 
 
-def _compared(job: _Job) -> list[tuple[str, Times, int]]:
-    """Return the times of each group of several ranks, with the fewest steps of a rank."""
-    steps = {each.rank: each.made for each in job.measured}
-    found: list[tuple[str, Times, int]] = []
-    for group, all_times in job.times.items():
-        times = {rank: of for rank, of in all_times.items() if of}
-        if len(times) > 1 and cycle(times) > 0:
-            found.append((group, times, min(steps[rank] for rank in times)))
-    return found
-
-
-def _input_bound(job: _Job) -> Verdict | None:
+def _input_bound(job: Job) -> Verdict | None:
     """All ranks wait for data."""
     shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
     if not shares or min(shares) < INPUT or any(_is_a_pause(job, each) for each in job.measured):
@@ -614,24 +552,24 @@ def _input_bound(job: _Job) -> Verdict | None:
     between = least if least == most else f"{least.removesuffix(' %')} to {most}"
     ranks = f", on all {len(shares):,} ranks" if len(shares) > 1 else ""
     text = f"input-bound: {between} of each step {_goes(job)} into waiting for data{ranks}"
-    return Verdict("input-bound", f"{text}{job.elsewhere}", None, "data", None, min(shares))
+    return Verdict("input-bound", f"{text}{_elsewhere(job)}", None, "data", None, min(shares))
 
 
-def _checkpoint_bound(job: _Job) -> Verdict | None:
+def _checkpoint_bound(job: Job) -> Verdict | None:
     """Checkpoints take much of the time."""
     share, process = _largest([each for each in job.measured if each.loop_ns >= CHECKPOINT_PERIOD_NS], _SAVE)
     if process is None or share < CHECKPOINTS:
         return None
-    who = f" of {named([process])}" if len(job.processes) > 1 else ""
+    who = f" of {named([process])}" if len(job.counted) > 1 else ""
     text = f"checkpoint-bound: {_percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
-    return Verdict("checkpoint-bound", f"{text}{job.elsewhere}", process.rank, _SAVE, None, share)
+    return Verdict("checkpoint-bound", f"{text}{_elsewhere(job)}", process.rank, _SAVE, None, share)
 
 
-def _goes(job: _Job) -> str:
+def _goes(job: Job) -> str:
     return "went" if job.over else "goes"
 
 
-def _data_share(job: _Job, process: Process) -> float | None:
+def _data_share(job: Job, process: Process) -> float | None:
     """Return the share of data in the steps of a process, by its stages, otherwise by its ledger; None without both."""
     parts = [0.0, 0.0]
     for stages in job.stages(process).values():
@@ -650,11 +588,11 @@ def _data_share(job: _Job, process: Process) -> float | None:
     return parts[0] / parts[1]
 
 
-def _longest(job: _Job, rank: int | None, group: str, stage: str) -> float:
+def _longest(job: Job, rank: int | None, group: str, stage: str) -> float:
     """Return the part of the mean of a stage that the longest cycle of each window is."""
     found = [
         total.largest / total.count
-        for each in job.processes
+        for each in job.counted
         if each.rank == rank
         for key, total in each.stages.items()
         if key[:2] == (group, stage) and total.windows and total.count
@@ -662,7 +600,7 @@ def _longest(job: _Job, rank: int | None, group: str, stage: str) -> float:
     return max(found, default=0.0)
 
 
-def _is_a_pause(job: _Job, process: Process) -> bool:
+def _is_a_pause(job: Job, process: Process) -> bool:
     """Return True if a few long waits explain the time for data in the stages."""
     data = [
         (stages.get("data", 0.0), _longest(job, process.rank, group, "data"))
@@ -700,41 +638,41 @@ _OVERDUE_NS, _OVERDUE_STEPS = 5 * _S, 10  # without a step, after which a rate w
 _SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
 
-def _unknown(job: _Job) -> Verdict | None:
+def _unknown(job: Job) -> Verdict | None:
     """There are too few facts; the text names the remedy."""
     enough, text = job.measured, ""
     ranks = {each.rank for each in enough if each.rank is not None}
-    stopped = [each for each in job.processes if each.status in STOPPED]
-    if not job.processes:
+    stopped = [each for each in job.counted if each.status in STOPPED]
+    if not job.counted:
         text = "no process of the job can be read"
-    elif not any(map(_steps, job.processes)):
+    elif not any(each.makes_steps for each in job.counted):
         text = f"no step was set; {_SET_STEP}"
     elif not enough:
-        most = max(each.made for each in job.processes)
+        most = max(each.made for each in job.counted)
         steps = f"{most} step{'' if most == 1 else 's'}{'' if job.over else ' so far'}"
         text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
     elif all(_data_share(job, each) is None for each in enough):
         text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
-    elif len(ranks) > 1 and not _compared(job):
+    elif len(ranks) > 1 and not job.times:
         remedy = "late ranks are not known without stages; call monitel.torch.instrument()"
         text = f"{_pace(job)}, no overhead found, but {remedy}"
     elif job.over and stopped and all(each.step_age_ns is None for each in stopped):
         text = f"{_pace(job)}, no overhead found; {_statuses(job)}, the time since the last step is not known"
-    return Verdict("unknown", f"unknown: {text}{job.elsewhere}") if text else None
+    return Verdict("unknown", f"unknown: {text}{_elsewhere(job)}") if text else None
 
 
-def _healthy(job: _Job) -> Verdict:
+def _healthy(job: Job) -> Verdict:
     shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
     waiting = f", {100 * median(shares):.0f} % waiting for data" if shares else ""
     ended = f"; {statuses}" if (statuses := _statuses(job)) else ""
-    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}{job.elsewhere}")
+    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}{_elsewhere(job)}")
 
 
-def _statuses(job: _Job) -> str:
-    return " and ".join(sorted({each.status for each in job.processes} - {"", COMPLETED}))
+def _statuses(job: Job) -> str:
+    return " and ".join(sorted({each.status for each in job.counted} - {"", COMPLETED}))
 
 
-def _pace(job: _Job) -> str:
+def _pace(job: Job) -> str:
     """Return the number of ranks, and steps per second."""
     processes = job.measured
     ranks = f"{len(processes):,} {'ranks' if all(each.rank is not None for each in processes) else 'processes'}, "

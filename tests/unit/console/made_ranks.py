@@ -61,5 +61,7 @@ def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes
 def look_at(*ranks: Process, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
     """Return a look at jobs: one for each name, in the order of the rows."""
     names = dict.fromkeys(rank.job for rank in ranks)
-    jobs = [Job(name, None, tuple(rank for rank in ranks if rank.job == name), verdict) for name in names]
+    jobs = [Job(name, None, tuple(rank for rank in ranks if rank.job == name)) for name in names]
+    for job in jobs:
+        job.verdict = verdict
     return Look(NOW, tuple(jobs), tuple(problems))

@@ -111,7 +111,7 @@ def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tup
             if history.life is None or each.time_ns > history.life.time_ns:
                 history.add(each)
         lives = [with_totals(row, history.life) for row, history in zip(rows, histories, strict=True) if history.life]
-        (job,) = jobs_of(lives, lambda of_job: over_a_period(of_job, by_box))
+        (job,) = jobs_of(over_a_period(lives, by_box))
         yield schedule.now_s, job.verdict
 
 

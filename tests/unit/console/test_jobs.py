@@ -164,7 +164,7 @@ def verdict_of(process: Process, *lives: Process) -> Verdict:
     history = History()
     for life in lives:
         history.add(life)
-    (job,) = jobs_of([process], lambda of_job: over_a_period(of_job, {process.box: history}))
+    (job,) = jobs_of(over_a_period([process], {process.box: history}))
     return job.verdict
 
 

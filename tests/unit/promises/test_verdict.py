@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel.blackbox.activity import Stage, Wait
-from monitel.console.process import Process, StageKey, State, Total
-from monitel.console.verdict import verdict
+from monitel.console.job import Job
+from monitel.console.process import JobName, Process, StageKey, State, Total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ def ns(seconds: float | None) -> Any:
 
 def verdict_of(job: Sequence[Facts]) -> Found:
     """Return the verdict about a job."""
-    return Found(*verdict([*map(_process, job)]))
+    return Found(*Job(JobName(), None, tuple(map(_process, job))).verdict)
 
 
 def _process(each: Facts) -> Process:
