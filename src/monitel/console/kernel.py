@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.blackbox.crashes import STACKS_NOW, STACKS_WANTED
+from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import text_of
 from monitel.os_threads import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from monitel.blackbox.folder import Folder
 
 _BUSY = 0.2  # cores
 _BUSY_BESIDE_OTHERS = 0.05  # cores, of a thread that always waits for one; a thread that waits for the GIL takes less
@@ -141,33 +140,38 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
 _STACKS_PAUSE_S = 0.02
 
 
-def request_stacks(boxes: Mapping[Folder, float]) -> dict[Folder, str]:
+def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
     """Return the present stacks of processes that run, for each box whose process answers in time.
 
     All processes are asked at once. A request that is not answered is withdrawn.
 
     Args:
-        boxes: Open boxes of live processes, and for each the longest time to wait, seconds.
+        boxes: The boxes, and for each the longest time to wait, seconds.
     """
-    begin = time.monotonic()
-    before = {box: _answer(box) for box in boxes}
-    waiting = [box for box in boxes if _ask(box)]
-    answers = {}
-    pause = Event()  # is never set
-    while waiting:
-        elapsed_s = time.monotonic() - begin
-        for box in waiting.copy():
-            if not box.has(STACKS_WANTED):
-                if _answer(box) != before[box]:  # else another reader has withdrawn the request, or the box is removed
-                    answers[box] = text_of(box, STACKS_NOW)
-            elif elapsed_s >= boxes[box]:
-                box.unlink(STACKS_WANTED)
-            else:
-                continue
-            waiting.remove(box)
-        if waiting:
-            pause.wait(_STACKS_PAUSE_S)
-    return {box: text for box, text in answers.items() if text}
+    begin, pause = time.monotonic(), Event()  # never set
+    answers: dict[Path, str] = {}
+    with ExitStack() as opened:
+        waiting = {}
+        for path in boxes:
+            with suppress(FolderError, OSError):  # it may be removed
+                box = opened.enter_context(closing(Folder.open(path, probe=False)))
+                waiting[path] = box, _answer(box)
+                with suppress(FileExistsError):  # another reader has asked
+                    box.write_new(STACKS_WANTED, b"")
+        while waiting:
+            elapsed_s = time.monotonic() - begin
+            for path, (box, before) in [*waiting.items()]:
+                if not box.has(STACKS_WANTED):
+                    if _answer(box) != before:  # else another reader has withdrawn the request, or the box is removed
+                        answers[path] = text_of(box, STACKS_NOW)
+                elif elapsed_s >= boxes[path]:
+                    box.unlink(STACKS_WANTED)
+                else:
+                    continue
+                del waiting[path]
+            if waiting:
+                pause.wait(_STACKS_PAUSE_S)
+    return answers
 
 
 def _answer(box: Folder) -> tuple[int, int] | None:
@@ -177,13 +181,3 @@ def _answer(box: Folder) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
-
-
-def _ask(box: Folder) -> bool:
-    try:
-        box.write_new(STACKS_WANTED, b"")
-    except FileExistsError:
-        return True  # another reader has asked
-    except OSError:
-        return False
-    return True

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import os
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.box import ENDED
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.discovery import (
-    SILENT_NS,
     find_boxes,
     find_spools,
     holds_boxes,
@@ -23,23 +23,24 @@ from monitel.blackbox.discovery import (
     process_of,
 )
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
-from monitel.blackbox.process import Owner, this_process
-from monitel.blackbox.reading import RecordError, page_of, read_head, read_record
+from monitel.blackbox.process import this_process
+from monitel.blackbox.reading import RecordError, page_of, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_roots
 from monitel.console import process as model
-from monitel.console.kernel import KernelState, explain_silence, kernel_state, request_stacks
+from monitel.console.kernel import explain_silence, kernel_state, request_stacks
 from monitel.console.process import State, ended_by, event_of, life_of, whole
+from monitel.context_page import Context
 from monitel.os_threads import Thread
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
+    from monitel.console.kernel import KernelState
     from monitel.console.process import PastEvent, Process
-    from monitel.context_page import Context
 
 _LISTED = 10
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
@@ -79,113 +80,97 @@ def read_processes(target: str | None, problems: list[str], *, stacks: bool = Tr
 # ---- boxes
 
 
-class _FirstLook(NamedTuple):
-    """The facts about a box before its process was asked for stacks; it is open for that."""
-
-    folder: Folder
-    owner: Owner
-    alive: bool
-    page: Context
-    kernel: KernelState | None
-    at_ns: int
-
-
 def read_boxes(paths: Iterable[Path], problems: list[str], *, stacks: bool = True) -> list[Process]:
     """Return the processes of boxes, as :func:`read_processes` does. A box that vanishes meanwhile is left out."""
     found = []
-
-    def report(path: Path, error: Exception) -> None:
-        if path.exists():  # else it was removed meanwhile
-            problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
-
-    with ExitStack() as opened:
-        looks = []
-        for path in paths:
-            try:
-                with ExitStack() as own:
-                    folder = Folder.open(path, probe=False)
-                    own.callback(folder.close)
-                    owner, page = read_head(folder).owner, page_of(folder)
-                    alive = is_running(folder, owner, page)
-                    looks.append(_FirstLook(folder, owner, alive, page, _kernel(owner, alive), time.monotonic_ns()))
-                    if alive and stacks:
-                        opened.enter_context(own.pop_all())
-            except Exception as error:  # the content may be damaged in any way
-                report(path, error)
-        answers = request_stacks({look.folder: _patience_s(look) for look in looks if look.alive and stacks})
-    examined = []
-    for look in looks:
+    for path in paths:
         try:
-            with closing(Folder.open(look.folder.path, probe=False)) as folder:
-                each = _examined(look, folder, answers.get(look.folder, ""))
-                examined.append((each, _Spool(each.record if stacks else None)))
-        except Exception as error:
-            report(look.folder.path, error)
-    deadline = time.monotonic() + _SPOOL_PATIENCE_S
-    for each, spool in examined:
-        events = sorted([*spool.read_until(deadline), *each.events], key=lambda event: event.time_ns)
-        found.append(replace(each, stored=spool.exists, events=events[-_EVENTS:]))
+            with closing(Folder.open(path, probe=False)) as folder:
+                record = read_record(folder)
+                each = model.process_of(record, alive=is_running(folder, record.owner, record.page))
+            found.append(replace(each, events=[*map(event_of, record.events)][-_EVENTS:]))
+        except Exception as error:  # the content may be damaged in any way
+            if path.exists():  # else it was removed meanwhile
+                problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
+    if stacks:
+        found = _with_spools(_looked_at(found))
     return sorted(found, key=lambda each: (_ORDER[each.state], each.job, each.rank or 0, each.pid or 0, str(each.box)))
 
 
-def _patience_s(look: _FirstLook) -> float:
+def _looked_at(processes: Sequence[Process]) -> list[Process]:
+    """Return processes; those that run with their stacks, rate and state in the kernel, from a second look at each."""
+    began_ns, running = time.monotonic_ns(), [each for each in processes if each.runs]
+    before = [*map(_kernel, running)]
+    answers = request_stacks({each.box: _patience_s(each) for each in running})
+    found = [each for each in processes if not each.runs]
+    for each, earlier in zip(running, before, strict=True):
+        kernel, silence = _kernel(each), list[str]()
+        if each.state is State.SILENT and kernel is not None:
+            silence = explain_silence(each.pid, kernel, earlier, time.monotonic_ns() - began_ns)
+        elif each.state is State.SILENT:
+            silence = ["the process is in another container: there is nothing about it in /proc"]
+        stacks = answers.get(each.box, "")
+        found.append(replace(each, kernel=kernel, stacks=stacks, rate=_rate(each), silence=silence))
+    return found
+
+
+def _patience_s(process: Process) -> float:
     """Return how long a process may take for its answer. One that runs Python code answers within a second."""
-    beat_ns = look.page.heartbeat_ns
-    return _LONG_PATIENCE_S if beat_ns is None or look.at_ns - beat_ns < SILENT_NS else _SHORT_PATIENCE_S
+    return _SHORT_PATIENCE_S if process.state is State.SILENT else _LONG_PATIENCE_S
 
 
-def _examined(look: _FirstLook, folder: Folder, stacks: str) -> Process:
-    record = read_record(folder)
-    found = model.process_of(record, alive=is_running(folder, look.owner, record.page))
-    found = replace(found, events=[*map(event_of, record.events)])
-    if not found.runs:
-        return found
-    before, page, kernel = look.page, record.page, _kernel(look.owner, True)
-    rate = None
-    if None not in {before.step, before.step_ns, page.step, page.step_ns}:
-        steps, elapsed_ns = page.step - before.step, page.step_ns - before.step_ns  # type: ignore[operator]
-        rate = steps * 1e9 / elapsed_ns if steps > 0 and elapsed_ns > 0 else None
-    silence = []
-    if found.state is State.SILENT:
-        silence = ["the process is in another container: there is nothing about it in /proc"]
-        if kernel is not None:
-            silence = explain_silence(found.pid, kernel, look.kernel, time.monotonic_ns() - look.at_ns)
-    return replace(found, kernel=kernel, stacks=stacks, rate=rate, silence=silence)
-
-
-def _kernel(owner: Owner, alive: bool) -> KernelState | None:
+def _kernel(process: Process) -> KernelState | None:
     """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
-    return kernel_state(owner.pid, owner.start) if alive and owner.is_near(this_process()) else None
+    owner = process.owner
+    return kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near(this_process()) else None
 
 
-class _Spool:
-    """The spool of a process, and the events in it.
+def _rate(process: Process) -> float | None:
+    """Return the steps per second since a process was read, by its page; None if no step has begun since then."""
+    before = Context() if process.record is None else process.record.page
+    with suppress(FolderError, OSError), closing(Folder.open(process.box, probe=False)) as folder:
+        page = page_of(folder)
+        if None not in {before.step, before.step_ns, page.step, page.step_ns}:
+            steps, elapsed_ns = page.step - before.step, page.step_ns - before.step_ns  # type: ignore[operator]
+            return steps * 1e9 / elapsed_ns if steps > 0 and elapsed_ns > 0 else None
+    return None
 
-    It may be on a file system that hangs, which may be why the process hangs. So it is read in a thread, beside those
-    of others, and left out if that takes too long. It is also left out if it is large.
+
+def _with_spools(processes: Sequence[Process]) -> list[Process]:
+    """Return processes with the events in their spools, as far as these are small, and are read in time.
+
+    A spool may be on a file system that hangs, which may be why its process hangs.
     """
+    events: dict[Path, list[PastEvent]] = {}
 
-    def __init__(self, record: Record | None) -> None:
-        self.exists = False
-        self._events: list[PastEvent] = []
-        path = None if record is None else record.spool
-        self._thread = Thread(target=self._read, args=(path,), name="monitel-autopsy-spool", daemon=True)
-        if path is not None and path.is_absolute():
-            self._thread.start()
-
-    def _read(self, path: Path) -> None:
+    def read(box: Path, path: Path) -> None:
         with suppress(Exception):  # the spool may be damaged in any way
             size = sum(file.stat().st_size for file in path.iterdir() if file.name.startswith("logs-"))
-            self.exists = True
+            events[box] = []
             if size <= _LARGEST_SPOOL:
                 with closing(Folder.open(path, probe=False)) as folder:
-                    self._events = [*map(event_of, read_record(folder, journals=["logs"]).events)]
+                    events[box] = [*map(event_of, read_record(folder, journals=["logs"]).events)]
 
-    def read_until(self, deadline: float) -> list[PastEvent]:
-        """Return the events as far as they are read at a time of the monotonic clock."""
-        if self._thread.ident is not None:
-            self._thread.join(max(deadline - time.monotonic(), 0))
-        return self._events
+    spools = [(each.box, Path(each.spool)) for each in processes if each.spool]
+    _within(_SPOOL_PATIENCE_S, *(partial(read, *each) for each in spools if each[1].is_absolute()))
+    return [
+        replace(
+            each,
+            stored=each.box in events,
+            events=sorted([*events.get(each.box, ()), *each.events], key=lambda event: event.time_ns)[-_EVENTS:],
+        )
+        for each in processes
+    ]
+
+
+def _within(seconds: float, *reads: Callable[[], object]) -> None:
+    """Call functions side by side, each in a thread, and wait for so many seconds: a disk may hang."""
+    deadline = time.monotonic() + seconds
+    threads = [Thread(target=each, name="monitel-reader", daemon=True) for each in reads]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(max(deadline - time.monotonic(), 0))
 
 
 def reason(error: Exception) -> str:
@@ -226,9 +211,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
         for root in roots:
             died.extend(deaths_below(root, [], ["logs"]))
 
-    thread = Thread(target=read, name="monitel-autopsy-deaths", daemon=True)
-    thread.start()
-    thread.join(_SPOOL_PATIENCE_S)
+    _within(_SPOOL_PATIENCE_S, read)
     found = {}
     for each in sorted(died, key=lambda each: each.seen_ns):
         job = each.job, each.attempt or 0
