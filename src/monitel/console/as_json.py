@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.console.autopsy import SEVERITIES, open_windows, rank_waits, steps_of, undelivered
 from monitel.console.text import rfc3339, to_json
-from monitel.console.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
     from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
@@ -35,15 +33,10 @@ def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: 
     return to_json(report)
 
 
-def look_as_json(
-    look: Look, processes: Iterable[Process], usage: Mapping[Path, Usage], *, indent: int | None = None
-) -> str:
+def look_as_json(look: Look, processes: Iterable[Process], *, indent: int | None = None) -> str:
     """Return rows of ``monitel top`` in their order: a list of objects."""
     verdicts = {each.box: job.verdict for job in look.jobs for each in job.processes}
-    rows = [
-        {**_row(each, usage.get(each.box, Usage()), look.time_ns), "verdict": verdicts[each.box]._asdict()}
-        for each in processes
-    ]
+    rows = [{**_row(each, look.time_ns), "verdict": verdicts[each.box]._asdict()} for each in processes]
     return to_json(rows, indent=indent)
 
 
@@ -147,7 +140,7 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _row(process: Process, usage: Usage, time_ns: int) -> dict[str, Any]:
+def _row(process: Process, time_ns: int) -> dict[str, Any]:
     return {
         "time": rfc3339(time_ns),
         **_common(process),
@@ -158,10 +151,10 @@ def _row(process: Process, usage: Usage, time_ns: int) -> dict[str, Any]:
         "data_share": process.data,
         "wait_share": process.waiting,
         "goodput": process.goodput,
-        "cpu_cores": usage.cpu,
-        "memory_bytes": usage.memory,
-        "gpu_share": usage.gpu,
-        "gpu_memory_bytes": usage.gpu_memory,
+        "cpu_cores": process.cpu,
+        "memory_bytes": process.memory,
+        "gpu_share": process.gpu,
+        "gpu_memory_bytes": process.gpu_memory,
         "value_name": process.value_name or None,
         "value": process.value,
         "event": process.event and _event(process.event),

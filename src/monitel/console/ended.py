@@ -48,7 +48,10 @@ _NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
 _MOST = 10_000  # files that are read
 _MOST_STAGES = 300
 _TOKEN = 3  # place of the random part in the name of a record
-_LIVE = {"box", "silence", "kernel", "record", "event", "events", "problem", "ranges", "earlier"}
+_LIVE = {
+    *("box", "silence", "kernel", "record", "event", "events", "problem", "ranges", "earlier"),
+    *("cpu", "memory", "gpu", "gpu_memory"),
+}
 _STORED = [each.name for each in fields(Process) if each.name not in _LIVE]
 
 

@@ -23,6 +23,7 @@ from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period, with_totals
 from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_beside, deaths_of, ends_below, nothing_known, reason
+from monitel.console.usage import UsageMeter
 from monitel.context_page import PAGE_BYTES, read_page, read_step_times
 from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
@@ -80,6 +81,7 @@ class Live:
         self._show = show
         self._targets: Sequence[str | None] = [*dict.fromkeys(targets)] or [None]
         self._watched: dict[Path, _Watched] = {}
+        self._meter = UsageMeter()
         found = (each for target in targets for each in _collected(target))
         self._collected = [*{(each.box.resolve(), each.pid, each.seen_ns): each for each in found}.values()]
         self._ends: dict[str, list[Process]] = {}  # by the folder of the run
@@ -102,7 +104,7 @@ class Live:
                 self._watched.pop(path).close()
         if self._targets == [None] and self._beside[0] != [*present]:
             self._beside = [*present], deaths_beside(rows)
-        shown = self._without_replaced([*rows, *self._collected, *self._beside[1]])
+        shown = self._meter.read(self._without_replaced([*rows, *self._collected, *self._beside[1]]))
         histories = {path: watched.history for path, watched in self._watched.items()}
         jobs = [replace(job, processes=over_a_period(job.processes, histories)) for job in jobs_of(shown)]
         return Look(time.time_ns(), tuple(jobs), tuple(dict.fromkeys(problems)))

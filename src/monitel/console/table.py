@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from monitel.console.autopsy import UNKNOWN, counts
 from monitel.console.process import State
 from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, wrapped
-from monitel.console.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from monitel.console.job import Job
     from monitel.console.live import Look
@@ -38,7 +36,7 @@ class Column:
         width: Columns of the terminal that it takes at least.
         importance: A narrow terminal leaves out the columns with the smallest numbers first.
         meaning: The meaning in a few words.
-        cell: Returns the cell of a row, from its usage, the screen, and the time of the look, Unix ns.
+        cell: Returns the cell of a process, from the screen and the time of the look, Unix ns.
         number: The cells are aligned on the right, and never cut.
         descending: The largest values are of the most interest.
         optional: It is left out if the value is unknown in all rows.
@@ -49,7 +47,7 @@ class Column:
     width: int
     importance: int
     meaning: str
-    cell: Callable[[Process, Usage, Screen, int], Cell]
+    cell: Callable[[Process, Screen, int], Cell]
     number: bool = True
     descending: bool = True
     optional: bool = False
@@ -88,13 +86,13 @@ class View:
         usual = next(each.descending for each in COLUMNS if each.name == name)
         self.sort, self.descending = name, not self.descending if name == self.sort else usual
 
-    def rows(self, job: Job, usage: Mapping[Path, Usage], screen: Screen, now_ns: int) -> list[Row]:
+    def rows(self, job: Job, screen: Screen, now_ns: int) -> list[Row]:
         """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
-        rows = []
-        for process in job.processes:
-            if not self.filter or matches(process, self.filter):
-                used = usage.get(process.box, Usage())
-                rows.append(Row(process, {each.name: each.cell(process, used, screen, now_ns) for each in COLUMNS}))
+        rows = [
+            Row(process, {each.name: each.cell(process, screen, now_ns) for each in COLUMNS})
+            for process in job.processes
+            if not self.filter or matches(process, self.filter)
+        ]
         known = [(cell[0], row) for row in rows if (cell := row.cells[self.sort])]
         known.sort(key=lambda pair: pair[0], reverse=self.descending)
         return [*(row for _, row in known), *(row for row in rows if not row.cells[self.sort])]
@@ -134,19 +132,16 @@ def cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Itera
         yield column, (" " * (width - columns_of(shown)) + shown if column.number else pad(shown, width)) + " "
 
 
-def table_of(
-    look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen, width: int
-) -> tuple[list[tuple[Column, str]], list[Line]]:
+def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[tuple[Column, str]], list[Line]]:
     """Return the titles of the columns, and the lines of each job and of its processes.
 
     Args:
         look: The rows.
-        usage: The resources that the processes use, by black box.
         view: The rows that are wanted.
         screen: The stream that the lines are printed to.
         width: Columns of the terminal that a line may have.
     """
-    jobs = [(job, view.rows(job, usage, screen, look.time_ns)) for job in look.jobs]
+    jobs = [(job, view.rows(job, screen, look.time_ns)) for job in look.jobs]
     columns = fitting([row for _, rows in jobs for row in rows], width)
     lines = []
     for number_of, (job, rows) in enumerate(jobs):
@@ -212,11 +207,11 @@ def matches(process: Process, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in texts)
 
 
-def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, Usage, Screen, int], Cell]:
-    """Return the function of a column that shows an attribute of the row or of its usage."""
+def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, Screen, int], Cell]:
+    """Return the function of a column that shows an attribute of the process."""
 
-    def cell(process: Process, usage: Usage, *_: object) -> Cell:
-        value = getattr(usage if name in Usage._fields else process, name)
+    def cell(process: Process, *_: object) -> Cell:
+        value = getattr(process, name)
         if value is None:
             return None
         return math.inf if value != value else value, text(value)  # noqa: PLR0124  NaN is the news: it comes first
@@ -241,7 +236,7 @@ def _state(process: Process, *_: object) -> Cell:
     return process.state.value, "?" if process.problem else process.state.value
 
 
-def _waiting(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
+def _waiting(process: Process, screen: Screen, _: int) -> Cell:
     if process.waits:
         wait, *others = process.waits
         more = f" and {len(others)} more" if others else ""
@@ -253,13 +248,13 @@ def _waiting(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
     return stage.age_ns, f"{duration(stage.age_ns)} {where}"
 
 
-def _activity(process: Process, _: Usage, screen: Screen, __: int) -> Cell:
+def _activity(process: Process, screen: Screen, _: int) -> Cell:
     age_ns = process.activity_age_ns or 0
     age = f" {duration(age_ns)}" if age_ns >= _LONG_NS else ""
     return (process.activity, screen.printable(process.activity) + age) if process.activity else None
 
 
-def _event(process: Process, _: Usage, screen: Screen, now_ns: int) -> Cell:
+def _event(process: Process, screen: Screen, now_ns: int) -> Cell:
     if process.event is None:
         return None
     age = duration(max(now_ns - process.event.time_ns, 0))

@@ -26,19 +26,14 @@ from monitel.console.reader import read_boxes
 from monitel.console.table import COLUMNS, Row, summary, table_of
 from monitel.console.text import Screen as Stream
 from monitel.console.text import clock_time, labelled, wrapped
-from monitel.console.usage import UsageMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from textual.app import ComposeResult
 
     from monitel.console.live import Live, Look
     from monitel.console.table import Line, View
-    from monitel.console.usage import Usage
-
-    Looked = tuple[Look, dict[Path, Usage]]
 
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"
@@ -200,7 +195,7 @@ class TopApp(App[int]):
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
         self._view, self._interval, self._stream = view, interval, Stream.of(sys.stdout)
-        self._looked: Looked | None = None
+        self._look: Look | None = None
         self._looked_s = 0.0
         self._lines: dict[str, Line] = {}
         self._shown: dict[str, Text] = {}
@@ -208,13 +203,7 @@ class TopApp(App[int]):
         self._head = Static("monitel top: reading the black boxes of this machine", markup=False, classes="head")
         self._table = JobTable(cursor_type="row", cell_padding=0, cursor_foreground_priority="css")
         self._input = Input(view.filter, placeholder="only rows with this text; Enter keeps it, Esc removes it")
-        usage = UsageMeter()
-
-        def read() -> Looked:
-            look = live.look()
-            return look, usage.read(look.processes)
-
-        self._readings = Readings(read, lambda state: self.call_later(self._show, state), interval)
+        self._readings = Readings(live.look, lambda state: self.call_later(self._show, state), interval)
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
@@ -280,12 +269,12 @@ class TopApp(App[int]):
             self._view.sort_by(column)
             self._draw()
 
-    def _show(self, state: Looked | Exception) -> None:
+    def _show(self, state: Look | Exception) -> None:
         if isinstance(state, Exception):
             self.failure = state
             self.action_leave(1)
             return
-        self._looked, self._looked_s = state, time.monotonic()
+        self._look, self._looked_s = state, time.monotonic()
         self._draw()
         if isinstance(self.screen, Details) and (line := self._lines.get(str(self.screen.row.process.box))):
             self.screen.row = line.row
@@ -293,12 +282,12 @@ class TopApp(App[int]):
     @property
     def _silence(self) -> str:
         """The time since the last reading in words, if it is unusually long; otherwise empty."""
-        seconds = time.monotonic() - self._looked_s if self._looked else 0.0
+        seconds = time.monotonic() - self._looked_s if self._look else 0.0
         return f"no reading for {seconds:.0f} s" if seconds > self._interval + _SLOW_S else ""
 
     def _show_head(self) -> None:
-        if self._looked is not None:
-            look, view = self._looked[0], self._view
+        if self._look is not None:
+            look, view = self._look, self._view
             wanted = f"  filter {self._stream.printable(view.filter)!r}" if view.filter else ""
             order = f"by {view.sort}, {'descending' if view.descending else 'ascending'}"
             moment = self._silence or clock_time(look.time_ns)
@@ -307,11 +296,11 @@ class TopApp(App[int]):
     def _draw(self) -> None:
         """Show the last look: what has changed, or everything if the order or the size of the lines is new."""
         width = self._table.container_size.width - 1  # the scroll bar takes one
-        if self._looked is None or width < 1:
+        if self._look is None or width < 1:
             return
         self._show_head()
-        look, usage = self._looked
-        titles, lines = table_of(look, usage, self._view, self._stream, width)
+        look = self._look
+        titles, lines = table_of(look, self._view, self._stream, width)
         title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
         self._lines = {line.key: line for line in lines}
         texts = {line.key: Text.assemble(*line.parts, no_wrap=True) for line in lines}

@@ -5,29 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from monitel.console.process import Process
-
-
-class Usage(NamedTuple):
-    """The resources that a process uses; None if unknown.
-
-    Attributes:
-        cpu: Cores, since the previous reading.
-        memory: Resident bytes.
-        gpu: Share of time in which its GPU, or the busiest one of several, was busy, with whatever process.
-        gpu_memory: Bytes of the process on all GPUs.
-    """
-
-    cpu: float | None = None
-    memory: int | None = None
-    gpu: float | None = None
-    gpu_memory: int | None = None
 
 
 class UsageMeter:
@@ -42,18 +27,22 @@ class UsageMeter:
         except Exception:  # it is not installed, or without a driver
             self._nvml = None
 
-    def read(self, processes: Iterable[Process]) -> dict[Path, Usage]:
-        """Return the usage of the processes that run, by black box. CPU time needs a previous reading."""
+    def read(self, processes: Iterable[Process]) -> list[Process]:
+        """Return processes; those that run with the resources that they use. CPU time needs a previous reading."""
         gpus = {} if self._nvml is None else _gpus(self._nvml)
-        found, now = {}, {}
+        found, now = [], {}
         for process in processes:
             pid, _, start = process.key.partition("-")
-            if process.runs and (used := _of_process(pid, start)):
-                now[process.box] = time.monotonic(), used[0]
-                before_s, before_cpu_s = self._before.get(process.box, now[process.box])
-                seconds = now[process.box][0] - before_s
-                cpu = (used[0] - before_cpu_s) / seconds if seconds else None
-                found[process.box] = Usage(cpu, used[1], *gpus.get(int(pid), (None, None)))
+            if not process.runs or (used := _of_process(pid, start)) is None:
+                found.append(process)
+                continue
+            cpu_s, memory = used
+            now[process.box] = time.monotonic(), cpu_s
+            before_s, before_cpu_s = self._before.get(process.box, now[process.box])
+            seconds = now[process.box][0] - before_s
+            cpu = (cpu_s - before_cpu_s) / seconds if seconds else None
+            gpu, gpu_memory = gpus.get(int(pid), (None, None))
+            found.append(replace(process, cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory))
         self._before = now
         return found
 

@@ -16,7 +16,7 @@ from monitel.blackbox.process import this_process
 from monitel.console.process import JobName, PastEvent, Process
 from monitel.console.table import COLUMNS, View, fitting, table_of
 from monitel.console.text import UNLIMITED, Screen, columns_of
-from monitel.console.usage import Usage, UsageMeter
+from monitel.console.usage import UsageMeter
 from monitel.console.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -29,22 +29,21 @@ TERMINAL = Screen(200, terminal=True, colours=True)
 ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
 
 
-def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL, usage: Usage | None = None) -> list[str]:
+def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL) -> list[str]:
     """Return the titles and the lines of a look."""
-    used = {rank.box: usage or Usage() for rank in look.processes}
-    titles, lines = table_of(look, used, View(), screen, width)
+    titles, lines = table_of(look, View(), screen, width)
     texts = ("".join(text for text, _ in line.parts) for line in lines)
     return ["".join(text for _, text in titles), *(each for text in texts for each in text.split("\n"))]
 
 
 def order(look: Look, view: View) -> list[int | None]:
     """Return the ranks from top to bottom."""
-    return [row.process.rank for job in look.jobs for row in view.rows(job, {}, TERMINAL, NOW)]
+    return [row.process.rank for job in look.jobs for row in view.rows(job, TERMINAL, NOW)]
 
 
 def rows_of(*ranks: Process) -> list[Row]:
     """Return the rows of ranks."""
-    return View().rows(look_at(*ranks).jobs[0], {}, TERMINAL, NOW)
+    return View().rows(look_at(*ranks).jobs[0], TERMINAL, NOW)
 
 
 def test_order_follows_a_column() -> None:
@@ -82,7 +81,7 @@ def test_narrow_screens_leave_out_the_less_important_columns() -> None:
     assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column in fitting(rows, 50)]
     assert ["rank", "state"] == [column.name for column in fitting(rows, 12)]
     assert ["rank"] == [column.name for column in fitting(rows, 1)]
-    assert "GPU MEM" in lines_of(look_at(rank_of(0)), usage=Usage(gpu_memory=3 << 30))[0]
+    assert "GPU MEM" in lines_of(look_at(rank_of(0, gpu_memory=3 << 30)))[0]
 
 
 TEXTS = st.text(max_size=30)
@@ -126,17 +125,14 @@ def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Process(box=Path("mine"), owner=owner)
     other = Process(box=Path("other"), owner=owner._replace(start=f"{int(owner.start) + 1}"))
     meter = UsageMeter()
-    assert (None, True) == (meter.read([mine, other])[mine.box].cpu, mine.box in meter.read([mine]))
+    assert [None, None] == [each.cpu for each in meter.read([mine, other])]
     begun = os.times()
     while os.times().user - begun.user < 0.1:
         pass
-    usage = meter.read([mine, other])
-    assert [mine.box] == [*usage]
-    cpu, memory = usage[mine.box][:2]
-    assert cpu is not None
-    assert memory is not None
-    assert 0 < cpu < 64
-    assert 1 << 20 < memory < 1 << 40
+    used, unknown = meter.read([mine, other])
+    assert (other, True) == (unknown, used.cpu is not None and used.memory is not None)
+    assert 0 < (used.cpu or 0) < 64
+    assert 1 << 20 < (used.memory or 0) < 1 << 40
 
 
 def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +153,6 @@ def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     mine = Process(owner=this_process())
-    assert (0.41, 3 << 30) == UsageMeter().read([mine])[mine.box][2:]
+    assert [(0.41, 3 << 30)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
     nvml.nvmlInit = lambda: 1 / 0
-    assert (None, None) == UsageMeter().read([mine])[mine.box][2:]
+    assert [(None, None)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]

@@ -14,15 +14,12 @@ from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
 from monitel.console.text import Screen, wrapped
-from monitel.console.usage import UsageMeter
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from monitel.console.live import Look
-    from monitel.console.usage import Usage
 
 _INTERVAL_S, _ONCE_S, _DAY_S = 2.0, 0.5, 86_400.0
 _COLOURS = {"green", "yellow", "red"}
@@ -64,23 +61,23 @@ def _run(arguments: argparse.Namespace) -> int:
     interval = arguments.interval or (_ONCE_S if arguments.once else _INTERVAL_S)
     if not (arguments.once or arguments.json):
         return _show_screen(arguments, view, interval)
-    live, meter = Live(arguments.targets, show=arguments.show), UsageMeter()
+    live = Live(arguments.targets, show=arguments.show)
     problems: set[str] = set()
     try:
         if arguments.once:
-            meter.read(live.look().processes)
+            live.look()
             Event().wait(interval)
         while True:
             look = live.look()
             for problem in look.problems:
                 if problem not in problems:
                     warn(problem)
-            problems, usage = {*look.problems}, meter.read(look.processes)
+            problems = {*look.problems}
             if arguments.json:
-                chosen = [row.process for job in look.jobs for row in view.rows(job, usage, Screen(), look.time_ns)]
-                show(look_as_json(look, chosen, usage, indent=2 if arguments.once else None), flush=True)
+                chosen = [row.process for job in look.jobs for row in view.rows(job, Screen(), look.time_ns)]
+                show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
             else:
-                show("\n".join(_lines(look, usage, view, Screen.of(sys.stdout))))
+                show("\n".join(_lines(look, view, Screen.of(sys.stdout))))
             if arguments.once:
                 return 0
             Event().wait(interval)
@@ -88,10 +85,10 @@ def _run(arguments: argparse.Namespace) -> int:
         live.close()
 
 
-def _lines(look: Look, usage: Mapping[Path, Usage], view: View, screen: Screen) -> Iterator[str]:
+def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
     """Yield the table as text."""
     yield from wrapped(summary(look) if look.jobs else NO_BOXES, screen.columns)
-    titles, lines = table_of(look, usage, view, screen, screen.columns)
+    titles, lines = table_of(look, view, screen, screen.columns)
     for line in lines:
         is_job = line.key.startswith("job ")
         yield from [""] * is_job
