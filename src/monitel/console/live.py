@@ -13,14 +13,13 @@ from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.forms import STAT
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import page_of, read_record
 from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
-from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period, with_totals
+from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period
 from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_beside, deaths_of, ends_below, nothing_known, reason
 from monitel.console.usage import UsageMeter
@@ -242,52 +241,47 @@ class _Watched:
         if self._searched >= _ATTEMPTS:
             return
         self._searched += 1
-        end, certain = self._find_end(record, ends)
-        if certain:
+        end = self._known_end(record, ends)
+        if end is not None:
             self._searched = _ATTEMPTS
         self._end = end or self._end or replace(model.now(self._life, record), state=State.ENDED)
 
-    def _find_end(self, record: Record, ends: dict[str, list[Process]]) -> tuple[Process | None, bool]:
-        """Return the end of the process, which was collected or has removed its box, and True if that is certain.
+    def _known_end(self, record: Record, ends: dict[str, list[Process]]) -> Process | None:
+        """Return the end of the process, which was collected or has removed its box; None if it is not certain.
 
         ``monitel run`` keeps each end while it runs. The telemetry of a dead process is in a spool until a backend has
         it, and so is the status of a process that has ended by itself. Without either, a process that was not seen dead
         has ended by itself.
         """
-        known = self._end
         if record.run and is_run_folder(record.run):
             if record.run not in ends:
                 ends[record.run] = read_ends(Path(record.run))[0]
-            for found in (each for each in ends[record.run] if each.owner == record.owner):
-                return found, True
-        if known is not None and known.death:
-            return known, True
+            if found := next((each for each in ends[record.run] if each.owner == record.owner), None):
+                return found
+        if self._end is not None and self._end.death:
+            return self._end
         spool = record.spool
         places = [self._path] if spool is None or not spool.is_absolute() else [self._path, spool]
         left = [end for place in places for end in ends_below(place, [])]
         if died := next((end for end in left if end.has_died), None):
-            return died, True
-        if known is None and left:
-            return replace(left[-1], step=model.now(self._life, record).step), True
-        return known, False
+            return died
+        return replace(left[-1], step=model.now(self._life, record).step) if left and self._end is None else None
 
     def _made_row(self, record: Record) -> Process:
         life, end, recent = self._life, self._end, self.history.recent
-        name, value = self._numbers.value(self._show)
         row: dict[str, Any] = {
             "step_p50": self._times.median,
             "step_p99": self._times.p99,
             "data": _share(recent, "data"),
             "waiting": _waiting(recent),
-            "value_name": name,
-            "value": value,
         }
+        row["value_name"], row["value"] = self._numbers.value(self._show)
         if end is None:
             found = model.now(life, record, **row)
             return replace(found, rate=self._rate(found, time.monotonic_ns()))
-        found = with_totals(life, end) if end.made >= life.made else life
         row |= {name: getattr(end, name) for name in _END}
-        return replace(found, **row, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
+        made = max(life.made, end.made)
+        return replace(life, **row, made=made, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
 
     def _rate(self, process: Process, monotonic_ns: int) -> float | None:
         """Return the rate of the steps that were observed; before the first one that of the life of the process.
@@ -312,18 +306,15 @@ class _Numbers:
     """The last samples of open windows, and the last logged numbers, of which a row shows one."""
 
     def __init__(self) -> None:
-        self._stats: dict[str, None] = {}  # names, in the order in which they were defined
-        self._samples: dict[str, tuple[int, float]] = {}  # with the numbers of the series that they are from
+        self._samples: dict[str, tuple[int, float]] = {}  # by the name of a Stat, with the number of the series
         self._logged: dict[str, float] = {}
 
     def see(self, record: Record) -> None:
         """Take over logged numbers, of one name the latest; and windows, of several series with one name the first."""
-        self._stats = dict.fromkeys(name for kind, name, *_ in record.names[1:] if kind == STAT)
-        numbers = sorted(record.numbers, key=lambda each: each[1])
-        self._logged = {each.name: value for each, _, value in numbers}
+        self._logged = {each.name: value for each, _, value in sorted(record.numbers, key=lambda each: each[1])}
         for each in record.windows:  # in the order of their ends
             name = each.series.name
-            if name in self._stats and each.number <= self._samples.get(name, (each.number,))[0]:
+            if each.number <= self._samples.get(name, (each.number,))[0]:
                 self._samples[name] = each.number, each.window.snapshot.last
 
     def value(self, show: str | None) -> tuple[str, float | None]:
@@ -335,15 +326,13 @@ class _Numbers:
         Args:
             show: The name; None for ``loss``, or the first name that ends with it.
         """
-        samples = {name: self._samples[name][1] for name in self._stats if name in self._samples}
+        samples = {name: value for name, (_, value) in sorted(self._samples.items(), key=lambda each: each[1][0])}
+        values = {**samples, **{name: value for name, value in self._logged.items() if name not in samples}}
         wanted = "loss" if show is None else show
-        for values in (samples, self._logged):
-            if wanted in values:
-                return wanted, values[wanted]
-        for values in (samples, self._logged) if show is None else ():
-            if name := next((name for name in values if name.endswith(wanted)), ""):
-                return name, values[name]
-        return show or "", None
+        if wanted in values or show is not None:
+            return wanted, values.get(wanted)
+        name = next((name for name in values if name.endswith(wanted)), "")
+        return name, values.get(name)
 
 
 def _elapsed_ns(activities: Mapping[str, int]) -> int:
