@@ -17,7 +17,6 @@ _HELP = "run a training command: record its processes, deliver what they leave, 
 #: The variable of the option ``--name``, which comes before the run ids of launchers.
 NAME = "MONITEL_RUN_NAME"
 
-_WITH_VALUE = ("--name", "--endpoint", "--header", "--protocol", "--service-name")
 _OTLP = "OTEL_EXPORTER_OTLP_"
 _SIGNALS = ("METRICS", "LOGS", "TRACES")
 _ATTRIBUTES, _RUN_ID = "OTEL_RESOURCE_ATTRIBUTES", "training.run.id"
@@ -69,14 +68,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tup
     """
     parser = Parser(prog="monitel run", description=_DESCRIPTION, allow_abbrev=False)
     _add_options(parser)
-    begin = 0
-    while begin < len(arguments) and arguments[begin].startswith("-") and arguments[begin] not in {"--", "-"}:
-        begin += 2 if arguments[begin] in _WITH_VALUE else 1
-    options, command = parser.parse_args(arguments[:begin]), tuple(arguments[begin:])
-    if options.command:  # argparse takes an unknown option with a space in its value for a word
-        parser.error(f"unrecognized arguments: {' '.join(options.command)}")
+    options = parser.parse_args(arguments)
+    command = tuple(options.command)
     if command[:1] == ("--",):
         command = command[1:]
+    elif command and command[0].startswith("-"):  # argparse takes an unknown option with a space for a word
+        parser.error(f"unrecognized arguments: {command[0]}")
     if not command:
         parser.error("give a command, for instance: monitel run -- torchrun train.py")
     if options.name is not None and not options.name.strip():

@@ -97,7 +97,7 @@ finally:
             for _name in _MODULES:
                 if _name in sys.modules:  # the other sitecustomize has imported it
                     _watch.executed(_name)
-        elif "--multiprocessing-fork" in sys.orig_argv:
+        elif any(word == "--multiprocessing-fork" or "multiprocessing.forkserver" in word for word in sys.orig_argv):
             from monitel_run.folder import CHILD, announce
 
             announce(CHILD, "")

@@ -74,11 +74,14 @@ def test_command_that_fails_after_its_processes() -> None:
     assert (3, True) == (ended.status, ended.summary.endswith(last))
 
 
-@pytest.mark.parametrize("configure", ["pass", "import monitel_otlp; monitel_otlp.configure()"])
-def test_children_of_multiprocessing(configure: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "configure"),
+    [("spawn", "pass"), ("forkserver", "pass"), ("spawn", "import monitel_otlp; monitel_otlp.configure()")],
+)
+def test_children_of_multiprocessing(method: str, configure: str) -> None:
     """The summary says why it has no steps, unless they are recorded."""
     work = f"import monitel\ndef work():\n    {configure}\n    monitel.set_step(1)\nif __name__ == '__main__':\n"
-    spawn = "    import multiprocessing\n    child = multiprocessing.get_context('spawn').Process(target=work)\n"
+    spawn = f"    import multiprocessing\n    child = multiprocessing.get_context('{method}').Process(target=work)\n"
     Path("train.py").write_text(f"{work}{spawn}    child.start(); child.join(); raise SystemExit(child.exitcode)\n")
     ended = outcome([*RUN, sys.executable, "train.py"])
     assert (0, configure == "pass") == (ended.status, "children of multiprocessing are not recorded" in ended.summary)
