@@ -10,6 +10,7 @@ from functools import wraps
 from inspect import signature
 from numbers import Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.failures import enable_loggers
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOOLEAN",
+    "Group",
     "Variable",
     "at_least",
     "check_arguments",
+    "defaults_of",
     "folder",
     "name_of_variable",
     "one_of",
@@ -74,6 +77,45 @@ class Variable(NamedTuple):
 #: The variable of each argument. A str stands for an argument without such a variable: it is the name of the standard
 #: variable that has the same meaning, or the reason.
 Choices = Mapping[str, Variable | str]
+
+
+class Group(NamedTuple):
+    """The options of an argument that is True, False, or a mapping of options, each with its own variable.
+
+    Attributes:
+        options: By key of the mapping: the name of the option in the table of variables, and its default. A boolean
+            option that is true switches the argument on.
+        of_path: The key for a path that is given instead of a mapping; None if a path is wrong.
+    """
+
+    options: Mapping[str, tuple[str, object]]
+    of_path: str | None = None
+
+    def flat(self, name: str, value: object, choices: Choices) -> dict[str, object]:
+        """Return the options that a value of the argument ``name`` stands for, and True or False under its name.
+
+        Raises:
+            TypeError: The argument, or an option in it, has a wrong type.
+            ValueError: An option has a wrong value.
+        """
+        if self.of_path is not None and isinstance(value, (str, bytes, os.PathLike)):
+            value = {self.of_path: value}
+        if isinstance(value, bool):  # False also overrides the variables of the options
+            return {name: value, **({} if value else dict(self.options.values()))}
+        keys = " and ".join(map(repr, self.options))
+        if not isinstance(value, Mapping):
+            path = "a path, " if self.of_path is not None else ""
+            raise TypeError(f"{name} must be True or False, {path}or a mapping with {keys}, got {value!r:.80}")
+        found: dict[str, object] = {name: True}
+        for key, given in value.items():
+            if key not in self.options:
+                raise TypeError(f"{name} must be a mapping with {keys}, got the key {key!r:.80}")
+            option, default = self.options[key]
+            variable = choices[option]
+            if isinstance(variable, Variable) and variable.check is not None and given is not default:
+                variable.check(f"{name}[{key!r}]", given)
+            found[option] = given
+        return found
 
 
 def _boolean(text: str) -> bool:
@@ -180,13 +222,23 @@ def name_of_variable(argument: str) -> str:
     return f"MONITEL_{argument.upper()}"
 
 
-def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+def defaults_of(function: Callable[..., object], groups: Mapping[str, Group] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the default of each argument of a function, and of each option of its groups."""
+    defaults = {name: each.default for name, each in signature(function).parameters.items()}
+    return defaults | {option: default for group in groups.values() for option, default in group.options.values()}
+
+
+def reads_variables(
+    choices: Choices, groups: Mapping[str, Group] = MappingProxyType({})
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """Make a function check its arguments, and read the variables of omitted ones, as :func:`read_variables` does.
 
-    The signature of the function, with types and defaults, stays as it is.
+    The signature of the function, with types and defaults, stays as it is. It receives False for a group that is off,
+    and a mapping of all options for one that is on.
 
     Args:
         choices: The variables of the function's arguments, which must be keywords, and possibly of others.
+        groups: The arguments that are groups of options.
 
     Example:
         >>> import os
@@ -201,13 +253,29 @@ def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        defaults = {name: each.default for name, each in signature(function).parameters.items()}
+        defaults = defaults_of(function, groups)
+        renamed = {
+            option: f"{name}={{{key!r}: ...}}"
+            for name, group in groups.items()
+            for key, (option, _) in group.options.items()
+        }
 
         @wraps(function)
         def call(*positional: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
             enable_loggers()
-            check_arguments(choices, defaults, given)
-            given.update(read_variables(choices, defaults, given))
+            flat: dict[str, Any] = {}
+            for name, value in given.items():
+                if name in renamed:
+                    unexpected = f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    raise TypeError(f"{unexpected}: use {renamed[name]}")
+                flat |= groups[name].flat(name, value, choices) if name in groups else {name: value}
+            check_arguments(choices, defaults, flat)
+            flat |= read_variables(choices, defaults, flat)
+            for name, group in groups.items():
+                options = {key: flat.pop(option, default) for key, (option, default) in group.options.items()}
+                is_on = flat.get(name, defaults[name]) or any(each is True for each in options.values())
+                flat[name] = options if is_on else False
+            given.update(flat)
             return function(*positional, **given)
 
         return call

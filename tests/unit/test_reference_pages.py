@@ -40,7 +40,7 @@ def rows(heading: str) -> Iterator[tuple[list[str], list[str]]]:
     for line in section.splitlines():
         if line.startswith("| `"):
             first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-            yield re.findall(r"`(\w+)`", first), cells
+            yield re.findall(r"`([^`]+)`", first), cells
 
 
 def parameters(function: str) -> dict[str, Any]:
@@ -55,12 +55,18 @@ def parameters(function: str) -> dict[str, Any]:
 def test_page_has_every_argument_with_its_default_and_its_variable(function: str) -> None:
     """Each parameter has a row with the default; the row has the variable, or the reason why there is none."""
     arguments = parameters(function)
-    documented = {name: (names, cells) for names, cells in rows(FUNCTIONS[function]) for name in names}
-    choices = import_module(CHOICES[function]).CHOICES if function in CHOICES else {}
+    table = import_module(CHOICES[function]) if function in CHOICES else None
+    choices, groups = getattr(table, "CHOICES", {}), getattr(table, "GROUPS", {})
+    options = {f'{name}["{key}"]': each for name, group in groups.items() for key, each in group.options.items()}
+    own_names = {name: name for name in arguments} | {shown: option for shown, (option, _) in options.items()}
+    arguments |= dict(options.values())
+    documented = {
+        own_names.get(name, name): (names, cells) for names, cells in rows(FUNCTIONS[function]) for name in names
+    }
     assert set(choices) <= set(arguments) <= set(documented)
     for name, default in arguments.items():
         names, cells = documented[name]
-        if names == [name] and isinstance(default, (bool, int, float, str)):
+        if len(names) == 1 and isinstance(default, (bool, int, float, str)):
             shown = f'"{default}"' if isinstance(default, str) else str(default)
             assert shown in {cell.strip("`").replace(",", "") for cell in cells[:2]}, f"{function}({name}={default!r})"
         if name in choices:
@@ -69,6 +75,8 @@ def test_page_has_every_argument_with_its_default_and_its_variable(function: str
             assert (own in cells[0]) == isinstance(variable, Variable), name
     if function in CHOICES:
         assert set(arguments) == set(choices) == set(documented)
+    if groups:
+        assert [*choices] == [*documented]  # the order is that of the arguments
 
 
 def test_page_has_every_variable_of_the_code() -> None:

@@ -40,9 +40,8 @@ _DATA: dict[str, Any] = {"epoch": 3, "loss": 0.25, "phase": "train", "done": Tru
 def _pipeline(folder: str, *, black_box: bool) -> Any:
     """Configure a pipeline, in the place of an earlier one."""
     otlp: Any = optional("monitel_otlp")
-    return otlp.configure(
-        spool_dir=folder, export_interval=3600.0, black_box=black_box, black_box_dir=Path(folder, "boxes")
-    )
+    place = Path(folder, "boxes") if black_box else False
+    return otlp.configure(spool_dir=folder, export_interval=3600.0, black_box=place)
 
 
 def adds() -> None:

@@ -54,17 +54,18 @@ def callers_side(otel: Any, otlp: Any) -> None:
     peer = timed("for _ in range:\n    with start('op'): pass", lambda: emptied(otel), _RANGES)
     idle = {"monitel": timed(_RUN, lambda: emptied(otel), _RANGES), _PEER: peer}
     report("range, nobody listens", race(idle), {_PEER: None})
-    for what, options in (("spans", {"spans": True}), ("step_traces", {"step_traces": True})):
+    for what in ("spans", "step_traces"):
+        spans = {"budget": _MANY, "step_traces": what == "step_traces"}
         with (
             tempfile.TemporaryDirectory() as folder,
-            otlp.configure(spool_dir=folder, export_interval=3600.0, span_budget=_MANY, **options) as pipeline,
+            otlp.configure(spool_dir=folder, export_interval=3600.0, spans=spans) as pipeline,
         ):
             own = timed(_RUN, lambda: emptied(otel, pipeline), _RANGES)
             costs = race({"monitel": own, _PEER: peer}, rounds=21)
         report(f"range, exported ({what})", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)
     with (
         tempfile.TemporaryDirectory() as folder,
-        otlp.configure(spool_dir=folder, export_interval=3600.0, spans=True, span_budget=1),
+        otlp.configure(spool_dir=folder, export_interval=3600.0, spans={"budget": 1}),
     ):
         costs = race({"monitel": timed(_RUN, lambda: emptied(otel), _RANGES), _PEER: peer}, rounds=21)
     report("range, beyond the budget", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)

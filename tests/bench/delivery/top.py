@@ -44,7 +44,7 @@ def train(folder: str, rank: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the lines about the spool
     os.environ.update(RANK=f"{rank}", LOCAL_RANK=f"{rank}", WORLD_SIZE=f"{_RANKS}")
     otlp: Any = optional("monitel_otlp")
-    otlp.configure(service_name="bench", spool_dir=f"{folder}/spool", black_box_dir=f"{folder}/boxes")
+    otlp.configure(service_name="bench", spool_dir=f"{folder}/spool", black_box=f"{folder}/boxes")
     stats = [monitel.Stat(f"stat.{number}", [monitel.MEAN], 60.0) for number in range(_STATS - 1)]
     stats.append(monitel.Stat("loss", [monitel.MEAN], 60.0))
     monitel.emit("job.start")

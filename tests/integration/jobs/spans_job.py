@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 signal.alarm(120)  # the test waits for lines without a deadline
 pipeline = monitel_otlp.configure(
-    spool_dir="spool", step_traces=True, service_name="job", run_events=False, export_interval=0.1
+    spool_dir="spool", spans={"step_traces": True}, service_name="job", run_events=False, export_interval=0.1
 )
 tracer = pipeline.tracer_provider.get_tracer("application")
 paths = threading.local()  # the path of the innermost range of each thread: names, each with its number in its parent

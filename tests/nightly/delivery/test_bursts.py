@@ -104,7 +104,7 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
     monkeypatch.setattr(engine, "MEMORY_BYTES", 1 << 20)
     monkeypatch.setattr(engine, "SPOOL_BYTES", 1 << 20)
     signal, make = PRODUCERS[kind]
-    pipeline = start(export_interval=INTERVAL, spans=True, span_budget=10**9)
+    pipeline = start(export_interval=INTERVAL, spans={"budget": 10**9})
     monitel.counter("alive").add(1)
     if backend == "away":
         receiver.rule(lambda request: Answer(503) if request.signal == signal else None)

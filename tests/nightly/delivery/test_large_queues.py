@@ -23,7 +23,7 @@ FILL = f"""\
 from threading import Thread
 from monitel.profiler import record_function
 _, url, kind, busy, folder = sys.argv
-options = {{"spans": True, "span_budget": 200_000}}
+options = {{"spans": {{"budget": 200_000}}}}
 pipeline = monitel_otlp.configure(endpoint=url, spool_dir=folder, export_interval=3600.0, **options)
 stats = [Stat(f"stat{{number}}", [COUNT], 3600.0) for number in range(100)]
 

@@ -73,7 +73,7 @@ logger_provider, tracer_provider = LoggerProvider(), TracerProvider()
 logger_provider.add_log_record_processor(BatchLogRecordProcessor(ConsoleLogRecordExporter()))
 tracer_provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
 provider = None if sys.argv[1] == "later" else meter_provider()
-monitel_otel.install(provider, logger_provider, tracer_provider, span_budget=1)
+monitel_otel.install(provider, logger_provider, tracer_provider, spans={"budget": 1})
 if provider is None:
     metrics.set_meter_provider(meter_provider())
 monitel.set_step(1)

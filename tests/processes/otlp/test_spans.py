@@ -22,9 +22,9 @@ ERROR = 2
 BEGIN = """\
 from monitel.profiler import record_function
 
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, {})
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, OPTIONS)
 """
-SPANS = BEGIN.format("spans=True")
+SPANS = BEGIN.replace("OPTIONS", "spans=True")
 
 
 @pytest.mark.parametrize(("leave", "status"), [("pass", 0), ("sys.exit(3)", 3)])
@@ -75,7 +75,7 @@ with record_function("step"):
         print("ready", flush=True)
         sys.stdin.read()
 """
-    terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url)
+    terminate(BEGIN.replace("OPTIONS", "spans=True, sigterm=True") + script, receiver.url)
     assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()
     assert {"step", "all_reduce"} == {each.name for each in receiver.spans() if "monitel.unfinished" in each.attributes}
 
@@ -121,7 +121,7 @@ if os.fork() == 0:
     sys.exit()
 os.wait()
 """
-    train(BEGIN.format("step_traces=True, span_steps=10") + script, receiver.url)
+    train(BEGIN.replace("OPTIONS", "spans={'step_traces': True, 'steps': 10}") + script, receiver.url)
     assert {"child": ""} == receiver.parents()
 
 
@@ -134,7 +134,7 @@ if os.fork() == 0:
     sys.exit()
 os.wait()
 """
-    train(BEGIN.format("system=True") + script, receiver.url)
+    train(BEGIN.replace("OPTIONS", "system=True") + script, receiver.url)
     pid = receiver.points("child")[0].resource["process.pid"]
     of_child = [point for point in receiver.all_points() if point.resource["process.pid"] == pid]
     assert {"monitel"} == {point.scope for point in of_child}
@@ -146,7 +146,7 @@ RANKS, STEPS = 3, 2
 STEP_TRACES = f"""\
 from monitel.profiler import record_function
 
-with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", step_traces=True):
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", spans={{"step_traces": True}}):
     for step in range({STEPS}):
         monitel.set_step(step)
         with record_function("forward"):

@@ -158,7 +158,7 @@ def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: R
     begin = time.time_ns()
     with running(tmp_path, receiver.url) as job:
         job.do(
-            "configure(spans=True, span_steps=1, service_name='llm')\nloss = Stat('loss', [COUNT], 3600.0)\n"
+            "configure(spans=True, service_name='llm')\nloss = Stat('loss', [COUNT], 3600.0)\n"
             "monitel.emit('left', number=1)\nmonitel.set_step(6)\nmonitel.set_step(7)\n"
             "range_of = monitel.profiler.record_function\n"
             "waiting = monitel.WaitCounter('rendezvous').guard()\nwaiting.__enter__()\n"

@@ -109,7 +109,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     """One warning; the box stays below its size, large events go to disk, and all arrives once."""
     away = [True]
     receiver.rule(lambda _: Answer(503) if away else None)
-    pipeline = start(export_interval=0.05, black_box_size=512 << 10)
+    pipeline = start(export_interval=0.05, black_box={"size": 512 << 10})
     loss = monitel.Stat("loss", [monitel.COUNT], 3600.0)
     others = [monitel.Stat(f"seconds.{number}", [monitel.HISTOGRAM], 3600.0) for number in range(150)]
     for each in others:  # the snapshot becomes large

@@ -36,7 +36,9 @@ def test_years_outside_the_protocol_are_limited(backend: Backend, moment: dt.dat
 
 def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
     """In a span and in a fold: such a text would make an exporter lose all spans of its batch."""
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=1):
+    with monitel_otel.install(
+        backend.meter_provider, backend.logger_provider, backend.tracer_provider, spans={"budget": 1}
+    ):
         monitel.set_step(1)
         with record_function("kept \ud800"), record_function("folded \ud800"):
             pass

@@ -125,8 +125,8 @@ def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: 
 
 
 def test_unsampled_ranges_are_not_recorded(start: Start) -> None:
-    """A range that ``span_steps`` excludes is not an item."""
-    pipeline = start(spans=True, span_steps=2)
+    """A range that the steps of spans exclude is not an item."""
+    pipeline = start(spans={"steps": 2})
     for step in range(4):
         monitel.set_step(step)
         with record_function("range"):
@@ -139,7 +139,7 @@ def test_ranges_beyond_the_budget_are_folded_when_their_step_is_over(
     receiver: Receiver, start: Start, budget: int
 ) -> None:
     """Until then they wait; the span with their sum is ``synthetic``, and not an item."""
-    pipeline = start(spans=True, span_budget=budget)
+    pipeline = start(spans={"budget": budget})
     monitel.set_step(1)
     for _ in range(9):
         with record_function("range"):
@@ -157,7 +157,7 @@ def test_ranges_beyond_the_budget_are_folded_when_their_step_is_over(
 
 def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
     """The spans that connect the ranges of a step count as ``synthetic``."""
-    pipeline = start(step_traces=True)
+    pipeline = start(spans={"step_traces": True})
     for step in range(3):
         monitel.set_step(step)
         with record_function("range"):
@@ -367,7 +367,7 @@ def test_account_adds_up_after_each_step_of_any_sequence(steps: list[tuple[str, 
         make_small(patch)
         answer_at_random(receiver, seed, ANSWERED)
         url = receiver.url if online else None
-        options: dict[str, Any] = {"spans": True, "span_budget": 3, "spool_dir": folder, "export_interval": 3600.0}
+        options: dict[str, Any] = {"spans": {"budget": 3}, "spool_dir": folder, "export_interval": 3600.0}
         pipeline = monitel_otlp.configure(endpoint=url, **options)
         for number, (step, times) in enumerate(steps):
             if step in SIGNAL_OF:

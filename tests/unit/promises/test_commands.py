@@ -357,7 +357,7 @@ def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: P
     assert f"{tmp_path / 'here'}  (MONITEL_SPOOL_DIR)" == common["spool"]
     assert "locks of open files" == common["spool lock"]
     assert ("7  (MONITEL_SPAN_BUDGET)", "zero  (MONITEL_RANKS)") == (common["span budget"], common["ranks"])
-    assert "at most 70,000 bytes per process (black_box_size)" == common["black box size"]
+    assert 'at most 70,000 bytes per process (black_box["size"])' == common["black box size"]
     assert "problem" not in common
 
 
@@ -394,7 +394,7 @@ def test_doctor_reports_what_waits_on_disk(program: Program, runs: Path, own_box
     own_boxes.rmdir()
     common = program("doctor", status=1).sections()["all signals"]
     assert re.fullmatch(rf"{own_boxes} \(\w+\)  \(MONITEL_BLACK_BOX_DIR\)", common["black box"])
-    assert "at most 16,777,216 bytes per process (black_box_size)" == common["black box size"]
+    assert 'at most 16,777,216 bytes per process (black_box["size"])' == common["black box size"]
     assert not own_boxes.exists()
     off = program("doctor", env={"MONITEL_BLACK_BOX": "0"}, status=1).sections()["all signals"]
     assert ("off  (MONITEL_BLACK_BOX)", False) == (off["black box"], "black box size" in off)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import gc
 import inspect
@@ -38,7 +37,7 @@ TOKEN = "sesame-4711"
 PARAMETERS = inspect.signature(monitel_otlp.configure).parameters
 PAGE = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
 SECTION = PAGE.partition("\n## configure\n")[2].partition("\n### ")[0]
-#: Name, variables, default and meaning of each argument.
+#: Name, variables, default and meaning of each argument and option.
 ROWS = [re.split(r" *\| *", line)[1:-1] for line in SECTION.splitlines() if line.startswith("| `")]
 
 #: Wrong values of each argument, with the error and words of its message.
@@ -81,19 +80,25 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "workers": [(1, TypeError, ["True or False", "got 1"])],
     "sigterm": [("on", TypeError, ['True, False or "auto"', "got 'on'"]), (1, TypeError, ["got 1"])],
     "logging_level": [("LOUD", ValueError, ["'LOUD'"]), (1.5, TypeError, ["1.5"])],
-    "spans": [(None, TypeError, ["True or False", "got None"])],
-    "span_budget": [(0, ValueError, ["at least 1", "got 0"]), (1.5, TypeError, ["int", "1.5"])],
-    "span_steps": [(0, ValueError, ["at least 1", "got 0"])],
-    "step_traces": [("yes", TypeError, ["True or False", "got 'yes'"])],
+    "spans": [
+        (None, TypeError, ["True or False", "got None"]),
+        (1, TypeError, ["'budget' and 'steps' and 'step_traces'", "got 1"]),
+        ({"every": 2}, TypeError, ["'budget' and 'steps' and 'step_traces'", "'every'"]),
+        ({"budget": 0}, ValueError, ["spans['budget'] must be at least 1", "got 0"]),
+        ({"budget": 1.5}, TypeError, ["int", "1.5"]),
+        ({"steps": 0}, ValueError, ["spans['steps']", "at least 1", "got 0"]),
+        ({"step_traces": "yes"}, TypeError, ["spans['step_traces']", "True or False", "got 'yes'"]),
+    ],
     "series_limit": [(0, ValueError, ["at least 1", "got 0"]), (True, TypeError, ["int", "bool"])],
     "run_events": [(1, TypeError, ["True or False", "got 1"])],
     "system": [("cpu", TypeError, ["True or False", "got 'cpu'"])],
-    "black_box": [(None, TypeError, ["True or False", "got None"])],
-    "black_box_dir": [
+    "black_box": [
+        (None, TypeError, ["True or False", "a path", "'folder' and 'size'", "got None"]),
         (b"boxes", TypeError, ["a path", "got bytes"]),
-        ("a\0b", ValueError, ["null character", "'a\\x00b'"]),
+        ({"folder": "a\0b"}, ValueError, ["black_box['folder']", "null character", "'a\\x00b'"]),
+        ({"size": 65_535}, ValueError, ["black_box['size']", "at least 65536", "got 65535"]),
+        ({"size": "4M"}, TypeError, ["int", "'4M'"]),
     ],
-    "black_box_size": [(65_535, ValueError, ["at least 65536", "got 65535"]), ("4M", TypeError, ["int", "'4M'"])],
 }
 
 #: Wrong values of variables, and what the warning expects and uses instead.
@@ -132,15 +137,11 @@ def outcome(**arguments: Any) -> Exception | None:
     return None
 
 
-def test_reference_has_each_argument_with_its_variable_and_default() -> None:
-    """A row for each parameter: its default, and ``MONITEL_`` with its name unless OpenTelemetry has a variable."""
-    assert sorted(PARAMETERS) == sorted(row[0].strip("`") for row in ROWS)
-    for name, variables, default, _ in ROWS:
-        first = next(iter(re.findall(r"`([A-Z_]+)`", variables)), "")
-        assert first.startswith("OTEL_") or first == f"MONITEL_{name.strip('`').upper()}" or "object" in variables
-        given = PARAMETERS[name.strip("`")].default
-        if given is not None:
-            assert given == ast.literal_eval(default.strip("`").replace(",", "")), name
+def test_former_argument_is_an_error_that_names_the_new_one() -> None:
+    """The error is that of any unknown argument, with the remedy."""
+    error = outcome(span_budget=5)
+    expected = "configure() got an unexpected keyword argument 'span_budget': use spans={'budget': ...}"
+    assert (TypeError, expected) == (type(error), str(error))
 
 
 def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: Start, own_boxes: Path) -> None:
@@ -164,7 +165,11 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
 
 
 def test_wrong_variables_are_warnings_and_the_defaults_apply(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    receiver: Receiver,
+    own_boxes: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     """All variables are wrong, and everything is delivered. Each warning comes once, with value and expectation."""
     documented = {name for row in ROWS for name in re.findall(r"`(MONITEL_\w+)`", row[1])}
@@ -173,7 +178,7 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
     for _ in range(2):
-        with monitel_otlp.configure(black_box=False) as pipeline:
+        with monitel_otlp.configure(black_box=own_boxes) as pipeline:
             Stat("loss", [COUNT], 60.0).add(1)
             assert tmp_path / "state/monitel" == Path(pipeline.spool_dir).parent
     assert [1, 1] == receiver.values("loss.count")
@@ -181,7 +186,7 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
     expected = {
         f"{name}: expected {expectation}, got {text!r:.80}; using {used}"
         for name, (text, expectation, used) in WRONG_VARIABLES.items()
-        if name != "MONITEL_BLACK_BOX"  # the argument is given
+        if name not in {"MONITEL_BLACK_BOX", "MONITEL_BLACK_BOX_DIR"}  # the argument is given
     }
     found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert expected == set(found)
@@ -241,7 +246,7 @@ def test_argument_overrides_its_variable(
     pipeline = start(
         endpoint=f"{receiver.url}/otlp/",
         ranks="all",
-        span_steps=1,
+        spans={"steps": 1},
         service_name="train",
         resource_attributes={"host.arch": "vax", "training.run.id": "baseline"},
     )
@@ -262,7 +267,7 @@ def test_empty_variable_is_not_set(
     for name in WRONG_VARIABLES:
         monkeypatch.setenv(name, " ")
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "0")
-    with monitel_otlp.configure(endpoint=receiver.url, black_box_dir=tmp_path / "boxes") as pipeline:
+    with monitel_otlp.configure(endpoint=receiver.url, black_box=tmp_path / "boxes") as pipeline:
         assert tmp_path / "state/monitel" == Path(pipeline.spool_dir).parent
     assert [] == [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
@@ -380,7 +385,7 @@ def test_ranges_become_spans_within_the_budget(receiver: Receiver, monkeypatch: 
 
 
 def test_step_traces_have_one_trace_per_step(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MONITEL_STEP_TRACES, without MONITEL_SPANS: all ranks derive the same ids."""
+    """MONITEL_STEP_TRACES, without MONITEL_SPANS: all ranks derive the same ids. ``spans=False`` overrides it."""
     monkeypatch.setenv("MONITEL_STEP_TRACES", "on")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run-7")
     traces = []
@@ -396,6 +401,10 @@ def test_step_traces_have_one_trace_per_step(receiver: Receiver, monkeypatch: py
         traces.append([span.trace_id for span in sorted(spans, key=lambda each: each.name)])
     assert traces[0] == traces[1]
     assert 2 == len(set(traces[0]))
+    receiver.requests.clear()
+    with monitel_otlp.configure(endpoint=receiver.url, spans=False), record_function("range"):
+        pass
+    assert [] == receiver.spans()
 
 
 def test_log_records_are_exported_from_a_level_on(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +454,7 @@ def test_black_box_can_be_switched_off_and_moved(
     monkeypatch.delenv("MONITEL_BLACK_BOX")
     own_boxes.mkdir(0o700)
     monkeypatch.setenv("MONITEL_BLACK_BOX_DIR", str(own_boxes / "variable"))
-    pipeline = start(**({"black_box_dir": own_boxes / "argument"} if given == "argument" else {}))
+    pipeline = start(**({"black_box": own_boxes / "argument"} if given == "argument" else {}))
     monitel.emit("event")
     assert [given] == [each.name for each in own_boxes.iterdir()]
     assert 1 == len([*(own_boxes / given).iterdir()])
@@ -459,7 +468,7 @@ def test_unusable_folder_of_the_black_box_is_one_warning(
     """Others could write to it. The pipeline delivers without a box."""
     own_boxes.mkdir()
     own_boxes.chmod(0o777)
-    pipeline = start(black_box_dir=own_boxes)
+    pipeline = start(black_box={"folder": own_boxes})
     for _ in range(3):
         monitel.emit("event")
     assert pipeline.force_flush(DEADLINE)

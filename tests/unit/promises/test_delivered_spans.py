@@ -17,12 +17,9 @@ from tests.support.inbox import DEADLINE
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
-import monitel_otlp
 from monitel.profiler import ranges, record_function
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tests.support.inbox import Span
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
@@ -177,7 +174,7 @@ def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: St
 
 def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Start) -> None:
     """Their spans have ``monitel.unfinished``, so that a trace shows the range in which a job hung."""
-    pipeline = start(spans=True, span_budget=3)
+    pipeline = start(spans={"budget": 3})
     with record_function("step"):
         work("forward")
         with record_function("all_reduce"), record_function("folded"):
@@ -225,9 +222,9 @@ def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, 
         assert (0, {}) == (pipeline.account()["traces"].waiting, pipeline.dropped)
 
 
-def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -> None:
+def test_steps_of_three_export_every_third_step(receiver: Receiver, start: Start) -> None:
     """And ranges before the first step; the parent is the next exported range further out."""
-    pipeline = start(spans=True, span_steps=3)
+    pipeline = start(spans={"steps": 3})
     with record_function("setup"):
         monitel.set_step(1)
         with record_function("epoch"):
@@ -243,7 +240,7 @@ def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -
 
 def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Its attributes are documented; it lasts from the first start to the last end, and is sent after the step."""
-    pipeline = start(spans=True, span_budget=2)
+    pipeline = start(spans={"budget": 2})
     for step in range(2):
         monitel.set_step(step)
         with record_function("step"):
@@ -276,7 +273,7 @@ def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start,
 
 def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Cut off after 100 characters; names after the first 1,000 are only in the totals."""
-    pipeline = start(spans=True, span_budget=1)
+    pipeline = start(spans={"budget": 1})
     monitel.set_step(1)
     tracer = pipeline.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("job"), record_function("kept"):
@@ -296,7 +293,7 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
 
 def test_without_steps_the_budget_applies_to_five_seconds(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """A job that never sets a step has a new budget every five seconds."""
-    pipeline = start(spans=True, span_budget=1)
+    pipeline = start(spans={"budget": 1})
     for _ in range(2):
         work("op", "op")
         clock.advance(4.9)
@@ -336,7 +333,7 @@ def test_spans_and_folds_add_up_to_all_ranges(
     drawn = random.Random(seed)
     names = drawn.choice([3, 9, 40])
     recorded: list[Range] = []
-    pipeline = start(spans=True, step_traces=step_traces, span_budget=drawn.randint(1, 12))
+    pipeline = start(spans={"step_traces": step_traces, "budget": drawn.randint(1, 12)})
     with ranges.listen(ended=recorded.append):
         for step in range(3):
             monitel.set_step(step)
@@ -364,17 +361,3 @@ def test_spans_and_folds_add_up_to_all_ranges(
             assert sorted(left_ns.values(), reverse=True)[:10] == [left_ns[name] for name in named]
     account = pipeline.account()["traces"]
     assert len(recorded) == account.recorded == account.delivered + account.folded
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"spans": 1}, TypeError, "spans must be True or False, got 1"),
-        ({"spans": True, "span_budget": 0}, ValueError, "span_budget must be at least 1, got 0"),
-        ({"step_traces": True, "span_steps": 1.5}, TypeError, "span_steps must be an int, got float"),
-    ],
-)
-def test_invalid_argument_raises(arguments: Mapping[str, Any], error: type[Exception], message: str) -> None:
-    """The message has the given value and the allowed values."""
-    with pytest.raises(error, match=message):
-        monitel_otlp.configure(**arguments)

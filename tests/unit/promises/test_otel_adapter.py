@@ -364,7 +364,7 @@ def test_parent_of_a_span_is_the_innermost_range_or_span(backend: Backend) -> No
 
 def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: ManualClock) -> None:
     """The first two ranges of every second step are spans; the others are one span with their number and time."""
-    with monitel_otel.install(tracer_provider=backend.tracer_provider, span_budget=2, span_steps=2):
+    with monitel_otel.install(tracer_provider=backend.tracer_provider, spans={"budget": 2, "steps": 2}):
         for step in range(3):
             monitel.set_step(step)
             with record_function("step"):
@@ -422,11 +422,11 @@ def test_block_is_a_run(
     assert ("run.started", "run.ended", status) == (began.event_name, ended.event_name, ended.attributes["run.status"])
 
 
-@pytest.mark.parametrize("wrong", [{"span_budget": 0}, {"span_steps": -1}])
+@pytest.mark.parametrize("wrong", [{"budget": 0}, {"steps": -1}])
 def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend, wrong: dict[str, int]) -> None:
     """The message has the allowed and the given value."""
     with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):
-        monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=True, **wrong)  # type: ignore[arg-type]
+        monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=wrong)
     monitel.emit("event")
     assert [] == backend.records()
 

@@ -53,7 +53,7 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(
 ) -> None:
     """Each rank computes them: from run, attempt and step, from the rank, and from parent, name and number."""
     set_job(monkeypatch)
-    pipeline = start(step_traces=True)
+    pipeline = start(spans={"step_traces": True})
     monitel.set_step(12)
     with record_function("forward"):
         work("layer", "layer")
@@ -78,7 +78,7 @@ def test_rank_zero_sends_the_root_when_the_step_is_over(
 ) -> None:
     """Even if a range of the step still runs in the next one; the root is the parent of each rank's span."""
     set_job(monkeypatch, RANK=0)
-    pipeline = start(step_traces=True)
+    pipeline = start(spans={"step_traces": True})
     monitel.set_step(1)
     with record_function("slow"):
         monitel.set_step(2)
@@ -97,7 +97,7 @@ def test_rank_zero_sends_the_root_when_the_step_is_over(
 def test_repeated_step_has_another_trace(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that returns to a step, after a resume for example, makes new ids."""
     set_job(monkeypatch)
-    pipeline = start(step_traces=True)
+    pipeline = start(spans={"step_traces": True})
     for step in (5, 6, 5, 6, 7):
         monitel.set_step(step)
         work("forward")
@@ -113,7 +113,7 @@ def test_range_around_several_steps_is_in_its_first_trace_only(
 ) -> None:
     """Ranges and spans that begin before the first step are in a separate trace, and no parents of steps."""
     set_job(monkeypatch)
-    pipeline = start(step_traces=True, span_budget=2)
+    pipeline = start(spans={"step_traces": True, "budget": 2})
     tracer = pipeline.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("job"), record_function("epoch"):
         for step in range(2):
@@ -135,9 +135,9 @@ def test_range_around_several_steps_is_in_its_first_trace_only(
 
 
 def test_all_ranks_sample_the_same_steps(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampler decides by the trace id, after ``span_steps``; a step is sent completely or not at all."""
+    """The sampler decides by the trace id, after the choice of steps; a step is sent completely or not at all."""
     set_job(monkeypatch, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
-    pipeline = start(step_traces=True, span_steps=2)
+    pipeline = start(spans={"step_traces": True, "steps": 2})
     for step in range(60):
         monitel.set_step(step)
         with record_function("forward"):
@@ -158,7 +158,7 @@ def test_unknown_rank_does_not_take_the_place_of_rank_zero(
     for local_rank in range(2):
         for name, value in {"NODE_RANK": 1, "LOCAL_RANK": local_rank, "TORCHELASTIC_RUN_ID": "run-7"}.items():
             monkeypatch.setenv(name, str(value))
-        pipeline = start(step_traces=True)
+        pipeline = start(spans={"step_traces": True})
         monitel.set_step(12)
         work("forward")
         assert pipeline.shutdown(DEADLINE)
@@ -183,7 +183,7 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
 
     thread = Thread(target=work, args=["late"])
     with ranges.listen(began=hold):  # called before the listener of the pipeline
-        pipeline = start(step_traces=True)
+        pipeline = start(spans={"step_traces": True})
         monitel.set_step(1)
         work("early")
         thread.start()
@@ -206,7 +206,7 @@ def test_run_id_of_the_resource_makes_the_traces(
 ) -> None:
     """Without a run id each process has separate traces; with several ranks that is reported, with the remedy."""
     for arguments in ({}, {}, {"resource_attributes": {"training.run.id": "mine"}}):
-        pipeline = start(step_traces=True, **arguments)
+        pipeline = start(spans={"step_traces": True}, **arguments)
         monitel.set_step(1)
         work("forward")
         assert pipeline.shutdown(DEADLINE)
@@ -215,7 +215,7 @@ def test_run_id_of_the_resource_makes_the_traces(
     assert [] == caplog.records
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    start(step_traces=True)
+    start(spans={"step_traces": True})
     assert 1 == len(warnings_with(caplog, "torchrun --rdzv-id"))
 
 
@@ -269,7 +269,7 @@ def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
 ) -> None:
     """Each rank has the budget of the page; the ranges that are not spans are in the folded span."""
     as_rank(1, ranks)
-    pipeline = start(step_traces=True)
+    pipeline = start(spans={"step_traces": True})
     train(1200)
     assert pipeline.force_flush(DEADLINE)
     monitel.set_step(1201)
@@ -286,7 +286,7 @@ def test_long_steps_have_smaller_budgets(
 ) -> None:
     """Each interval takes a request, which repeats the resource: the documented formula for the longest of 8 steps."""
     as_rank(1, 64)
-    pipeline = start(step_traces=True, export_interval=10.0)
+    pipeline = start(spans={"step_traces": True}, export_interval=10.0)
     lengths = [120.0, *[10.0] * 9, 0.0]
     for step, seconds in enumerate(lengths):
         monitel.set_step(step)
@@ -302,9 +302,9 @@ def test_long_steps_have_smaller_budgets(
     ("arguments", "environment"),
     [
         ({"spans": True}, {}),
-        ({"step_traces": True, "ranks": "zero"}, {}),
-        ({"step_traces": True}, {"TORCHELASTIC_RUN_ID": ""}),
-        ({"step_traces": True}, {"WORLD_SIZE": "16"}),
+        ({"spans": {"step_traces": True}, "ranks": "zero"}, {}),
+        ({"spans": {"step_traces": True}}, {"TORCHELASTIC_RUN_ID": ""}),
+        ({"spans": {"step_traces": True}}, {"WORLD_SIZE": "16"}),
     ],
     ids=["separate traces", "one rank exports", "no run id", "16 ranks"],
 )
@@ -328,12 +328,12 @@ def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
 ) -> None:
     """The warning has the remedy; the budget is kept. Neither the default nor a budget that fits is a warning."""
     as_rank(0, 64)
-    for arguments in ({}, {"span_budget": 290}):
-        start(step_traces=True, **arguments)
+    for options in ({}, {"budget": 290}):
+        start(spans={"step_traces": True, **options})
     assert [] == warnings_with(caplog, "max_bytes_per_trace")
     for rank in (0, 1):
         as_rank(rank, 64)
-        start(step_traces=True, span_budget=310)
+        start(spans={"step_traces": True, "budget": 310})
     (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
     budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
-    assert f"omit span_budget=310, which is then {budget}" in message
+    assert f"omit the budget of 310 spans, which is then {budget}" in message

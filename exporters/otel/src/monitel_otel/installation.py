@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
 import monitel
 from monitel.run_events import end_if_due, enter, leave
+from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
 from monitel_otel.periods import BUDGET
@@ -18,11 +19,17 @@ from monitel_otel.records import Records, count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from monitel_otel._compat import LoggerProvider
     from monitel_otel.spans import Spans
+
+
+_SPANS = Group({"budget": ("budget", BUDGET), "steps": ("every", 1)})
+_LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
 
 
 class Installation:
@@ -94,9 +101,7 @@ def install(
     logger_provider: LoggerProvider | None = None,
     tracer_provider: TracerProvider | None = None,
     *,
-    spans: bool = False,
-    span_budget: int = BUDGET,
-    span_steps: int = 1,
+    spans: bool | Mapping[str, int] = False,
 ) -> Installation:
     """Write closed windows and logged numbers to instruments, events to log records and, on request, ranges to spans.
 
@@ -108,17 +113,17 @@ def install(
         logger_provider: Receives the log records; the global one by default, even if it is set later.
         tracer_provider: Enables spans of ranges, and creates them. Spans are started and ended in the thread that runs
             the range, with the times of the range.
-        spans: Enable spans of ranges with the global TracerProvider.
-        span_budget: The most spans of a step; the other ranges of the step are folded into one span, with their number
-            and duration.
-        span_steps: Create spans only in steps that are multiples of this number.
+        spans: Enable spans of ranges; without a ``tracer_provider``, with the global one. A mapping also enables them,
+            and has any of these keys. ``"budget"``: the most spans of a step, by default 1,000; the other ranges of the
+            step are folded into one span, with their number and duration. ``"steps"``: create spans only in steps that
+            are multiples of this number.
 
     Returns:
         The registration, with ``uninstall()``; it is also a context manager.
 
     Raises:
-        TypeError: ``span_budget`` or ``span_steps`` is not an int.
-        ValueError: ``span_budget`` or ``span_steps`` is below 1.
+        TypeError: ``spans`` is neither a bool nor such a mapping of ints.
+        ValueError: The budget or the steps of spans are below 1.
 
     Example:
         >>> import monitel
@@ -132,11 +137,12 @@ def install(
         >>> [metric.name for metric in metrics if metric.name.startswith("train.loss.m")]
         ['train.loss.mean', 'train.loss.max', 'train.loss.min']
     """
+    options: dict[str, Any] = _SPANS.flat("spans", spans, _LIMITS)
     range_spans = None
-    if spans or tracer_provider is not None:
+    if options.pop("spans") or tracer_provider is not None:
         from monitel_otel.spans import Spans  # imported on demand: it loads the profiler
 
-        range_spans = Spans(tracer_provider or get_tracer_provider(), budget=span_budget, every=span_steps)
+        range_spans = Spans(tracer_provider or get_tracer_provider(), **options)
     providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
     for earlier in [each for each in _installed if each.providers == providers]:
         earlier.uninstall()

@@ -11,7 +11,6 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 import monitel
 from monitel.os_threads import RLock
 from monitel.profiler import ranges
-from monitel.variables import at_least, check_arguments
 from monitel_otel.periods import BUDGET, Opened, Period
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from monitel.profiler.ranges import Range
 
 _WITHOUT_STEPS_NS = 5 * 10**9
-_LIMITS = dict.fromkeys(("span_budget", "span_steps"), at_least(1))
 
 _Open = TypeVar("_Open", bound=Opened)
 
@@ -35,14 +33,9 @@ class Ranges(ABC, Generic[_Open]):
         budget: The most spans of a step; the other ranges of the step are folded into one span.
         every: Export only the ranges of steps that are multiples of this number, and ranges before the first step.
         by_step: True if the training step belongs to this process; the step of a forked child belongs to its parent.
-
-    Raises:
-        TypeError: ``budget`` or ``every`` is not an int.
-        ValueError: ``budget`` or ``every`` is below 1.
     """
 
     def __init__(self, *, budget: int = BUDGET, every: int = 1, by_step: bool = True) -> None:
-        check_arguments(_LIMITS, {}, {"span_budget": budget, "span_steps": every})
         self._budget = budget
         self._every = every
         self._by_step = by_step

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from monitel.blackbox.settings import BOX_CHOICES, FOLDERS
+from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS
 from monitel.os_threads import in_main_thread
-from monitel.variables import BOOLEAN, Variable, at_least, one_of
+from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 
@@ -37,29 +37,36 @@ def _sigterm(text: str) -> object:
     return sigterm
 
 
-#: The variable of each argument of ``configure()``. A str is the name of the standard variable that has the value, or
-#: the reason why there is none.
+#: The variable of each option of ``configure()``, in the order of its arguments. A str is the name of the standard
+#: variable that has the value, or the reason why there is none.
 CHOICES: dict[str, Variable | str] = {
-    "service_name": "OTEL_SERVICE_NAME",
     "endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
-    "headers": "OTEL_EXPORTER_OTLP_HEADERS",
-    "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
-    "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
-    "resource": "an object",
-    "spool_dir": FOLDERS["spool_dir"],
-    "distributions": one_of(DISTRIBUTIONS),
-    "ranks": one_of(("all", "zero")),
-    "rank_attribute": BOOLEAN,
-    "workers": BOOLEAN,
-    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=_check_sigterm),
-    "logging_level": Variable(_level, "a level of Python's logging such as INFO", check=_check_level),
+    "service_name": "OTEL_SERVICE_NAME",
     "spans": BOOLEAN,
     "span_budget": at_least(1),
     "span_steps": at_least(1),
     "step_traces": BOOLEAN,
-    "series_limit": at_least(1),
-    "run_events": BOOLEAN,
+    "logging_level": Variable(_level, "a level of Python's logging such as INFO", check=_check_level),
     "system": BOOLEAN,
+    "headers": "OTEL_EXPORTER_OTLP_HEADERS",
+    "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
+    "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
+    "resource": "an object",
+    "ranks": one_of(("all", "zero")),
+    "rank_attribute": BOOLEAN,
+    "workers": BOOLEAN,
+    "distributions": one_of(DISTRIBUTIONS),
+    "series_limit": at_least(1),
+    "spool_dir": FOLDERS["spool_dir"],
     **BOX_CHOICES,
+    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=_check_sigterm),
+    "run_events": BOOLEAN,
+}
+#: The arguments of ``configure()`` that may be mappings of options.
+GROUPS = {
+    "spans": Group(
+        {"budget": ("span_budget", None), "steps": ("span_steps", 1), "step_traces": ("step_traces", False)}
+    ),
+    "black_box": Group({"folder": ("black_box_dir", None), "size": ("black_box_size", BOX_SIZE)}, of_path="folder"),
 }

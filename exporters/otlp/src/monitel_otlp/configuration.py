@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
@@ -27,7 +28,7 @@ from monitel.variables import reads_variables
 from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
-from monitel_otlp.choices import CHOICES
+from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.launcher import host_attributes, rank_on_points
 from monitel_otlp.config.settings import resolve
@@ -35,12 +36,12 @@ from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.traces.ids import StepTraces
-from monitel_otlp.traces.span_queue import warn_if_too_large
+from monitel_otlp.traces.span_queue import SpanSettings, warn_if_too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from monitel_otlp.traces.span_queue import SpanSettings
+    from monitel_otlp.config.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -54,87 +55,82 @@ _automatically = False  # during configure_automatically()
 _own_providers: list[object] = []  # the global providers that were set here
 
 
-@reads_variables(CHOICES)
+@reads_variables(CHOICES, GROUPS)
 def configure(
     *,
-    service_name: str | None = None,
     endpoint: str | None = None,
-    protocol: str | None = None,
+    service_name: str | None = None,
+    spans: bool | Mapping[str, Any] = False,
+    logging_level: int | str | None = None,
+    system: bool = False,
     headers: Mapping[str, str] | None = None,
+    protocol: str | None = None,
     export_interval: float | None = None,
     resource_attributes: Mapping[str, str | int | float | bool] | None = None,
     resource: Resource | None = None,
-    spool_dir: str | os.PathLike[str] | None = None,
-    distributions: str | None = None,
     ranks: str = "all",
     rank_attribute: bool = False,
     workers: bool = False,
-    sigterm: bool | Literal["auto"] = "auto",
-    logging_level: int | str | None = None,
-    spans: bool = False,
-    span_budget: int | None = None,
-    span_steps: int = 1,
-    step_traces: bool = False,
+    distributions: str | None = None,
     series_limit: int = SERIES_LIMIT,
+    spool_dir: str | os.PathLike[str] | None = None,
+    black_box: bool | str | os.PathLike[str] | Mapping[str, Any] = True,
+    sigterm: bool | Literal["auto"] = "auto",
     run_events: bool = True,
-    system: bool = False,
-    black_box: bool = True,
-    black_box_dir: str | os.PathLike[str] | None = None,
-    black_box_size: int = BOX_SIZE,
 ) -> Pipeline:
     """Export every closed window, every event and the application's OpenTelemetry data to an OTLP endpoint.
 
     Omitted arguments are read from environment variables: from the standard OTEL_* variables, and from MONITEL_ with
-    the argument's name in capitals, e.g. MONITEL_SPAN_BUDGET. If a variable has a wrong value, a warning is logged, and
-    the default is used.
+    the argument's name in capitals, e.g. MONITEL_SPANS. If a variable has a wrong value, a warning is logged, and the
+    default is used.
 
     The providers of the pipeline become the global providers, except where the application has set one. An
     application's MeterProvider is not changed; the windows are exported through a private one. A second call shuts the
     first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a pipeline that does nothing.
 
     Args:
-        service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
         endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. If neither
             the argument nor a variable is given, everything goes to the spool under ``monitel-runs/``.
+        service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
+        spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds. A mapping also
+            enables them, and has any of these keys. ``"budget"``: spans per step; further ranges of the step are folded
+            into one span with their number and time; by default 1,000, with ``"step_traces"`` less if more than 17
+            ranks share the trace of a step. ``"steps"``: export spans only of every n-th step. ``"step_traces"``: True
+            makes each step one trace of all ranks.
+        logging_level: Export records of Python's ``logging`` from this level on.
+        system: Export CPU, memory and I/O of the process and of the host, and the state of NVIDIA GPUs, except in
+            launchers. Requires ``opentelemetry-instrumentation-system-metrics``, for GPUs ``nvidia-ml-py``. Metrics of
+            the host are exported by the process with local rank 0.
+        headers: Added to each request, e.g. a token. They are never written to disk or logged.
         protocol: ``"http/protobuf"``, or ``"grpc"``, which needs the extra ``monitel-otlp[grpc]``. Default:
             OTEL_EXPORTER_OTLP_PROTOCOL, or HTTP.
-        headers: Added to each request, e.g. a token. They are never written to disk or logged.
         export_interval: Seconds between two exports. Default: OTEL_METRIC_EXPORT_INTERVAL, or 5 seconds, and once a
             minute for values of instruments and counters if there are no windows.
         resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to the attributes of the launcher (rank, run).
         resource: Replaces all other resource attributes.
-        spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``.
-        distributions: The form in which the HISTOGRAM of a Stat is exported. ``"percentiles"`` of each window are
-            gauges, which every backend accepts. A ``"histogram"`` is an exponential histogram, which not every backend
-            accepts. ``"both"`` exports both. Default: the form that
-            OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION names, or percentiles.
         ranks: The ranks that export: ``"all"``, or only rank ``"zero"``. Without a launcher the process is rank zero.
             Aggregate over ranks in the backend.
         rank_attribute: Add ``training.rank`` to the points as well, for backends that do not promote resource
             attributes.
         workers: Export the items of torch's DataLoader workers, instead of dropping them.
+        distributions: The form in which the HISTOGRAM of a Stat is exported. ``"percentiles"`` of each window are
+            gauges, which every backend accepts. A ``"histogram"`` is an exponential histogram, which not every backend
+            accepts. ``"both"`` exports both. Default: the form that
+            OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION names, or percentiles.
+        series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
+            ``otel.metric.overflow=true``, and a warning is logged once.
+        spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``.
+        black_box: Keep what is not delivered yet in memory that outlives the process, about a second old. If the
+            process is killed, the next process of this user on the machine, ``monitel run`` or ``replay`` delivers it.
+            A path, or ``"folder"`` in a mapping, is the folder in which the box is made: in memory, or on a local disk;
+            by default ``/dev/shm/monitel-<user id>``, else ``$XDG_RUNTIME_DIR/monitel-<user id>``, if they are in
+            memory. ``"size"`` in a mapping: bytes that the box may use, at least 64 KiB. It grows on demand, to at most
+            1 % of the free space, and not where a memory limit of the process (cgroup) is near.
         sigterm: On SIGTERM deliver or spool everything within 2 seconds. Then SIGTERM has its previous effect, by
             default the end of the process. ``"auto"`` does this only in the main thread, only if neither the
             application nor a library handles or ignores SIGTERM, and not in launchers such as torchrun's agent. True
             requires the main thread.
-        logging_level: Export records of Python's ``logging`` from this level on.
-        spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds.
-        span_budget: Spans per step. Further ranges of the step are folded into one span with their number and time.
-            Default: 1,000; with ``step_traces`` less if more than 17 ranks share the trace of a step.
-        span_steps: Export spans only of every n-th step.
-        step_traces: Export spans, and make each step one trace of all ranks.
-        series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
-            ``otel.metric.overflow=true``, and a warning is logged once.
         run_events: Emit ``run.started`` now and ``run.ended`` with the status at the end, except in launchers.
-        system: Export CPU, memory and I/O of the process and of the host, and the state of NVIDIA GPUs, except in
-            launchers. Requires ``opentelemetry-instrumentation-system-metrics``, for GPUs ``nvidia-ml-py``. Metrics of
-            the host are exported by the process with local rank 0.
-        black_box: Keep what is not delivered yet in memory that outlives the process, about a second old. If the
-            process is killed, the next process of this user on the machine, ``monitel run`` or ``replay`` delivers it.
-        black_box_dir: The folder in which the box of this process is made: in memory, or on a local disk. Default:
-            ``/dev/shm/monitel-<user id>``, else ``$XDG_RUNTIME_DIR/monitel-<user id>``, if they are in memory.
-        black_box_size: Bytes that the box may use, at least 64 KiB. It grows on demand, to at most 1 % of the free
-            space, and not where a memory limit of the process (cgroup) is near.
 
     Returns:
         The pipeline, a context manager. It shuts down automatically at exit.
@@ -142,9 +138,9 @@ def configure(
     Raises:
         TypeError: An argument has a wrong type, or is text that cannot be encoded in UTF-8.
         ValueError: The endpoint is not a base URL, the interval is not positive, protocol, ranks or distributions are
-            unknown, ``protocol="grpc"`` without the packages for it, ``spool_dir`` or ``black_box_dir`` is a file,
-            ``black_box_size`` is below 64 KiB, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, an int
-            does not fit in 64 bits, or ``sigterm=True`` outside the main thread.
+            unknown, ``protocol="grpc"`` without the packages for it, ``spool_dir`` or the folder of the black box is a
+            file, its size is below 64 KiB, the budget or the steps of spans or ``series_limit`` is below 1, an int does
+            not fit in 64 bits, or ``sigterm=True`` outside the main thread.
 
     Example:
         >>> import monitel
@@ -160,7 +156,8 @@ def configure(
     if resource is not None and not isinstance(resource, Resource):
         raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
     resource_attributes = checked_attributes(resource_attributes, "resource_attributes")
-    box = box_settings(black_box, black_box_dir, black_box_size)
+    boxed = {"folder": None, "size": BOX_SIZE, **black_box} if isinstance(black_box, Mapping) else {}
+    box = box_settings(bool(boxed), *boxed.values())
     settings = resolve(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
     )
@@ -168,18 +165,13 @@ def configure(
     launch = launch_attributes()
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(service_name, resource_attributes, resource)
-    shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None
-    if shared is not None and shared.rank == 0 and not silent:
-        warn_if_too_large(shared.ranks, span_budget)
     with _end_earlier() as (earlier, early):
         begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=early is not None)
         _current = Pipeline(
             settings,
             resource,
             point_attributes=rank_on_points(launch, resource, always=rank_attribute),
-            spans=None
-            if "traces" in settings.off or not (spans or step_traces)
-            else _span_settings(span_budget, span_steps, shared, settings.interval),
+            spans=_span_settings(spans, settings, resource, launch, alone=ranks == "zero", silent=silent),
             workers=workers,
             silent=silent,
             application=SIGNALS if not _automatically else ("metrics",) if system else (),
@@ -264,10 +256,22 @@ def _export_logging(pipeline: Pipeline, level: int | str) -> None:
     pipeline.at_end.append(handler.end)
 
 
-def _span_settings(budget: int | None, every: int, shared: StepTraces | None, interval: float) -> SpanSettings:
-    from monitel_otlp.traces.span_queue import SpanSettings  # late: it loads the profiler
-
-    return SpanSettings(budget, every, shared, interval=interval)
+def _span_settings(
+    options: bool | Mapping[str, Any],
+    settings: Settings,
+    resource: Resource,
+    launch: Mapping[str, str | int],
+    *,
+    alone: bool,
+    silent: bool,
+) -> SpanSettings | None:
+    """Return the settings of spans; None without spans."""
+    if not isinstance(options, Mapping) or "traces" in settings.off:
+        return None
+    shared = StepTraces({**launch, **resource.attributes}, alone=alone) if options["step_traces"] else None
+    if shared is not None and shared.rank == 0 and not silent:
+        warn_if_too_large(shared.ranks, options["budget"])
+    return SpanSettings(options["budget"], options["steps"], shared, interval=settings.interval)
 
 
 def _resource(

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 CHILD = """\
 import json
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600, spans=True,
-                                  span_budget=1, logging_level="WARNING")
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600,
+                                  spans={"budget": 1}, logging_level="WARNING")
 monitel.emit("parent")
 def account(signal):
     found = pipeline.account()[signal]

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from inspect import signature
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes, find_spools
@@ -27,8 +26,8 @@ from monitel.blackbox.folder import (
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
 from monitel.console.commands.output import CommandError, show
-from monitel.variables import name_of_variable, read_variables
-from monitel_otlp.choices import CHOICES
+from monitel.variables import defaults_of, name_of_variable, read_variables
+from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
@@ -101,8 +100,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         CommandError: An argument is wrong.
     """
     with _warnings() as warnings:
-        parameters = signature(configure).parameters
-        chosen = read_variables(CHOICES, {name: each.default for name, each in parameters.items()})
+        chosen = read_variables(CHOICES, defaults_of(configure, GROUPS))
         folder = chosen.pop("spool_dir", None)
         distributions = chosen.get("distributions")
         box = {name: chosen.pop(name) for name in ("black_box", "black_box_dir", "black_box_size") if name in chosen}
@@ -200,7 +198,7 @@ def _show_black_box(settings: BoxSettings) -> None:
             boxes.problems = [each for each in boxes.problems if each not in str(error)]
         else:
             allowed, reason = min(
-                (settings.size, "black_box_size"),
+                (settings.size, 'black_box["size"]'),
                 (free // _PART, f"1 % of the {free} bytes that are free in the file system"),
             )
             _row("black box", f"{path} ({kind})", source)

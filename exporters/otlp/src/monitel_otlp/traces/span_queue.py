@@ -117,7 +117,7 @@ def warn_if_too_large(ranks: int, budget: int | None) -> None:
         ranks,
         size / 1e6,
         TRACE_LIMIT_BYTES / 1e6,
-        "" if budget is None else f", or omit span_budget={budget}, which is then {budget_of_rank(ranks)}",
+        "" if budget is None else f", or omit the budget of {budget} spans, which is then {budget_of_rank(ranks)}",
     )
 
 
