@@ -176,6 +176,8 @@ OWN = f"""\
 import sys
 import monitel
 monitel.emit("early")
+monitel.stat("window", [monitel.COUNT], 1e9).add(1)
+monitel.flush()
 import monitel_otlp
 {patience()}{{delay}}
 pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], service_name="mine", spool_dir="own")
@@ -196,7 +198,7 @@ def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> Non
     mine = [each.name for each in receiver.records() if each.resource["service.name"] == "mine"]
     assert ["early", "late", "run.ended", "run.started"] == sorted(mine)
     assert {"mine"} == {each.resource["service.name"] for each in receiver.all_points()}
-    assert 1 == receiver.values("loss.count")[-1]
+    assert (1, 1) == (receiver.values("window.count")[-1], receiver.values("loss.count")[-1])
     others = [each.name for each in receiver.records() if each.resource["service.name"] != "mine"]
     assert (["attempt.started", "attempt.ended"] if endpoint else []) == others
     if not endpoint:  # only the events of the attempt are on disk
@@ -212,7 +214,7 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
     assert (0, "") == (ended.status, ended.stderr)
     names = [name for name in receiver.record_names() if not name.startswith("attempt.")]
     assert ["early", "late", "run.ended", "run.started"] == sorted(names)
-    assert 1 == receiver.values("loss.count")[-1]
+    assert (1, 1) == (receiver.values("window.count")[-1], receiver.values("loss.count")[-1])
     assert ", 4 events" in ended.summary  # of both pipelines
 
 

@@ -18,6 +18,7 @@ from monitel.blackbox.box import has_box
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_SIZE, box_settings
+from monitel.blackbox.silent import at_end
 from monitel.console.ledger.run_ledger import RunLedger
 from monitel.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
@@ -27,7 +28,6 @@ from monitel.training_time import begin_run
 from monitel.variables import reads_variables
 from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
-from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.launcher import host_attributes, rank_on_points
@@ -165,8 +165,8 @@ def configure(
     launch = launch_attributes()
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(service_name, resource_attributes, resource)
-    with _end_earlier() as (earlier, early):
-        begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=early is not None)
+    with _end_earlier() as (earlier, goes_on):
+        begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=goes_on)
         _current = Pipeline(
             settings,
             resource,
@@ -174,6 +174,7 @@ def configure(
             spans=_span_settings(spans, settings, resource, launch, alone=ranks == "zero", silent=silent),
             workers=workers,
             silent=silent,
+            automatic=_automatically,
             application=SIGNALS if not _automatically else ("metrics",) if system else (),
             series_limit=series_limit,
             after=earlier,
@@ -188,27 +189,26 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None and "logs" not in settings.off:
-            _export_logging(_current, logging_level)
+            _current.log_handler = LogHandler(_current, logging_level)
+            logging.getLogger().addHandler(_current.log_handler)
         if system and "metrics" not in settings.off and not is_launcher(sys.orig_argv):
             _report_system(_current, host=not launch.get("training.local_rank"))
         if not is_launcher(sys.orig_argv):
             enter(_current, enabled=run_events, ends_run=True)
-        hand_over(early, _current)
     if not silent or has_box():
         handle_sigterm(_current, sigterm)
     return _current
 
 
 @contextmanager
-def _end_earlier() -> Iterator[tuple[Pipeline | None, list[monitel.Event] | None]]:
-    """End the pipeline that there is. What is recorded meanwhile waits for the one that is made in the block."""
+def _end_earlier() -> Iterator[tuple[Pipeline | None, bool]]:
+    """End the pipeline that there is. What is recorded meanwhile waits for the one that is made in the block.
+
+    The block receives it, or None, and whether the next one continues its run.
+    """
     earlier = None if _current is None or _current.ended is not None else _current
     try:
-        if earlier is not None:
-            earlier.is_followed = True
-        if (early := replace_automatic()) is None and earlier is not None:
-            earlier.shutdown()
-        yield earlier, early
+        yield earlier, earlier is not None and earlier.give_way()
     finally:
         if earlier is not None:
             earlier.unregister()
@@ -223,11 +223,15 @@ def configure_automatically() -> Pipeline:
     global _automatically
     _automatically = True
     try:
-        pipeline = configure()
+        return configure()
     finally:
         _automatically = False
-    keep(pipeline)
-    return pipeline
+
+
+def end_automatic() -> None:
+    """End the pipeline that was made without code, if it is the current one."""
+    if _current is not None and _current.is_automatic:
+        _current.shutdown()
 
 
 def describe_process() -> Resource:
@@ -246,14 +250,7 @@ def _warn_of_other_exporters() -> None:
 def _report_system(pipeline: Pipeline, *, host: bool) -> None:
     from monitel_otlp.system.metrics import report_system  # late: it loads psutil
 
-    pipeline.at_end.append(report_system(pipeline.meter_provider, host=host))
-
-
-def _export_logging(pipeline: Pipeline, level: int | str) -> None:
-    handler = LogHandler(pipeline, level)
-    logging.getLogger().addHandler(handler)
-    pipeline.each_round.append(handler.put_back)
-    pipeline.at_end.append(handler.end)
+    pipeline.instrumentor = report_system(pipeline.meter_provider, host=host)
 
 
 def _span_settings(
@@ -342,7 +339,10 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
     if automatic if sigterm == "auto" else sigterm:
         handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
         handler.install()
-        pipeline.at_end.append(handler.uninstall)
+        if pipeline.ended is None:
+            pipeline.sigterm = handler
+        else:  # it exports nothing
+            at_end.append(handler.uninstall)
 
 
 def _flush(pipeline: Pipeline, timeout: float) -> None:

@@ -117,7 +117,7 @@ class LogHandler(logging.Handler):
 
     def _export(self, record: logging.LogRecord) -> None:
         name = str(record.name)
-        if name.partition(".")[0] in _EXCLUDED or not self._pipeline.is_taking:
+        if name.partition(".")[0] in _EXCLUDED or not self._pipeline.is_recording:
             return
         engine = self._pipeline.engine_for("logs")
         if engine is None:

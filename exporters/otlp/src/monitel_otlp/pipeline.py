@@ -11,6 +11,7 @@ import weakref
 from collections import Counter, deque
 from contextlib import nullcontext
 from dataclasses import replace
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -24,7 +25,7 @@ from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.blackbox.account import Account, print_exit_summary
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.silent import at_end, hold, release
+from monitel.blackbox.silent import hold, release
 from monitel.console.ended import store_end
 from monitel.console.ledger.shares import print_last_line
 from monitel.exit import finalize
@@ -52,8 +53,10 @@ if TYPE_CHECKING:
     from monitel.console.ledger.run_ledger import RunLedger
     from monitel.console.ledger.shares import RunTime
     from monitel.console.values import RunValues
+    from monitel.sigterm import SigtermHandler
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.log_handler import LogHandler
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
@@ -63,7 +66,20 @@ _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (10
 _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
 _WORKER = "worker"
+_MOST_KEPT = 1000  # items that a pipeline made without code keeps for another one
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
+
+
+class State(Enum):
+    """The destination of what is recorded, in the order of the life of a pipeline."""
+
+    PROVISIONAL = "recorded here, and kept for a pipeline of the program: this one, made without code, has sent nothing"
+    RECORDING = "recorded here"
+    HANDED_OVER = "recorded by the next pipeline of the process, for which it is kept"
+    CLOSED = "nowhere"
+
+
+_RECORDING = State.RECORDING  # for each event, faster
 
 
 class Pipeline:
@@ -80,11 +96,11 @@ class Pipeline:
 
     Attributes:
         application: The OpenTelemetry providers for the application, which are not part of the accounts.
-        at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
-        each_round: Functions that are called in each round of the writer.
         ended: The result of the shutdown; None before it has ended.
-        is_taking: False when the shutdown has recorded everything, and later items go nowhere.
-        is_followed: Windows and events that come later wait for the next pipeline of this process.
+        is_automatic: True if it was made without code.
+        log_handler: Exports records of Python's ``logging``; None without.
+        instrumentor: Exports metrics of the system; None without.
+        sigterm: Handles SIGTERM; None without.
     """
 
     def __init__(
@@ -96,6 +112,7 @@ class Pipeline:
         spans: SpanSettings | None = None,
         workers: bool = False,
         silent: bool = False,
+        automatic: bool = False,
         application: Collection[str] = SIGNALS,
         series_limit: int = SERIES_LIMIT,
         run_ledger: RunLedger | None = None,
@@ -116,12 +133,15 @@ class Pipeline:
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
         self._over = Event()
+        self.is_automatic = automatic
         self._quiet = False
-        self.at_end: list[Callable[[], object]] = []
-        self.each_round: list[Callable[[], object]] = [check_sigterm]
+        self.log_handler: LogHandler | None = None
+        self.instrumentor: Any = None
+        self.sigterm: SigtermHandler | None = None
         self.ended: bool | None = True if silent else None
-        self.is_taking, self.is_followed = not silent, False
-        self._kept: deque[tuple[Any, ...]] = deque()  # what waits for the next pipeline
+        self._state = State.CLOSED if silent else State.PROVISIONAL if automatic else State.RECORDING
+        self._last_state = State.CLOSED  # when the shutdown has recorded everything
+        self._kept: deque[tuple[Any, ...]] = deque()  # for the next pipeline: a method that takes an item, and the item
         self._next: Pipeline | None = None
         self._run_ledger = run_ledger
         self.application = ApplicationTelemetry(settings, resource, () if silent else application)
@@ -129,7 +149,6 @@ class Pipeline:
             if not sdk_is_disabled():
                 hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
                 self._shut_down_at_exit()
-                self.at_end = at_end
             return
         self._ranges = self._queue_ranges()
         self._engine = self._make_engine(leftovers=True)
@@ -148,6 +167,11 @@ class Pipeline:
     def engine(self) -> Engine | None:
         """The engine of this process; None in a forked child that has not recorded anything."""
         return self._engine
+
+    @property
+    def is_recording(self) -> bool:
+        """True until the shutdown has recorded everything."""
+        return self._state in {State.PROVISIONAL, State.RECORDING}
 
     @property
     def meter_provider(self) -> MeterProvider:
@@ -263,38 +287,44 @@ class Pipeline:
     def _end_silent(self) -> None:
         """End the record of a rank that does not export."""
         if (series := release(self)) is not None:
-            self._report(series, {})
+            self._report(series, {}, stored=False)
 
-    def give_way(self, *, discard: bool) -> bool:
-        """End, because the program makes another pipeline, which continues the run. Nothing is printed.
+    def give_way(self) -> bool:
+        """End, because the program makes another pipeline: what is recorded from now on waits for that one.
 
-        Args:
-            discard: Try to end without a trace, as if this pipeline had not been made. That is possible before the
-                first request. Otherwise the items so far are delivered, and the open windows closed.
+        If this one was made without code, and has sent nothing yet, it ends without a trace, and the other one takes
+        all its items. Otherwise the items so far are delivered, and the open windows closed.
 
         Returns:
-            True if the items so far are discarded.
+            True if this pipeline was made without code: the other one continues the run.
         """
-        self._quiet = True
-        engine = self._engine
-        self.is_taking = not discard  # what is recorded from now on waits
-        discarded = discard and engine is not None and engine.discard()
-        withdraw(self, again=discarded)
-        if not discarded:
-            self.is_taking = True
-            self._pass_on(self)
-            self._next = None
+        self._last_state = State.HANDED_OVER
+        self._quiet = self.is_automatic
+        if self._state is State.PROVISIONAL and self._discard():
+            withdraw(self, again=True)
+            self._shut_down(0.0)
+        else:
+            if self.is_automatic:
+                withdraw(self, again=False)
             self.shutdown()
-        elif self._ending.acquire(blocking=False):
-            self._end_discarded()
-        return discarded
+        return self.is_automatic
+
+    def _discard(self) -> bool:
+        """Leave everything to the next pipeline, if nothing has been sent; return whether that was possible."""
+        self._state, recorded = State.HANDED_OVER, len(self._kept)
+        if self._engine is not None and not self._engine.has_sent and self._engine.discard():
+            self._engine = None
+            return True
+        self._state = State.RECORDING
+        for _ in range(recorded):
+            self._kept.popleft()
+        self._pass_on(self)
+        self._next = None
+        return False
 
     def take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
-        if event.window is not None:
-            return
-        if not self.is_taking:
-            self._keep(Pipeline.take, event)
+        if event.window is not None or not (self._state is _RECORDING or self._keep(Pipeline.take, event)):
             return
         engine = self._engine or self.engine_for("logs")
         if engine is not None:
@@ -303,17 +333,25 @@ class Pipeline:
             self._lose_in_worker("metrics", len(event.data))
 
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        if not self.is_taking:
-            self._keep(Pipeline._take_window, definition, window, content)
-        elif (engine := self._engine or self.engine_for("metrics")) is not None:
-            engine.recorder.window(definition, window, content)
+        if self._state is _RECORDING or self._keep(Pipeline._take_window, definition, window, content):
+            engine = self._engine or self.engine_for("metrics")
+            if engine is not None:
+                engine.recorder.window(definition, window, content)
 
-    def _keep(self, *item: Any) -> None:
-        """Keep an item for the next pipeline: the method that takes it, and its arguments."""
-        if self.is_followed:
+    def _keep(self, *item: Any) -> bool:
+        """Keep an item for the next pipeline, if there will be one; return True if it is to be recorded here, too."""
+        if self._state is State.HANDED_OVER:
             self._kept.append(item)
             if self._next is not None:  # it is there already
                 self._pass_on(self._next)
+        if self._state is not State.PROVISIONAL:
+            return False
+        if self._engine is None or self._engine.has_sent or len(self._kept) >= _MOST_KEPT:
+            self._state = State.RECORDING
+            self._kept.clear()
+        elif not (isinstance(item[1], monitel.Event) and item[1].name == "run.started"):  # the next one starts the run
+            self._kept.append(item)
+        return True
 
     def _pass_on(self, following: Pipeline) -> None:
         """Let another pipeline take what was kept for it, and what still arrives here."""
@@ -358,8 +396,11 @@ class Pipeline:
         deadline = time.monotonic() + timeout
         if self._ranges is not None:
             self._ranges.close()
-        if self._engine is None:
-            self._flush_child()
+        if self._engine is None and self.is_recording:  # a forked child, which may record its first item here
+            try:
+                monitel.flush()
+            except Exception:
+                _log.exception("an event handler failed while Stats were flushed; telemetry continues")
         ending = self.application.begin("shutdown")
         engine = self._engine
         complete = engine is None or engine.shutdown(timeout, before=self._stop_taking)
@@ -368,77 +409,42 @@ class Pipeline:
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
-            self._print_summary(engine)
-        for action in self.at_end:  # after a SIGTERM the last one does not return
-            action()
+            self._report(engine.series, self.account(), stored=engine.stored)
+        self._undo()
         return complete and not self.dropped
 
     def _stop_taking(self) -> None:
-        self.is_taking = False
-        if not self.is_followed:
+        self._state = self._last_state
+        if self._state is State.CLOSED:
             self.unregister()
+
+    def _undo(self) -> None:
+        """Undo the effects of :func:`configure` on the process."""
+        if self.log_handler is not None:
+            self.log_handler.end()
+        if self.instrumentor is not None:
+            self.instrumentor.uninstrument()
+        if self.sigterm is not None:
+            self.sigterm.uninstall()  # last: after a SIGTERM it does not return
 
     def unregister(self) -> None:
         """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
         if self._next is None:
-            self.is_followed = False
+            self._state = State.CLOSED
             self._kept.clear()
 
-    def _flush_child(self) -> None:
-        """Flush the Stats of a forked child, which may record its first item in here."""
-        try:
-            monitel.flush()
-        except Exception:
-            _log.exception("an event handler failed while Stats were flushed; telemetry continues")
-
-    def _end_discarded(self) -> None:
-        try:
-            if self._ranges is not None:
-                self._ranges.close()
-            self._stop_taking()
-            self.application.begin("shutdown")
-            if self._run_ledger is not None:
-                self._run_ledger.finish(_LEAST_LEDGER)
-            for action in self.at_end:
-                action()
-        except Exception:
-            _log.exception("the shutdown of telemetry failed")
-        finally:
-            self._final = dict.fromkeys(SIGNALS, Account())
-            self.ended = True
-            self._over.set()
-
-    def _print_summary(self, engine: Engine) -> None:
-        accounts = self.account()
-        spool_dir, run_time = engine.spool_dir, self._run_time
-        offline, stored = not self._settings.endpoints, engine.stored
-        reported = self._report(engine.series, accounts, stored=stored)
-        if self._quiet:
-            return
-        if not reported or self.dropped:  # else the summary of monitel run suffices
-            print_exit_summary(accounts, spool_dir, offline=offline, stored=stored)
-        if not reported:
-            print_last_line(run_time)
-
-    def _report(
-        self,
-        series: Iterable[Series],
-        accounts: Mapping[str, Account],
-        *,
-        stored: bool = False,
-    ) -> bool:
-        """Store the end of this process for ``monitel run``; return False without one."""
-        return store_end(
-            self._resource.attributes,
-            series,
-            accounts,
-            self._run_time,
-            spool=self.spool_dir,
-            offline=not self._settings.endpoints,
-            stored=stored,
-        )
+    def _report(self, series: Iterable[Series], accounts: Mapping[str, Account], *, stored: bool) -> None:
+        """Store the end of this process for ``monitel run``; print it without that, and if something was lost."""
+        spool_dir, offline = self.spool_dir, not self._settings.endpoints
+        where: dict[str, Any] = {"offline": offline, "stored": stored}
+        is_stored = store_end(self._resource.attributes, series, accounts, self._run_time, spool=spool_dir, **where)
+        if accounts and not self._quiet:
+            if not is_stored or self.dropped:
+                print_exit_summary(accounts, spool_dir, **where)
+            if not is_stored:
+                print_last_line(self._run_time)
 
     def _run_time(self) -> RunTime | None:
         return None if self._run_ledger is None else self._run_ledger.run_time()
@@ -470,7 +476,7 @@ class Pipeline:
     def _start_in_child(self) -> Engine | None:
         """Make the engine of a forked child, unless the child is a worker of torch's DataLoader."""
         with self._starting:  # threads of the child may record their first items at the same time
-            if self._engine is not None or self.ended is not None or self._is_worker:
+            if self._engine is not None or self._is_worker or not self.is_recording:
                 return self._engine
             if not self._workers and is_data_loader_worker():
                 self._is_worker = True
@@ -490,13 +496,7 @@ class Pipeline:
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        check = RankCheck(rank)
-
-        def each_round() -> None:
-            for action in self.each_round:
-                action()
-            check.check()
-
+        self._rank_check = RankCheck(rank)
         return Engine(
             self._settings,
             self._point_attributes,
@@ -504,8 +504,14 @@ class Pipeline:
             self._ranges,
             series_limit=self._series_limit,
             leftovers=leftovers,
-            each_round=each_round,
+            each_round=self._each_round,
         )
+
+    def _each_round(self) -> None:
+        check_sigterm()
+        if self.log_handler is not None:
+            self.log_handler.put_back()
+        self._rank_check.check()
 
     def _queue_ranges(self) -> QueuedSpans | None:
         if self._spans is None:
@@ -542,7 +548,12 @@ class Pipeline:
             self._run_ledger.abandon()
             self._run_ledger = None
         self._lost, self._final = Counter(), None
-        if not self.is_taking and self._next is None:  # the thread that makes the next one is the parent's
+        if self._state is State.PROVISIONAL:
+            self._state = State.RECORDING
+            self._kept.clear()
+        elif (
+            self._state is State.HANDED_OVER and self._next is None
+        ):  # the thread that makes the next one is the parent's
             self.unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:

@@ -13,8 +13,6 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.system.gpus import Gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.metrics import MeterProvider
 
 _log = logging.getLogger("monitel.otlp")
@@ -38,7 +36,7 @@ CPU_MODES["irq"] = "interrupt"
 _NVIDIA_DRIVER = "/dev/nvidiactl"
 
 
-def report_system(meter_provider: MeterProvider, *, host: bool) -> Callable[[], object]:
+def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
     """Create instruments for the process and its GPUs. Never raises; a warning names a package that is missing.
 
     Args:
@@ -46,7 +44,7 @@ def report_system(meter_provider: MeterProvider, *, host: bool) -> Callable[[], 
         host: Create instruments for the host too. One process per host is enough.
 
     Returns:
-        A function that uninstruments the SystemMetricsInstrumentor.
+        The SystemMetricsInstrumentor; None if it is missing.
     """
     instrumentor: Any = None
     try:
@@ -61,7 +59,7 @@ def report_system(meter_provider: MeterProvider, *, host: bool) -> Callable[[], 
         )
     except Exception:
         _log.warning("system metrics are incomplete; telemetry continues", exc_info=True)
-    return lambda: instrumentor is not None and instrumentor.uninstrument()
+    return instrumentor
 
 
 def _report_process(meter_provider: MeterProvider, *, host: bool) -> Any:
