@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
@@ -103,24 +102,6 @@ def test_name_server_that_hangs_does_not_prolong_an_attempt(
     answered.clear()
     assert Verdict.DELIVERED is attempt(transport("http://unknown.example"), timeout=0.5).verdict
     answered.set()
-
-
-@pytest.mark.parametrize("is_used", [False, True])
-def test_descriptor_that_the_application_has_closed_is_left_alone(receiver: Receiver, *, is_used: bool) -> None:
-    """Its number may be that of a connection of the application, which gets no request and is not closed."""
-    sender = transport(f"http://127.0.0.1:{receiver.port}")
-    assert Verdict.DELIVERED is sender.send(SMALL).verdict
-    assert sender._wire is not None
-    number = sender._wire.fileno()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        os.dup2(ours.fileno(), number)
-        if is_used:
-            assert Verdict.DELIVERED is sender.send(SMALL).verdict
-        sender.close()
-        os.write(number, b"mine")
-        assert b"mine" == theirs.recv(1000)
-        os.close(number)
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ import re
 import ssl
 import sys
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsPartialSuccess, ExportLogsServiceResponse
@@ -25,6 +26,7 @@ from monitel_otlp.messages.request import LEVELS, count_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import FrozenRequest
 
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
@@ -67,37 +69,43 @@ class Answer:
     answered: bool = True
 
 
-class Transport(Protocol):
-    """Makes attempts for one signal, one at a time."""
+class Transport(ABC):
+    """Makes attempts for one signal, one at a time.
 
-    @property
-    def url(self) -> str:
-        """The address for log messages, without secrets."""
+    Args:
+        endpoint: The destination.
+        mask: Replaces secrets in a text; by default the secrets of the endpoint.
+
+    Attributes:
+        url: The address for log messages, without secrets.
+    """
+
+    def __init__(self, endpoint: Endpoint, mask: Callable[[str], str] | None = None) -> None:
+        self.url = endpoint.public_url
+        self._endpoint = endpoint
+        self._mask = mask or endpoint.mask
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt within the time limit. Never raises an ``Exception``.
+        """Make one attempt. Never raises an ``Exception``.
 
         Args:
             request: The request.
             timeout: Seconds for the whole attempt, if less than the configured time limit.
         """
+        limit = self._endpoint.timeout
+        try:
+            answer = self._attempt(request, limit if timeout is None else max(0.0, min(timeout, limit)))
+        except Exception as error:
+            answer = Answer(Verdict.RETRY, describe(error), answered=False)
+        return replace(answer, reason=one_line(self._mask(answer.reason[:_SEARCHED_LENGTH])))
 
+    @abstractmethod
+    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
+        """Make one attempt. An exception means that the backend may have accepted the request."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close the connection; no attempt may follow. Idempotent."""
-
-
-def guarded(attempt: Callable[[], Answer], mask: Callable[[str], str]) -> Answer:
-    """Make an attempt, turn an exception into an answer, and make the reason safe to log.
-
-    Args:
-        attempt: Makes the attempt. An exception means that the backend may have accepted the request.
-        mask: Replaces secrets in a text.
-    """
-    try:
-        answer = attempt()
-    except Exception as error:
-        answer = Answer(Verdict.RETRY, describe(error), answered=False)
-    return replace(answer, reason=one_line(mask(answer.reason[:_SEARCHED_LENGTH])))
 
 
 def one_line(text: str) -> str:

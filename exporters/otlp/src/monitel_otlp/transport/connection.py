@@ -59,7 +59,6 @@ class Wire(io.RawIOBase):
     def __init__(self, sock: Any, deadline: float) -> None:
         super().__init__()
         self._sock = sock
-        self._status = os.fstat(sock.fileno())
         self._outer: Wire | None = None  # TLS to a proxy, in which TLS to the backend is
         self.begin(deadline)
 
@@ -123,8 +122,8 @@ class Wire(io.RawIOBase):
             self._sock = context.wrap_socket(self._sock, server_hostname=host)
 
     def is_stale(self) -> bool:
-        """Return True if the peer has closed an idle connection, or has sent unexpected data; or if it is not ours."""
-        return not self._is_ours() or wait_for_read(self._sock, 0)
+        """Return True if the peer has closed an idle connection, or has sent unexpected data."""
+        return wait_for_read(self._sock, 0)
 
     def fileno(self) -> int:
         """Return the descriptor of the socket."""
@@ -132,19 +131,10 @@ class Wire(io.RawIOBase):
         return number
 
     def close(self) -> None:
-        """Close the connection. A descriptor that the application has closed may be a file of the application."""
-        if self.closed:
-            return
-        if self._outer is None and not self._is_ours():
-            self._sock.detach()
+        """Close the connection. Idempotent."""
         with suppress(OSError):
             self._sock.close()
         super().close()
-
-    def _is_ours(self) -> bool:
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self.fileno()), self._status)
-        return False
 
     def _arm(self) -> None:
         left = self._deadline - time.monotonic()

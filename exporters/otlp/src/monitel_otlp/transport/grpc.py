@@ -27,11 +27,11 @@ from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
+    Transport,
     Verdict,
     count_rejected,
     delivered,
     describe,
-    guarded,
 )
 from monitel_otlp.transport.connection import AUTHORITY, CLIENT, CertificateFileError, may_block
 
@@ -68,7 +68,7 @@ _COMPRESSED = {b"\x1f", b"\x78"}  # first byte of gzip and zlib, and never of an
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order of the core of gRPC
 
 
-class GrpcTransport:
+class GrpcTransport(Transport):
     """Sends over gRPC, on a channel that is opened with the first request.
 
     Args:
@@ -77,17 +77,13 @@ class GrpcTransport:
     """
 
     def __init__(self, signal: str, endpoint: Endpoint) -> None:
-        self.url = f"{endpoint.public_url} ({signal})"  # the address is the same for all signals
-        self._endpoint = endpoint
+        super().__init__(endpoint)
+        self.url += f" ({signal})"  # the address is the same for all signals
         self._method = f"/opentelemetry.proto.collector.{_SERVICES[signal]}Service/Export"
         self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
         compressions = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         self._compression = compressions.get(endpoint.compression)
         self._channel: grpc.Channel | None = None
-
-    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
-        return guarded(lambda: self._attempt(request, timeout), self._endpoint.mask)
 
     def close(self) -> None:
         """Close the channel. Idempotent."""
@@ -95,7 +91,7 @@ class GrpcTransport:
         if channel is not None:
             channel.close()
 
-    def _attempt(self, request: FrozenRequest, timeout: float | None) -> Answer:
+    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
         metadata = self._metadata.reveal()
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
             return Answer(Verdict.REFUSED, _METADATA)
@@ -106,12 +102,11 @@ class GrpcTransport:
                 self._channel = _open(self._endpoint)
             except CertificateFileError as error:
                 return Answer(Verdict.REFUSED, str(error))
-        limit = self._endpoint.timeout
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
             content: bytes = call(
                 request.body,
-                timeout=limit if timeout is None else max(0.0, min(timeout, limit)),
+                timeout=timeout,
                 metadata=metadata,
                 compression=self._compression,
             )

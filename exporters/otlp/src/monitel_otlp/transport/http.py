@@ -24,12 +24,12 @@ from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
+    Transport,
     Verdict,
     count_rejected,
     delivered,
     describe,
     error_text,
-    guarded,
     parse_retry_after,
 )
 from monitel_otlp.transport.connection import (
@@ -63,32 +63,21 @@ _NO_RECEIVER = {404, 405}
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
 
-class HttpTransport:
-    """Sends over HTTP/1.1, on a connection that is kept open.
-
-    Args:
-        endpoint: The destination.
-    """
+class HttpTransport(Transport):
+    """Sends over HTTP/1.1, on a connection that is kept open."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.url = endpoint.public_url
-        self._endpoint = endpoint
-        self._wire: Wire | None = None
-        self._route: Route | None = None
         headers = _headers(endpoint)
         secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
-        self._mask = masker(secrets)
+        super().__init__(endpoint, masker(secrets))
+        self._wire: Wire | None = None
+        self._route: Route | None = None
         try:
             self._route = route = Route(endpoint)
             self._head = Secret(_head(route, headers))
         except Exception as error:  # raised in requests: configure() must not fail because of a proxy
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
-
-    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
-        limit = self._endpoint.timeout if timeout is None else min(timeout, self._endpoint.timeout)
-        return guarded(lambda: self._attempt(request, time.monotonic() + limit), self._mask)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -98,7 +87,8 @@ class HttpTransport:
         if self._route is not None:
             self._route.resolver.close()
 
-    def _attempt(self, request: FrozenRequest, deadline: float) -> Answer:
+    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
+        deadline = time.monotonic() + timeout
         if self._route is None:
             return Answer(Verdict.REFUSED, self._problem)
         compression = self._endpoint.compression
