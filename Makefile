@@ -36,11 +36,10 @@ nightly:  ## everything else: kills, soak, fuzz, sanitizers, all CPythons, lowes
 sanitize:  ## the tests that execute C code, under AddressSanitizer and UndefinedBehaviorSanitizer, with gcc
 	$(PYTHON) tests/nightly/sanitizers/run.py
 
-lint: $(STAMP)  ## ruff, mypy, spelling and plain English
+lint: $(STAMP)  ## ruff, mypy and spelling
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) tests docs/examples tools compose/stack compose/simulate.py compose/grafana
-	$(BIN)/codespell $(SOURCES) exporters tests docs compose tools *.md
-	$(BIN)/python tools/english.py
+	$(BIN)/mypy $(SOURCES) tests docs compose/stack compose/simulate.py compose/grafana
+	$(BIN)/codespell $(SOURCES) exporters tests docs compose *.md
 
 docs: $(DOCS)/.installed  ## the site into build/site; a broken link or reference fails
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
@@ -62,8 +61,13 @@ screenshots: $(STAMP)  ## the pictures in README and the guides: TensorBoard in 
 	$(BIN)/python -m pytest tests/integration/nightly/test_pictures.py tests/integration/nightly/test_top_pictures.py
 	cp build/pictures/tensorboard.png build/pictures/top.svg build/pictures/top-rank.svg docs/pictures/
 
-dist: $(RELEASE)/.installed  ## what a release has, into dist/: built, looked into, and run without a compiler
-	$(RELEASE)/bin/python -m tools.release
+dist: $(RELEASE)/.installed  ## sdists and wheels into dist/: checked, installed into an empty environment, and run
+	rm -rf dist build/installed
+	set -e; for each in . exporters/otel exporters/otlp exporters/tensorboard; do $(RELEASE)/bin/python -m build --outdir dist $$each; done
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build && installed/bin/python ../tests/nightly/release/smoke.py any
 
 workflows: $(RELEASE)/.installed  ## the files in .github, CITATION.cff; needs npm
 	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
@@ -97,7 +101,7 @@ $(DOCS)/.installed: docs/requirements.txt
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-$(RELEASE)/.installed: tools/release/requirements.txt
+$(RELEASE)/.installed: requirements-release.txt
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import runpy
-import time
 from contextlib import ExitStack
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from tests.integration.conftest import ROOT, eventually
@@ -191,40 +188,3 @@ def test_queries_of_the_guide(opened: Board) -> None:
         {(run, rank): share for (run, _, rank), share in waits().items()}
     )
     assert not queries
-
-
-def test_picture_is_drawn_from_the_answers(opened: Board) -> None:
-    """The script of the picture in the docs draws each stage as long as its exposed time, and a curve for a suspect."""
-    picture = runpy.run_path(str(ROOT / "tools" / "slow_rank_picture.py"))
-    store = picture["Store"](opened.store.url, "train")
-    runs: list[Any] = []
-    truth = {
-        (" ".join(filter(None, of)), stage): seconds
-        for of, ranks in TIMES.items()
-        for stage, seconds in lateness.exposed(ranks).items()
-    }
-
-    def all_ranks_are_recorded() -> bool:
-        """Return True if all ranks are in the middle of the time of each run, at which the script looks."""
-        runs[:] = store.runs(time.time(), 60)
-        found = {(run.name, stage): seconds for run in runs for stage, seconds in run.exposed.items()}
-        return [found] == close(truth)
-
-    eventually(all_ranks_are_recorded, "the middle of the runs has not all ranks")
-    late = next(run for run in runs if run.name == "late")
-    suspect = picture["Suspect"]("rank 2", [(late.begin, 0.010), (late.end, 0.020)])
-    root = ET.fromstring(picture["draw"](runs, [suspect]))
-    widths = {each.findtext("{*}title"): float(each.attrib["width"]) for each in root.iterfind(".//{*}rect")}
-    lengths = {
-        (name, stage): widths[f"{name}: {stage} {1e3 * seconds:.1f} ms"] for (name, stage), seconds in truth.items()
-    }
-    scale = sum(lengths.values()) / sum(truth.values())
-    assert lengths == pytest.approx({name: scale * seconds for name, seconds in truth.items()}, abs=0.2)
-    (line,) = (each.attrib["points"].split() for each in root.iterfind(".//{*}polyline"))
-    (begin, low), (end, high) = (map(float, point.split(",")) for point in line)
-    heights = {
-        each.text: float(each.attrib["y"]) - 5 for each in root.iterfind(".//{*}text")
-    }  # of the labels of the axis
-    assert begin < end
-    assert [low, high] == pytest.approx([heights["10"], heights["20"]], abs=0.2)
-    assert root.findtext("{*}desc") == "Suspects at the end: rank 2 by 20.0 ms."

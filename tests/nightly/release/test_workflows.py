@@ -16,7 +16,7 @@ yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-CREATED = {"dist", "dist/*.whl", "build/site"}
+CREATED = {"build/site"}
 
 
 def load(path: Path) -> dict[Any, Any]:
@@ -31,15 +31,12 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 def unknown(command: str) -> list[str]:
-    """Return the targets, modules and files that a command names and that are not in the repository."""
+    """Return the targets and files that a command names and that are not in the repository."""
     words = shlex.split(command.replace("$(", "( ").replace('"', " "))
     found = []
     for previous, word in zip(["", *words], words, strict=False):
         if previous == "make":
             known = word in TARGETS
-        elif word.startswith("tools."):
-            module = ROOT / word.replace(".", "/")
-            known = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
         elif "/" in word or word.endswith((".py", ".txt")):
             known = word in CREATED or (ROOT / re.sub(r"\[\w+\]$", "", word).rstrip(")")).exists()
         else:
@@ -50,7 +47,7 @@ def unknown(command: str) -> list[str]:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_commands_of_workflows_exist(path: Path) -> None:
-    """Every target of make, module and file that a step runs exists."""
+    """Every target of make and file that a step runs exists."""
     commands = [step["run"] for step in steps(path) if "run" in step]
     assert commands
     assert [] == [word for command in commands for word in unknown(command)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = (  # under these names in the navigation
     "CONTRIBUTING.md",
     "CHANGELOG.md",
