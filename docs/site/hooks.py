@@ -1,6 +1,7 @@
-"""Hooks of the site: links to files outside docs/, and long names in tables.
+"""Hooks of the site: pages and links outside docs/, and long names in tables.
 
-On a forge the links work as they are written. In the site, Markdown files become pages, and other files are copied.
+The README is the first page. On a forge the links work as they are written. In the site, Markdown files become pages, and other files are
+copied.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(?=[)#])")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside docs/."""
+    files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / "README.md")))
     for path in PAGES:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     return files
@@ -43,7 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point each relative link at the place its file has in the site; copy files that are not pages."""
     place = page.file.src_uri
-    origin = place if place in PAGES else f"docs/{place}"  # from the repository's root
+    # From the repository's root:
+    origin = "README.md" if place == "index.md" else place if place in PAGES else f"docs/{place}"
 
     def in_site(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link[1]))

@@ -1,4 +1,4 @@
-"""The tutorial of the Trainer job: each of its queries gives the true number, noted by the job itself."""
+"""The guide of trainers: each of its queries gives the true number, noted by the job itself."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate")
 
-PAGE = ROOT / "docs" / "tutorial" / "trainer-job.md"
+PAGE = ROOT / "docs" / "how-to" / "trainers.md"
 SCRIPT = ROOT / "docs" / "examples" / "train_transformers.py"
 STEPS, BATCH_SIZE, LENGTH = 1500, 16, 32
-SECONDS = 6  # of a rate; the tutorial's job is longer, and so is its time of a rate
+SECONDS = 6  # of a rate; the guide's job is longer, and so is its time of a rate
 
 # Runs the example, and notes the time of each step.
 NOTING = """\
@@ -45,7 +45,7 @@ print(json.dumps(Notes.times))
 
 
 def queries() -> dict[str, str]:
-    """Return the queries of the tutorial, by their question."""
+    """Return the queries of the guide, by their question."""
     table = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
     return {question: query.replace("30s", f"{SECONDS}s") for question, query in table}
 
