@@ -1,7 +1,7 @@
 """Hooks of the site: pages and links outside docs/, and long names in tables.
 
-The README is the first page. On a forge the links work as they are written. In the site, Markdown files become pages, and other files are
-copied.
+The README is the first page. On a forge the links work as they are written. In the site, Markdown files become pages,
+and other files are copied.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Job:
 
     @cached_property
     def counted(self) -> list[Process]:
-        """They are without steps that they have not set themselves."""
+        """Processes that count, without steps that they have not set themselves."""
         return [each if each.stepped else replace(each, step=None, step_age_ns=None) for each in self._main]
 
     @cached_property
@@ -73,7 +73,7 @@ class Job:
 
     @cached_property
     def running(self) -> list[Process]:
-        """Those that have not ended."""
+        """Processes that have not ended."""
         return [each for each in self.counted if each.runs]
 
     @property
@@ -83,12 +83,12 @@ class Job:
 
     @property
     def present(self) -> list[Process]:
-        """Those whose present is looked at: they run, or at the end somebody has ended them."""
+        """Processes whose present is looked at: they run, or at the end somebody has ended them."""
         return self.running or [each for each in self.counted if each.status in STOPPED]
 
     @cached_property
     def measured(self) -> list[Process]:
-        """Those with enough steps for the rules about losses."""
+        """Processes with enough steps for the rules about losses."""
         return [each for each in self.counted if each.made >= ENOUGH_STEPS]
 
     @cached_property
