@@ -111,9 +111,7 @@ class StepDistribution:
 _LEAST, _MOST, _STEPS = 5, 15, 5  # parts of a period, and steps in one; in the least number of parts there may be fewer
 _SHARES_NS = 10 * 10**9
 _LEAST_NS = 3 * 10**9  # of a period; a shorter one has too few snapshots
-_APART_NS = (
-    19 * 10**8
-)  # between two processes that are kept: there is a snapshot each second, and one with each request
+_APART_NS = 19 * 10**8  # between two that are kept: there is a snapshot each second, and one with each request
 _LONG_ENOUGH_NS = 20 * 10**9  # for a period that has no parts
 _LONGEST_NS = 180 * 10**9  # that a process is kept for
 
@@ -122,38 +120,36 @@ class History:
     """The latest snapshots of one process.
 
     Attributes:
-        life: The last one; None before.
-        recent: The totals of the last ten seconds; those of the life until three seconds were observed.
+        life: The last one; before, a process without totals.
     """
 
     def __init__(self) -> None:
-        self.life: Process | None = None
-        self.recent = Process()
+        self.life = Process()
         self._kept: deque[Process] = deque()
-        self._usual: dict[int, Process | None] = {}  # by nanoseconds
 
     def add(self, life: Process) -> None:
         """Add a process as of a new snapshot."""
         self.life, now_ns = life, life.time_ns
-        self._usual.clear()
         if not self._kept or now_ns - self._kept[-1].time_ns >= _APART_NS:
             self._kept.append(life)
         while now_ns - self._kept[0].time_ns > _LONGEST_NS:
             self._kept.popleft()
+
+    @property
+    def recent(self) -> Process:
+        """The totals of the last ten seconds; those of the life until three seconds were observed."""
         earlier = self._earlier(_SHARES_NS)
-        self.recent = life if earlier is None else life.since(earlier)
+        return self.life if earlier is None else self.life.since(earlier)
 
     def _earlier(self, period_ns: int) -> Process | None:
         """Return the process before the last nanoseconds; None if fewer than three seconds were observed.
 
         It is fewer nanoseconds if no more were observed, and more if looks are farther apart.
         """
-        life = self.life
-        if life is None:
-            return None
-        old_enough = [each for each in self._kept if life.time_ns - each.time_ns >= _LEAST_NS]
-        within = (each for each in old_enough if life.time_ns - each.time_ns <= period_ns)
-        return next(within, old_enough[-1] if old_enough else None)
+        ages = [(self.life.time_ns - each.time_ns, each) for each in self._kept]
+        old_enough = [(age_ns, each) for age_ns, each in ages if age_ns >= _LEAST_NS]
+        within = (each for age_ns, each in old_enough if age_ns <= period_ns)
+        return next(within, old_enough[-1][1] if old_enough else None)
 
     def usual(self, period_ns: int) -> Process | None:
         """Return the totals of the last nanoseconds with their usual times: those of parts of the time.
@@ -163,13 +159,8 @@ class History:
         Returns:
             None if the time has too few parts, because it was not observed for long enough.
         """
-        if period_ns not in self._usual:
-            self._usual[period_ns] = self._computed(period_ns)
-        return self._usual[period_ns]
-
-    def _computed(self, period_ns: int) -> Process | None:
         life, earlier = self.life, self._earlier(period_ns)
-        if earlier is None or life is None:
+        if earlier is None:
             return None
         found, parts = life.since(earlier), self._parts(earlier, life)
         if not parts and life.time_ns - earlier.time_ns < _LONG_ENOUGH_NS:

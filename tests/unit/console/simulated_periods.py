@@ -108,9 +108,9 @@ def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tup
     by_box = {row.box: history for row, history in zip(rows, histories, strict=True)}
     for at_s in range(first_s, seconds + 1):
         for history, each in zip(histories, schedule.until(at_s), strict=True):
-            if history.life is None or each.time_ns > history.life.time_ns:
+            if each.time_ns > history.life.time_ns:
                 history.add(each)
-        lives = [with_totals(row, history.life) for row, history in zip(rows, histories, strict=True) if history.life]
+        lives = [with_totals(row, history.life) for row, history in zip(rows, histories, strict=True)]
         (job,) = jobs_of(over_a_period(lives, by_box))
         yield schedule.now_s, job.verdict
 
