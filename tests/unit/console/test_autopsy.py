@@ -1,0 +1,333 @@
+"""The report about processes: for a person its lines, their width and hostile names, and for programs its JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.paths import ROOT
+from tests.unit.console.recorded import definition
+
+from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.reading import Record
+from monitel.blackbox.record import EVENT, NUMBERS, Item
+from monitel.blackbox.recovery import Snapshot
+from monitel.console.as_json import report_as_json
+from monitel.console.autopsy import job_lines, process_lines
+from monitel.console.job import jobs_of
+from monitel.console.process import EXEC, EXITED, JobName, PastEvent, Process, State
+from monitel.console.text import Screen, columns_of
+from monitel.window_bytes import OpenWindow, encode
+from monitel.window_bytes import Snapshot as Numbers
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
+SECOND = 10**9
+#: 2026-01-02 03:04:05 UTC.
+START = 1_767_323_045 * SECOND
+NOW = START + 7_000 * SECOND
+
+STACKS = """\
+Thread 0x00007f0000000001 [MainThread] (most recent call first):
+  File "train.py", line 12 in <module>
+
+Current thread 0x00007f0000000002 [monitel-otlp] (most recent call first):
+  File "box.py", line 3 in answer
+
+Thread 0x00007f0000000003 [loader] (most recent call first):
+  File "loader.py", line 7 in read
+"""
+
+
+def rank_of(rank: int | None, *, waits: dict[str, float] | None = None, **changes: Any) -> Process:
+    """Return a live rank of four, which is in these waits for these seconds."""
+    fields: dict[str, Any] = {
+        "box": Path(f"/boxes/{rank}"),
+        "pid": 4000 + (rank or 0),
+        "host": "n04",
+        "job": JobName("", "llm", "run-7"),
+        "rank": rank,
+        "local_rank": rank,
+        "world_size": 4,
+        "started_ns": START,
+        "time_ns": NOW,
+        "seen_ns": NOW,
+        "step": 1200,
+        "waits": tuple(Wait(key, round(seconds * SECOND)) for key, seconds in (waits or {}).items()),
+    }
+    return Process(**{**fields, **changes})
+
+
+def record_of(
+    *names: str, counters: dict[str, float] | None = None, items: int = 0, events: int = 0, **attributes: Any
+) -> Record:
+    """Return a record with open windows of the samples 1, 2, 3, 4, of which 2 is the last one, counters and items."""
+    series = [definition(name, **attributes) for name in names]
+    numbers = Numbers(NOW, NOW + 60 * SECOND, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
+    windows = b"".join(encode(OpenWindow(each, 0, False, NOW, numbers)) for each in range(len(series)))
+    values: dict[str, Any] = {
+        "counters": [(name, "", "", {}, total, START, None) for name, total in (counters or {}).items()]
+    }
+    snapshot = Snapshot(NOW, NOW, 1, windows, tuple(range(1, len(series) + 1)), values)
+    waiting = {"metrics": [Item(1, items, NUMBERS, None)], "logs": [Item(1, events, EVENT, None)]}
+    return Record(Path("/boxes/1"), [{"attributes": {}}, *map(tuple, series)], snapshot, items=waiting)
+
+
+def dead_process(**changes: Any) -> Process:
+    """Return a process that SIGSEGV has ended, 4 seconds after its last step."""
+    fields: dict[str, Any] = {
+        "box": Path("/boxes/31337"),
+        "pid": 31337,
+        "host": "n04",
+        "job": JobName("", "llm", "run-7"),
+        "rank": 2,
+        "local_rank": 2,
+        "world_size": 4,
+        "attempt": 1,
+        "state": State.DEAD,
+        "started_ns": START,
+        "time_ns": NOW,
+        "seen_ns": START + 3_600 * SECOND,
+        "death": "killed by SIGSEGV",
+        "step": 1199,
+        "step_age_ns": 4 * SECOND,
+        "rate": 8.25,
+        "activity": "data",
+        "activity_age_ns": 3 * SECOND,
+        "stage": Stage("forward", True, 2 * SECOND, 7),
+        "waits": (Wait("all_reduce", 41 * SECOND, 7),),
+        "waits_left_out": 2,
+        "ranges": (Wait("forward", 5 * SECOND), Wait("attention", SECOND)),
+        "events": [PastEvent(START + SECOND, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
+        "stacks": 'Fatal\nThread 0x01 (most recent call first):\n  File "train.py", line 12 in <module>\n',
+        "record": record_of(
+            *("train.loss", "gradient.norm"),
+            counters={"training.samples": 9592},
+            items=120,
+            events=14,
+            split="train",
+        ),
+    }
+    return Process(**{**fields, **changes})
+
+
+def text(found: Process, screen: Screen | None = None, *, complete: bool = False) -> str:
+    """Return the report."""
+    return "\n".join(process_lines(found, screen or Screen(), NOW, complete=complete))
+
+
+def test_report_of_a_dead_process() -> None:
+    """Every finding is in the report, with its unit."""
+    expected = """\
+rank 2 of 4, process 31337, host n04, llm, run run-7, attempt 1
+state          dead: killed by SIGSEGV; last sign of life at 2026-01-02
+               04:04:05, 56 min 40 s ago
+since          2026-01-02 03:04:05, 1 h of telemetry
+step           1,199, set 4 s before the last sign of life, 8.25 steps/s
+activity       data for 3 s
+stage          forward for 2 s, waiting for other ranks
+waits          all_reduce for 41 s
+               and 2 more
+open ranges    forward for 5 s
+               attention for 1 s
+counters       training.samples 9,592
+not delivered  120 items, 14 events, 2 open windows with 8 samples
+
+open windows                count  mean  last  min  max
+gradient.norm{split=train}      4   2.5     2    1    4
+train.loss{split=train}         4   2.5     2    1    4
+
+last events
+03:04:06 INFO  epoch.start epoch=1 rate=0.5
+
+stacks
+Fatal
+
+Thread 0x01 (most recent call first):
+  File "train.py", line 12 in <module>"""
+    assert expected == text(dead_process())
+
+
+def test_thread_that_crashed_comes_first() -> None:
+    """Behind the line about the signal; faulthandler writes it in the place that it has among the threads."""
+    stacks = (
+        "Fatal error\n\nThread 0x01 (most):\n  one\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x03:\n  three\n"
+    )
+    shown = text(replace(dead_process(), stacks=stacks))
+    expected = (
+        "Fatal error\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x01 (most):\n  one\n\nThread 0x03:\n  three"
+    )
+    assert shown.endswith(expected)
+
+
+def test_time_by_activity_is_one_line() -> None:
+    """The counters of the ledger, the largest first."""
+    times = {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * SECOND}
+    shown = text(dead_process(activities=times, record=record_of(counters={"training.time": 80.0})))
+    assert "time           step 1 h 1 min, data 31.3 s, startup 800 ms\n" in shown
+    assert "counters" not in shown
+
+
+def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
+    """The threads of monitel are shown only with everything."""
+    found = rank_of(1, stacks=STACKS)
+    shown = text(found)
+    assert "state          alive\n" in shown
+    assert "stacks now\nThread 0x00007f0000000001 [MainThread]" in shown
+    assert "loader.py" in shown
+    assert "box.py" not in shown
+    assert shown.endswith("and 1 thread of monitel: use --all")
+    complete = text(found, complete=True)
+    assert "box.py" in complete
+    assert "--all" not in complete
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"death": ""}, "dead: cause unknown, as after SIGKILL or by the OOM killer; last sign"),
+        ({"state": State.ENDED, "death": EXEC}, "state          replaced by exec; last sign of life at"),
+        ({"state": State.ENDED, "death": f"{EXITED}there"}, "state          ended with exit code 0 there; last sign"),
+        ({"state": State.ENDED, "death": "", "status": "completed"}, "state          ended: completed; last sign of"),
+        ({"state": State.ENDED, "death": ""}, "state          ended; last sign of life at"),
+        ({"seen_ns": NOW + 60 * SECOND}, "ahead of the clock here"),
+        ({"rate": 12345.6}, ", 12,346 steps/s"),
+    ],
+)
+def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
+    """A finding that is missing or impossible is described."""
+    assert expected in text(replace(dead_process(), **changes), Screen(width=400))
+
+
+def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
+    """Twenty of each are listed; the newest events."""
+    found = replace(
+        dead_process(),
+        record=record_of(
+            *map("stat{:03}".format, range(50)), counters={f"counter{each:03}": each for each in range(50)}
+        ),
+        waits=tuple(Wait(f"wait{each:03}", SECOND) for each in range(50)),
+        ranges=tuple(Wait(f"range{each:03}", SECOND) for each in range(50)),
+        events=[PastEvent(NOW, 9, f"event{each:03}", {}) for each in range(50)],
+    )
+    counts = {kind: len(re.findall(rf"\b{kind}\d\d\d\b", text(found))) for kind in ("stat", "counter", "wait", "range")}
+    assert {20} == {*counts.values()}
+    assert re.findall(r"event\d\d\d", text(found)) == [f"event{each:03}" for each in range(30, 50)]
+    assert "30 older ones" in text(found)
+    assert 2 == text(found).count("and 30 more\n"), "ranges and counters"
+    assert 1 == text(found).count("and 32 more\n"), "waits, with the two that have no place in the box"
+    complete = text(found, complete=True)
+    for kind in ("stat", "counter", "wait", "range", "event"):
+        assert 50 == len(re.findall(rf"\b{kind}\d\d\d\b", complete))
+
+
+def hostile_process() -> Process:
+    """Return a process in which every name is hostile."""
+    record = record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE})  # type: ignore[arg-type]
+    record.problems.append(HOSTILE)
+    return replace(
+        dead_process(),
+        host=HOSTILE,
+        job=JobName(HOSTILE, HOSTILE, HOSTILE),
+        exception=(HOSTILE, HOSTILE, HOSTILE),
+        death=HOSTILE,
+        activity=HOSTILE,
+        stage=Stage(HOSTILE, True, 3),
+        waits=(Wait(HOSTILE * 9, SECOND),),
+        ranges=(Wait(HOSTILE, SECOND),),
+        record=record,
+        events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
+        stacks=f"{HOSTILE}\n  File {HOSTILE}",
+    )
+
+
+@pytest.mark.parametrize(("width", "complete"), [(20, False), (79, True)])
+def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -> None:
+    """There is no control character, and no line is wider than the screen, wide characters included."""
+    shown = text(hostile_process(), Screen(width=width, terminal=True), complete=complete)
+    assert all(each.isprintable() for each in shown.replace("\n", ""))
+    assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
+    if not complete:
+        assert width >= max(map(columns_of, shown.split("\n")))
+
+
+def sentences(*processes: Process) -> list[str]:
+    """Return the lines about the only job."""
+    (job,) = jobs_of(processes)
+    return [*job_lines(job, Screen(width=1000))]
+
+
+def test_short_waits_accuse_nobody() -> None:
+    """Ranks of a job that makes progress are in waits for milliseconds."""
+    shown = sentences(rank_of(0, waits={"all_reduce": 0.004}), rank_of(1))
+    assert "rank 0 waits in all_reduce for 4 ms" == shown[1]
+
+
+def test_wait_that_a_rank_is_not_in_comes_first() -> None:
+    """A wait of all ranks, for instance of a background thread, does not hide the late rank."""
+    ranks = [rank_of(rank, waits={"queue": 900, "all_reduce": 5}) for rank in (0, 1, 3)]
+    shown = sentences(*ranks, rank_of(2, waits={"queue": 900}))
+    assert shown[1].endswith("; rank 2 is not")
+    assert shown[2].startswith("ranks 0-3 wait in queue")
+
+
+def strict(text: str) -> Any:
+    """Return the value of a text that is JSON by the standard, without NaN and infinities."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def report(*processes: Process) -> Any:
+    """Return the decoded report."""
+    return strict(report_as_json(processes, jobs_of(processes), ["a problem"], NOW))
+
+
+def test_findings_are_in_the_object() -> None:
+    """Times are UTC, durations seconds."""
+    found = report(dead_process())
+    (process,) = found.pop("processes")
+    (job,) = found.pop("jobs")
+    assert (["killed by SIGSEGV"], [2]) == ([process["death"]], job["dead"])
+    assert {"version": 1, "time": "2026-01-02T05:00:45.000000Z", "problems": ["a problem"]} == found
+    expected = {
+        "state": "dead",
+        "pid": 31337,
+        "rank": 2,
+        "attempt": 1,
+        "started": "2026-01-02T03:04:05.000000Z",
+        "last_seen": "2026-01-02T04:04:05.000000Z",
+        "death": "killed by SIGSEGV",
+        "step": 1199,
+        "step_age_seconds": 4.0,
+        "steps_per_second": 8.25,
+        "activity": "data",
+        "activity_age_seconds": 3.0,
+        "stage": {"name": "forward", "seconds": 2.0, "waits_for_ranks": True, "thread": 7},
+        "waits": [{"key": "all_reduce", "seconds": 41.0, "thread": 7}],
+        "waits_left_out": 2,
+        "counters": [{"name": "training.samples", "attributes": {}, "value": 9592}],
+        "not_delivered": {"items": 120, "events": 14, "windows": 2, "samples": 8},
+    }
+    assert expected == {name: process[name] for name in expected}
+    loss = process["windows"][1]
+    assert ("train.loss", {"split": "train"}, 4, 2.5) == tuple(
+        loss[name] for name in ("name", "attributes", "count", "mean")
+    )
+    assert {"time", "severity", "name", "attributes"} == {*process["events"][0]}
+
+
+def test_every_field_is_documented() -> None:
+    """The reference names the fields of the report, of a process and of a job."""
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    found = report(rank_of(0, waits={"a": 2 * SECOND / SECOND}), rank_of(1))
+    fields = {*found, *found["processes"][0], *found["jobs"][0]}
+    assert set() == {name for name in fields if f"`{name}`" not in page}
