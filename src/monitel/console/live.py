@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import this_process
-from monitel.blackbox.reading import page_of, read_record
+from monitel.blackbox.reading import read_record
 from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
 from monitel.console.ended import read_ends
@@ -23,7 +24,7 @@ from monitel.console.period import RATE_NS, History, StepDistribution, StepRate,
 from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_beside, deaths_of, ends_below, nothing_known, reason
 from monitel.console.usage import UsageMeter
-from monitel.context_page import PAGE_BYTES, read_page, read_step_times
+from monitel.context_page import PAGE_BYTES, read_page
 from monitel.training_time import DOWN
 from monitel_run.folder import is_run_folder
 
@@ -100,7 +101,7 @@ class Live:
             if row is not None:
                 rows.append(row)
             elif path not in present:  # it was removed before it was read
-                self._watched.pop(path).close()
+                del self._watched[path]
         if self._targets == [None] and self._beside[0] != [*present]:
             self._beside = [*present], deaths_beside(rows)
         shown = self._meter.read(self._without_replaced([*rows, *self._collected, *self._beside[1]]))
@@ -108,26 +109,15 @@ class Live:
         jobs = [replace(job, processes=over_a_period(job.processes, histories)) for job in jobs_of(shown)]
         return Look(time.time_ns(), tuple(jobs), tuple(dict.fromkeys(problems)))
 
-    def close(self) -> None:
-        """Close all boxes. Idempotent."""
-        for watched in self._watched.values():
-            watched.close()
-        self._watched.clear()
-
     def _without_replaced(self, rows: list[Process]) -> list[Process]:
         """Return rows without those whose place another process has taken; forget the vanished boxes among these."""
         left_out = {each.box for each in replaced(rows)}
-        gone = [each for each in rows if self._is_gone(each) and each.box not in left_out]
-        gone.sort(key=lambda each: each.seen_ns)
-        left_out.update(each.box for each in gone[: max(len(gone) - _MOST_GONE, 0)])
-        for each in rows:
-            if each.box in left_out and self._is_gone(each):
-                self._watched.pop(each.box).close()
+        gone = {path for path, watched in self._watched.items() if watched.gone}
+        ended = sorted((each.seen_ns, each.box) for each in rows if each.box in gone - left_out)
+        left_out.update(box for _, box in ended[:-_MOST_GONE])
+        for path in gone & left_out:
+            del self._watched[path]
         return [each for each in rows if each.box not in left_out]
-
-    def _is_gone(self, row: Process) -> bool:
-        watched = self._watched.get(row.box)
-        return watched is not None and watched.gone
 
     def _found(self, problems: list[str]) -> dict[Path, None]:
         """Return the boxes of all targets."""
@@ -144,9 +134,7 @@ class Live:
 
 
 class _Watched:
-    """A process whose box is read at each look, and the numbers that need several looks.
-
-    Between two looks only its page is open: it outlives the box.
+    """A process whose box is read at each look until it has ended, and the numbers that need several looks.
 
     Attributes:
         gone: The box has vanished.
@@ -159,7 +147,7 @@ class _Watched:
         self._path, self._show = path, show
         self._steps, self._times, self._numbers = StepRate(), StepDistribution(), _Numbers()
         self._viewer = this_process()
-        self._page_file = -1
+        self._page: mmap | None = None  # it outlives the box
         self._record: Record | None = None
         self._life = Process()
         self._end: Process | None = None  # None while it runs
@@ -178,9 +166,9 @@ class _Watched:
         """
         problem = ""
         try:
-            if present:
+            if present and self._end is None:
                 self._read()
-            elif self._record is not None:
+            elif not present and self._record is not None:
                 self._depart(self._record, ends)
             if self._record is not None:
                 self._row = self._made_row(self._record)
@@ -204,40 +192,26 @@ class _Watched:
         with closing(Folder.open(self._path, probe=False)) as folder:
             if folder.has(ENDED):
                 return  # the next search does not find it
-            known = self._record
-            if (
-                known is not None
-                and self._end is not None
-                and not is_running(folder, known.owner, page_of(folder), self._viewer)
-            ):
-                return
-            self._end, record = None, read_record(folder, journals=())
-            if self._page_file < 0:
+            record = read_record(folder, journals=())
+            if self._page is None:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
-                    self._page_file = folder.open_file(PAGE, os.O_RDONLY)
-            self._see_page(record)
+                    self._page = _mapped(folder)
+            page = record.page
+            self._times.see(page.step_times, time.monotonic_ns())
+            if page.step is not None and page.step_ns is not None:
+                self._steps.note(page.step, page.step_ns)
             self._numbers.see(record)
             self._record, self._life = record, replace(life_of(record), record=None)
             self.history.add(self._life)
-            if not is_running(folder, record.owner, record.page, self._viewer):
+            if not is_running(folder, record.owner, page, self._viewer):
                 record = read_record(folder)
                 self._end = model.dead(life_of(record), record, death_of(record, Deaths()))
 
-    def _see_page(self, record: Record) -> None:
-        """Read the page, which is exact, and which may be newer than the snapshot."""
-        if self._page_file >= 0:
-            content = os.pread(self._page_file, PAGE_BYTES, 0)
-            page = record.page = read_page(content)
-            self._times.see(read_step_times(content), time.monotonic_ns())
-            if page.step is not None and page.step_ns is not None:
-                self._steps.note(page.step, page.step_ns)
-
     def _depart(self, record: Record, ends: dict[str, list[Process]]) -> None:
         """Search for the end of the process, whose box has vanished."""
-        if not self.gone:
-            self.gone = True
-            self._see_page(record)
-            self.close()
+        if not self.gone and self._page is not None:
+            record.page = read_page(self._page[:])
+        self.gone = True
         if self._searched >= _ATTEMPTS:
             return
         self._searched += 1
@@ -265,7 +239,7 @@ class _Watched:
         left = [end for place in places for end in ends_below(place, [])]
         if died := next((end for end in left if end.has_died), None):
             return died
-        return replace(left[-1], step=model.now(self._life, record).step) if left and self._end is None else None
+        return left[-1] if left and self._end is None else None
 
     def _made_row(self, record: Record) -> Process:
         life, end, recent = self._life, self._end, self.history.recent
@@ -294,12 +268,6 @@ class _Watched:
         age_ns = process.step_age_ns or 0
         overdue = age_ns * mean > _OVERDUE * 1e9
         return mean * max(RATE_NS - age_ns, 0) / RATE_NS if overdue else mean
-
-    def close(self) -> None:
-        """Close the page. Idempotent."""
-        if self._page_file >= 0:
-            os.close(self._page_file)
-            self._page_file = -1
 
 
 class _Numbers:
@@ -333,6 +301,14 @@ class _Numbers:
             return wanted, values.get(wanted)
         name = next((name for name in values if name.endswith(wanted)), "")
         return name, values.get(name)
+
+
+def _mapped(folder: Folder) -> mmap:
+    descriptor = folder.open_file(PAGE, os.O_RDONLY)
+    try:
+        return mmap(descriptor, PAGE_BYTES, access=ACCESS_READ)
+    finally:
+        os.close(descriptor)
 
 
 def _elapsed_ns(activities: Mapping[str, int]) -> int:

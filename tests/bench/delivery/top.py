@@ -74,7 +74,6 @@ def looks(boxes: Path) -> list[float]:
         found.append(time.process_time_ns() - begin)
     if len([each for each in look.processes if each.state is not State.DEAD]) != _RANKS:
         raise SystemExit("a process has died")
-    ranks.close()
     return found
 
 

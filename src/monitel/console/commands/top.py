@@ -63,26 +63,23 @@ def _run(arguments: argparse.Namespace) -> int:
         return _show_screen(arguments, view, interval)
     live = Live(arguments.targets, show=arguments.show)
     problems: set[str] = set()
-    try:
+    if arguments.once:
+        live.look()
+        Event().wait(interval)
+    while True:
+        look = live.look()
+        for problem in look.problems:
+            if problem not in problems:
+                warn(problem)
+        problems = {*look.problems}
+        if arguments.json:
+            chosen = [row.process for job in look.jobs for row in view.rows(job, Screen(), look.time_ns)]
+            show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
+        else:
+            show("\n".join(_lines(look, view, Screen.of(sys.stdout))))
         if arguments.once:
-            live.look()
-            Event().wait(interval)
-        while True:
-            look = live.look()
-            for problem in look.problems:
-                if problem not in problems:
-                    warn(problem)
-            problems = {*look.problems}
-            if arguments.json:
-                chosen = [row.process for job in look.jobs for row in view.rows(job, Screen(), look.time_ns)]
-                show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
-            else:
-                show("\n".join(_lines(look, view, Screen.of(sys.stdout))))
-            if arguments.once:
-                return 0
-            Event().wait(interval)
-    finally:
-        live.close()
+            return 0
+        Event().wait(interval)
 
 
 def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
