@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from monitel.variables import one_of, positive
-from monitel_otlp.config.endpoint import Address, AddressError, Certificates, parse_address
+from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from monitel.variables import Variable
 
 _log = logging.getLogger("monitel.otlp")
@@ -23,8 +25,13 @@ NO_GRPC = (
     "the protocol 'grpc' needs the packages grpcio and googleapis-common-protos: run "
     "`pip install 'monitel-otlp[grpc]'`, or use 'http/protobuf' with the HTTP port of the backend"
 )
-_SECONDS = positive("a positive number of seconds")
-_DEFAULT_TIMEOUT, _LONG_TIMEOUT = 10, 300  # seconds
+#: Settings of an endpoint, by the end of their variables in lower case: the variable, the default and its unit.
+_SETTINGS: dict[str, tuple[Variable, Any, str]] = {
+    "protocol": (one_of((HTTP, GRPC)), HTTP, ""),
+    "timeout": (positive("a positive number of seconds"), 10, " s"),
+    "compression": (one_of(("none", "gzip", "deflate")), "none", ""),
+}
+_LONG_TIMEOUT = 300  # seconds
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -65,57 +72,65 @@ class Environment:
             self.warn_once(f"{name}: {error}; using {default}{unit}")
             return default, "default"
 
-    def protocol(self, signal: str) -> tuple[str, str]:
-        """Return the protocol and its source."""
-        return self.value(self.read("PROTOCOL", signal), one_of((HTTP, GRPC)), HTTP)
+    def endpoint(
+        self, signal: str, base: Address | None, headers: Mapping[str, Secret[str]], protocol: str | None
+    ) -> Endpoint | None:
+        """Return the destination of a signal; None if the signal is offline.
 
-    def timeout(self, signal: str) -> tuple[float, str]:
-        """Return the time limit of an attempt, seconds, and its source."""
-        seconds, source = self.value(self.read("TIMEOUT", signal), _SECONDS, _DEFAULT_TIMEOUT, " s")
-        if seconds > _LONG_TIMEOUT:
-            self.warn_once(
-                f"{source}={seconds:g}: it is in seconds, as in OpenTelemetry's exporters for Python, and an attempt "
-                f"may take {seconds / 60:.0f} minutes; divide a number of milliseconds by 1000"
-            )
-        return float(seconds), source
+        Args:
+            signal: The signal.
+            base: The address that the caller gives, to which the path of the signal is appended.
+            headers: Headers that the caller gives. The variable's headers are added.
+            protocol: The protocol that the caller gives.
+        """
+        sources: dict[str, str] = {}
 
-    def compression(self, signal: str) -> tuple[str, str]:
-        """Return the compression and its source."""
-        return self.value(self.read("COMPRESSION", signal), one_of(("none", "gzip", "deflate")), "none")
+        def setting(name: str) -> Any:
+            value, sources[name] = self.value(self.read(name.upper(), signal), *_SETTINGS[name])
+            return value
 
-    def headers(self, signal: str) -> tuple[dict[str, Secret[str]], str]:
-        """Return the headers and their source. A malformed entry, which may be a token, is ignored and never logged."""
-        source, value = self.read("HEADERS", signal) or ("default", "")
-        found, malformed = parse_headers(value)
-        if malformed:
-            self.warn_once(f"{source}: an entry is not NAME=VALUE and is ignored")
-        return found, source
-
-    def certificates(self, signal: str) -> Certificates:
-        """Return the files for TLS."""
-        found = (self.read(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
-        return Certificates(*(each[1] if each else None for each in found))
-
-    def endpoint(self, signal: str, protocol: str) -> tuple[Address, str] | None:
-        """Return the address of a signal and its variable; None if the signal is offline."""
-        named = self.read("ENDPOINT", signal)
+        protocol, sources["protocol"] = (
+            (protocol, "argument") if protocol else (setting("protocol"), sources["protocol"])
+        )
+        named = ("argument", base) if base is not None else self._address(signal, protocol)
         if named is None:
             return None
+        if protocol == GRPC and not grpc_is_installed():
+            self.warn_once(f"{sources['protocol']}={GRPC}: {NO_GRPC}; telemetry for it is kept on disk")
+            return None
+        sources["endpoint"], address = named
+        if protocol == HTTP and sources["endpoint"] in {"argument", "OTEL_EXPORTER_OTLP_ENDPOINT"}:
+            address = address.joined(f"/v1/{signal}")
+        if (timeout := float(setting("timeout"))) > _LONG_TIMEOUT:
+            self.warn_once(
+                f"{sources['timeout']}={timeout:g}: it is in seconds, as in OpenTelemetry's exporters for Python, and "
+                f"an attempt may take {timeout / 60:.0f} minutes; divide a number of milliseconds by 1000"
+            )
+        sources["headers"], text = self.read("HEADERS", signal) or ("default", "")
+        found, malformed = parse_headers(text)
+        if malformed:  # an entry may be a token
+            self.warn_once(f"{sources['headers']}: an entry is not NAME=VALUE and is ignored")
+        if headers:
+            sources["headers"], given = "argument", {name.lower() for name in headers}
+            found = {name: value for name, value in found.items() if name not in given} | {**headers}
+        files = [self.read(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
+        certificates = Certificates(*(each[1] if each else None for each in files))
+        return Endpoint(address, protocol, found, timeout, setting("compression"), sources, certificates)
+
+    def _address(self, signal: str, protocol: str) -> tuple[str, Address] | None:
+        """Return the variable with the address of a signal, and the address as it has it; None without one."""
+        if (named := self.read("ENDPOINT", signal)) is None:
+            return None
         source, value = named
-        problem = None
         try:
-            address = parse_address(self._with_scheme(value, signal) if protocol == GRPC else value)
+            return source, parse_address(self._with_scheme(value, signal) if protocol == GRPC else value)
         except AddressError as error:
             problem = str(error)
-        if problem is not None:
-            self.warn_once(
-                f"{source}: expected a URL such as http://localhost:4318, but {problem} (the value is not shown, as it "
-                "may hold a password); telemetry for it is kept on disk"
-            )
-            return None
-        if protocol == HTTP and source == "OTEL_EXPORTER_OTLP_ENDPOINT":
-            address = address.joined(f"/v1/{signal}")
-        return address, source
+        self.warn_once(
+            f"{source}: expected a URL such as http://localhost:4318, but {problem} (the value is not shown, as it may "
+            "hold a password); telemetry for it is kept on disk"
+        )
+        return None
 
     def _with_scheme(self, url: str, signal: str) -> str:
         """Add a scheme to a gRPC address without one: http with OTEL_EXPORTER_OTLP_INSECURE=true, else https."""

@@ -96,19 +96,16 @@ def resolve(
     own_headers = _headers(headers)
     environment = Environment()
     off = frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"])
-    endpoints = {}
-    for signal in SIGNALS:
-        if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
-            endpoints[signal] = found
+    found = {signal: environment.endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
+    endpoints = {signal: each for signal, each in found.items() if each is not None}
     if root is None:
         root = default_roots()[0 if endpoints else -1]
     interval, idle_interval = _intervals(export_interval, environment)
-    chosen = _distributions(distributions)
     return Settings(
         endpoints,
         interval,
         root.absolute(),
-        chosen,
+        distributions or _default_distributions(),
         tuple(environment.problems),
         BoxSettings() if black_box is None else black_box,
         idle_interval,
@@ -116,44 +113,14 @@ def resolve(
     )
 
 
-def _distributions(given: str | None) -> str:
-    """Return the form of distributions. Exponential histograms are used only on request.
+def _default_distributions() -> str:
+    """Return the form of distributions that the standard variable names.
 
-    A Prometheus that does not accept native histograms refuses every request that contains one.
+    Exponential histograms are used only on request: a Prometheus that does not accept native histograms refuses every
+    request that contains one.
     """
-    if given is not None:
-        return given
     named = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "").strip().lower()
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
-
-
-def _endpoint(
-    environment: Environment, signal: str, base: Address | None, headers: dict[str, Secret[str]], protocol: str | None
-) -> Endpoint | None:
-    chosen, chosen_by = (protocol, "argument") if protocol else environment.protocol(signal)
-    if base is not None:
-        located: tuple[Address, str] | None = (base if chosen == GRPC else base.joined(f"/v1/{signal}"), "argument")
-    else:
-        located = environment.endpoint(signal, chosen)
-    if located is None:
-        return None
-    if chosen == GRPC and not grpc_is_installed():
-        environment.warn_once(f"{chosen_by}={GRPC}: {NO_GRPC}; telemetry for it is kept on disk")
-        return None
-    address, address_by = located
-    from_environment, headers_by = environment.headers(signal)
-    timeout, timeout_by = environment.timeout(signal)
-    compression, compression_by = environment.compression(signal)
-    sources = {
-        "endpoint": address_by,
-        "protocol": chosen_by,
-        "headers": "argument" if headers else headers_by,
-        "timeout": timeout_by,
-        "compression": compression_by,
-    }
-    given = {name.lower() for name in headers}
-    both = {name: value for name, value in from_environment.items() if name not in given} | headers
-    return Endpoint(address, chosen, both, timeout, compression, sources, environment.certificates(signal))
 
 
 def _mark(endpoints: Mapping[str, Endpoint]) -> str:
