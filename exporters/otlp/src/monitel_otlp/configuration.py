@@ -35,13 +35,12 @@ from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
-from monitel_otlp.traces.ids import StepTraces
-from monitel_otlp.traces.span_queue import SpanSettings, warn_if_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -265,6 +264,9 @@ def _span_settings(
     """Return the settings of spans; None without spans."""
     if not isinstance(options, Mapping) or "traces" in settings.off:
         return None
+    from monitel_otlp.traces.ids import StepTraces  # late: they load the profiler
+    from monitel_otlp.traces.span_queue import SpanSettings, warn_if_too_large
+
     shared = StepTraces({**launch, **resource.attributes}, alone=alone) if options["step_traces"] else None
     if shared is not None and shared.rank == 0 and not silent:
         warn_if_too_large(shared.ranks, options["budget"])

@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import re
+import selectors
 import socket
 import ssl
 import time
@@ -13,9 +14,7 @@ from contextlib import suppress
 from http.client import HTTPResponse
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
-from urllib3.util import wait_for_read
+from urllib.request import getproxies
 
 from monitel.os_threads import Empty, SimpleQueue
 from monitel.worker import Worker
@@ -34,6 +33,7 @@ _FRESH_SHARE = 0.25  # share of the remaining time for a fresh address if anothe
 AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
 _INTERIM = {*range(100, 200)} - {101}
 _SUCCESS = range(200, 300)
+_Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)  # takes no descriptor
 
 
 class CertificateFileError(Exception):
@@ -123,7 +123,9 @@ class Wire(io.RawIOBase):
 
     def is_stale(self) -> bool:
         """Return True if the peer has closed an idle connection, or has sent unexpected data."""
-        return wait_for_read(self._sock, 0)
+        with _Selector() as selector:
+            selector.register(self._sock, selectors.EVENT_READ)
+            return bool(selector.select(0))
 
     def fileno(self) -> int:
         """Return the descriptor of the socket."""
@@ -297,6 +299,10 @@ class Route:
 
 def _proxy_of(address: Address) -> Address | None:
     """Return the proxy for an address, from the environment; None if there is none."""
+    if not getproxies():
+        return None
+    from requests.utils import get_environ_proxies, select_proxy  # late: it takes 0.1 s
+
     text = select_proxy(address.public, get_environ_proxies(address.public))
     if not text:
         return None
@@ -322,6 +328,8 @@ def may_block(path: str | os.PathLike[str]) -> bool:
 
 def _context(certificates: Certificates) -> ssl.SSLContext:
     """Return the TLS context of a connection. The files are read each time, so renewed certificates are used."""
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late, as above
+
     bundles = (certificates.authority, os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
     path = next(filter(None, bundles), DEFAULT_CA_BUNDLE_PATH)
     chain, key, variable = certificates.client_certificate, certificates.client_key, AUTHORITY

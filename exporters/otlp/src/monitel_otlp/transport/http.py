@@ -14,8 +14,6 @@ from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from requests.utils import NETRC_FILES, get_netrc_auth
-
 from monitel_otlp.config.endpoint import AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport.answer import (
@@ -130,9 +128,12 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
     credentials = endpoint.address.credentials
     if credentials is None and "authorization" not in headers:
-        paths = [os.environ["NETRC"]] if "NETRC" in os.environ else [f"~/{name}" for name in NETRC_FILES]
+        paths = [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]
+        paths = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]  # noqa: PTH110  as requests
         with suppress(Exception):  # an unreadable file is ignored
-            if not any(may_block(os.path.expanduser(path)) for path in paths):  # noqa: PTH111  as requests
+            if paths and not any(map(may_block, paths)):
+                from requests.utils import get_netrc_auth  # late: it takes 0.1 s
+
                 credentials = get_netrc_auth(endpoint.public_url)
     if credentials is not None:
         headers["authorization"] = basic(*credentials)
