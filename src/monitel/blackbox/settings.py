@@ -56,32 +56,14 @@ def box_settings(
     return BoxSettings(black_box, folder, black_box_size)
 
 
-def default_roots() -> list[Path]:
-    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last.
-
-    If the working directory was removed, nothing can be made in it: all spools are in the first one then.
-    """
-    state, offline = _state_folder(), Path("monitel-runs")
-    if state is None:
-        return [offline]
-    return [state, offline] if _has_working_directory() else [state]
-
-
-def _has_working_directory() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
-
-
-def _state_folder() -> Path | None:
+def default_root() -> Path:
+    """Return the folder that holds the spools without a ``spool_dir``."""
     if given := os.environ.get("XDG_STATE_HOME"):
         return Path(given) / "monitel"
     try:
         return Path.home() / ".local" / "state" / "monitel"
     except RuntimeError:  # in a container: the user has no name, and HOME is not set
-        return None
+        return Path("monitel-runs")
 
 
 def mark_of(name: str) -> str:

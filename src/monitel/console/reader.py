@@ -26,7 +26,7 @@ from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, page_of, read_record
 from monitel.blackbox.record import JOURNALS
-from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console import process as model
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
 from monitel.console.process import State, ended_by, event_of, life_of, whole
@@ -331,7 +331,7 @@ def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
         return [] if _is_box(path) else deaths_below(path, problems)
     given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
     spools, boxes = given.get("spool_dir"), given.get("black_box_dir")  # a collector may have ended some in place
-    roots = [*([spools] if spools else default_roots()), *([boxes] if boxes else automatic_roots())]
+    roots = [spools or default_root(), *([boxes] if boxes else automatic_roots())]
     found = [each for root in roots for each in deaths_below(root, problems if target is None else [])]
     return found if target is None else [each for each in found if each.pid == int(target)]
 

@@ -51,7 +51,7 @@ def like_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setenv("MONITEL_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("MONITEL_BLACK_BOX", "0")
     yield folder
-    assert not (tmp_path / "monitel-runs").exists()
+    assert not (tmp_path / "state/monitel").exists()
 
 
 @pytest.mark.parametrize("python", [sys.executable, *OTHERS])

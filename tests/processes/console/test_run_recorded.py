@@ -202,7 +202,7 @@ def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> Non
     others = [each.name for each in receiver.records() if each.resource["service.name"] != "mine"]
     assert (["attempt.started", "attempt.ended"] if endpoint else []) == others
     if not endpoint:  # only the events of the attempt are on disk
-        assert ["attempt.started", "attempt.ended"] == spooled(Path("monitel-runs"))[1]
+        assert ["attempt.started", "attempt.ended"] == spooled(Path("state/monitel"))[1]
 
 
 def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:

@@ -124,17 +124,17 @@ def test_each_window_that_is_open_at_the_end_is_recorded(
 
 
 def test_run_without_an_endpoint_is_logged_once_and_on_disk(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """In ``monitel-runs/``; one warning has the path and the variable to set. Shutdowns are idempotent."""
+    """In the default folder; one warning has the path and the variable to set. Shutdowns are idempotent."""
     script = TRAIN.replace('endpoint=sys.argv[1], spool_dir="spool", ', "")
     ended = train(script + "assert pipeline.force_flush(60) and pipeline.shutdown() and pipeline.shutdown()\n")
-    assert ALL == spooled(tmp_path / "monitel-runs")
-    (folder,) = (tmp_path / "monitel-runs").iterdir()
+    assert ALL == spooled(tmp_path / "state/monitel")
+    (folder,) = (tmp_path / "state/monitel").iterdir()
     assert 0o700 == folder.stat().st_mode & 0o777
     warning, _ = ended.stderr.splitlines()
     assert (True, True) == (str(folder) in warning, "set OTEL_EXPORTER_OTLP_ENDPOINT to send it" in warning)
     line = last_line(ended.stderr)
     assert (12, str(folder), True) == (line.spooled, line.folder, f"replay {folder} --endpoint" in str(line.command))
-    replay(tmp_path / "monitel-runs", receiver.url)
+    replay(tmp_path / "state/monitel", receiver.url)
     assert ALL == arrived(receiver)
 
 

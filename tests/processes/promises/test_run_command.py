@@ -42,10 +42,10 @@ NOTHING = "monitel run: nothing was recorded\n"
 
 @pytest.fixture
 def nothing_is_left(own_boxes: Path, tmp_path: Path) -> Iterator[None]:
-    """Check that no folder is left in memory, and none in the working directory."""
+    """Check that no folder is left in memory, and no spool."""
     yield
     assert [] == [*own_boxes.parent.glob(f"{own_boxes.name}-run-*")]
-    assert not (tmp_path / "monitel-runs").exists()
+    assert {"ledgers"} >= {each.name for each in (tmp_path / "state/monitel").glob("*")}
 
 
 @pytest.mark.usefixtures("nothing_is_left")
@@ -356,8 +356,8 @@ def test_program_is_on_disk_without_an_endpoint() -> None:
     ended = outcome([*RUN, sys.executable, "train.py"])
     assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
     words = " ".join(ended.summary.split())
-    assert f"deliver with: monitel replay {Path('monitel-runs').resolve()} --endpoint http://HOST:4318" in words
-    assert any(Path("monitel-runs").iterdir())
+    assert f"deliver with: monitel replay {Path('state/monitel').resolve()} --endpoint http://HOST:4318" in words
+    assert any(Path("state/monitel").iterdir())
 
 
 def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:

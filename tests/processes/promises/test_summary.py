@@ -104,7 +104,7 @@ if rank == 1:
         summary,
     )
     assert "rank 1 ended with exit code 3 without a shutdown at step 400" in summary
-    assert f"deliver with: monitel replay {Path('monitel-runs').resolve()}" in summary
+    assert f"deliver with: monitel replay {Path('state/monitel').resolve()}" in summary
 
 
 def test_interrupted_and_preempted_ranks_are_named() -> None:
@@ -141,7 +141,7 @@ def test_printed_commands_work(receiver: Receiver) -> None:
     ended = outcome([*RUN[:-2], *replay[1].split(), receiver.url], cwd="/")
     assert 0 == ended.status, ended.stderr + ended.summary
     assert {"before", "process.died", "attempt.started", "attempt.ended"} == set(receiver.record_names())
-    assert {"ledgers"} >= {path.name for path in Path("monitel-runs").iterdir()}  # stored once a second
+    assert {"ledgers"} >= {path.name for path in Path("state/monitel").iterdir()}  # stored once a second
 
 
 @pytest.mark.parametrize(

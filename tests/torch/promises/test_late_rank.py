@@ -45,7 +45,7 @@ def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
     assert named is not None, summary
     assert (late, stage) == (int(named[1]), named[3])
     assert float(named[2]) == pytest.approx(1e3 * LATE, rel=0.4)
-    ranks = stages(tmp_path / "monitel-runs")
+    ranks = stages(tmp_path / "state/monitel")
     own, other = ranks[late], ranks[1 - late]
     assert own[stage] - other[stage] == pytest.approx(LATE, rel=0.4)
     assert other["sync"] - own["sync"] == pytest.approx(LATE, rel=0.4)

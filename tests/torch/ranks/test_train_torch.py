@@ -22,7 +22,7 @@ TIMEOUT = 240
 def spooled(folder: Path) -> Counter[str]:
     """Return the number of points of each metric, and of records of each event, in the spool."""
     found: Counter[str] = Counter()
-    for signal_name, message in requests_in(folder / "monitel-runs"):
+    for signal_name, message in requests_in(folder / "state/monitel"):
         if signal_name == "metrics":
             found.update(point.metric for point in points_of(message))
         elif signal_name == "logs":

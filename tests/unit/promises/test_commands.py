@@ -164,17 +164,17 @@ def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: P
     assert ("nothing is left to deliver" in again.stderr, sent) == (True, len(receiver.requests))
 
 
-def test_replay_takes_the_default_folders_and_one_spool(
+def test_replay_takes_the_default_folder_and_one_spool(
     receiver: Receiver, program: Program, runs: Path, tmp_path: Path
 ) -> None:
-    """The folder in the last line of a run; else MONITEL_SPOOL_DIR, else the places of ``configure()``."""
+    """The folder in the last line of a run; else MONITEL_SPOOL_DIR, else the place of ``configure()``."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
     (folder,) = runs.iterdir()
-    for place in (tmp_path / "variable", tmp_path / "monitel-runs", tmp_path / "state/monitel"):
+    for place in (tmp_path / "variable", tmp_path / "state/monitel"):
         shutil.copytree(folder, place / folder.name)
     assert "delivered 18 items from 1 spool" == program("replay", folder, env=env).last
     assert "delivered 18 items from 1 spool" == program("replay", env={**env, "MONITEL_SPOOL_DIR": "variable"}).last
-    assert "delivered 36 items from 2 spools" == program("replay", env=env).last
+    assert "delivered 18 items from 1 spool" == program("replay", env=env).last
 
 
 def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, runs: Path) -> None:
@@ -380,7 +380,7 @@ def test_doctor_reports_signals_without_an_endpoint(receiver: Receiver, program:
         assert {"result": "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it"} == (
             offline.sections()[signal]
         )
-    assert f"{tmp_path / 'monitel-runs'}  (default)" == offline.sections()["all signals"]["spool"]
+    assert f"{tmp_path / 'state/monitel'}  (default)" == offline.sections()["all signals"]["spool"]
     assert "0 of 0 endpoints accept telemetry" == offline.last
     env = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"}
     assert "1 of 1 endpoints accept telemetry" == program("doctor", env=env).last

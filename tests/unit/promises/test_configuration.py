@@ -481,7 +481,7 @@ def test_unusable_folder_of_the_black_box_is_one_warning(
 def test_spool_is_in_the_documented_place(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The argument, the variable, ``monitel-runs`` without an endpoint, XDG_STATE_HOME, and the home."""
+    """The argument, the variable, XDG_STATE_HOME, with and without an endpoint, and the home."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MONITEL_SPOOL_DIR", "variable")
     found = [start(spool_dir="argument"), monitel_otlp.configure(endpoint=receiver.url)]
@@ -490,7 +490,7 @@ def test_spool_is_in_the_documented_place(
     monkeypatch.delenv("XDG_STATE_HOME")
     found.append(start(spool_dir=None))
     places = [Path(each.spool_dir).parent.relative_to(tmp_path) for each in found]
-    expected = ["argument", "variable", "monitel-runs", "state/monitel", "home/.local/state/monitel"]
+    expected = ["argument", "variable", "state/monitel", "state/monitel", "home/.local/state/monitel"]
     assert [*map(Path, expected)] == places
 
 

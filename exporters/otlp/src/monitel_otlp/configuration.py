@@ -89,7 +89,7 @@ def configure(
 
     Args:
         endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. If neither
-            the argument nor a variable is given, everything goes to the spool under ``monitel-runs/``.
+            the argument nor a variable is given, everything goes to the spool.
         service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
         spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds. A mapping also
             enables them, and has any of these keys. ``"budget"``: spans per step; further ranges of the step are folded
@@ -118,7 +118,8 @@ def configure(
             OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION names, or percentiles.
         series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
             ``otel.metric.overflow=true``, and a warning is logged once.
-        spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``.
+        spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``,
+            or ``~/.local/state/monitel``.
         black_box: Keep what is not delivered yet in memory that outlives the process, about a second old. If the
             process is killed, the next process of this user on the machine, ``monitel run`` or ``replay`` delivers it.
             A path, or ``"folder"`` in a mapping, is the folder in which the box is made: in memory, or on a local disk;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.compare import comparison_as_json, comparison_lines
@@ -63,7 +63,7 @@ def find_runs(arguments: argparse.Namespace) -> Runs:
     check_platform()
     folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
     given = arguments.spool_dir or folders.get("spool_dir")
-    return Runs([Path(given)] if given else default_roots(), folders.get("black_box_dir"))
+    return Runs([Path(given) if given else default_root()], folders.get("black_box_dir"))
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -66,10 +66,10 @@ for the storage system\""""
 
 
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
-    """Without an argument, the run with the latest heartbeat in both default folders is shown."""
+    """Without an argument, the run with the latest heartbeat in the default folder is shown."""
     store(tmp_path / "state" / "monitel", "older", {"step": 3.0})
-    store(tmp_path / "monitel-runs", "newer", {"step": 1.0, "data": 1.0}, last_ns=END + 1)
-    store(tmp_path / "monitel-runs", "oldest", {"step": 2.0}, last_ns=END - 1)
+    store(tmp_path / "state/monitel", "newer", {"step": 1.0, "data": 1.0}, last_ns=END + 1)
+    store(tmp_path / "state/monitel", "oldest", {"step": 2.0}, last_ns=END - 1)
     printed = program("ledger").stdout
     assert printed.startswith("run         newer (the latest of 3 runs)\n")
     assert printed.endswith("\n50 % of the time went into waiting for data\n")
@@ -77,19 +77,19 @@ def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
 
 
 def test_folder_is_an_option_or_a_variable(program: Program, tmp_path: Path) -> None:
-    """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folders."""
-    for name in ("option", "variable", "monitel-runs"):
+    """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folder."""
+    for name in ("option", "variable", "state/monitel"):
         store(tmp_path / name, name, {"step": 3.0})
     variable = {"MONITEL_SPOOL_DIR": "variable"}
     assert "run         variable\n" in program("ledger", env=variable).stdout
     assert "run         option\n" in program("ledger", "--spool-dir", "option", env=variable).stdout
-    assert "run         monitel-runs\n" in program("ledger").stdout
+    assert "run         state/monitel\n" in program("ledger").stdout
 
 
 def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Path) -> None:
     """The list of runs shows the start of a run without an id, which selects it."""
-    store(tmp_path / "monitel-runs", "", {"step": 5.0})
-    store(tmp_path / "monitel-runs", "other", {"step": 1.0}, last_ns=END + 1)
+    store(tmp_path / "state/monitel", "", {"step": 5.0})
+    store(tmp_path / "state/monitel", "other", {"step": 1.0}, last_ns=END + 1)
     start = "2026-01-02 05:17:00"
     assert f"  {start}" in program("ledger", "x", status=1).stderr.splitlines()
     assert program("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")

@@ -38,7 +38,7 @@ def cat(root: Path, *, foreign: bool = False) -> int:
     found = find_spools(root)
     problems = list(found.problems)
     if not (found.folders or problems):
-        raise FolderError(nothing_left(Places(root, ()), found))
+        raise FolderError(nothing_left(Places(root, root), found))
     unreadable = 0
     for path in oldest_first(found.folders):
         try:

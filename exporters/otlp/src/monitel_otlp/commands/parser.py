@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
-from monitel.blackbox.settings import FOLDERS, default_roots
+from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError
 from monitel.variables import read_variables
@@ -32,7 +32,7 @@ def add_replay(commands: Commands) -> None:
     _add_source(
         command,
         "a spool folder, a folder that holds spool folders, or one that holds black boxes; default: MONITEL_SPOOL_DIR, "
-        "or the folders that jobs use by default",
+        "or the folder that jobs use by default",
         optional=True,
     )
     command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected.log again")
@@ -90,8 +90,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     if not settings.endpoints:
         raise CommandError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
-    roots = [Path(folders["spool_dir"])] if folders.get("spool_dir") else default_roots()
-    places = Places(Path(arguments.dir) if arguments.dir else None, roots, folders.get("black_box_dir"))
+    root = folders.get("spool_dir") or default_root()
+    places = Places(Path(arguments.dir) if arguments.dir else None, root, folders.get("black_box_dir"))
     try:
         return replay_all(places, routes, rejected=arguments.rejected, foreign=arguments.foreign)
     finally:

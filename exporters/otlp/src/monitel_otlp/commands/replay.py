@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from monitel_otlp.export.record_requests import oldest_ns
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from monitel_otlp.transport.answer import Transport
@@ -35,17 +35,17 @@ class Places:
 
     Attributes:
         given: A spool, a folder that holds spools, or one that holds black boxes; None for the defaults.
-        roots: The folders that hold spools by default. The first one also gets the spools of processes whose own folder
-            does not exist here.
+        root: The folder that holds spools by default. It also gets those of processes whose own folder does not exist
+            here.
         boxes: The folder that holds black boxes; None for those in which ``configure()`` makes them by default.
     """
 
     given: Path | None
-    roots: Sequence[Path]
+    root: Path
     boxes: Path | None = None
 
     def __str__(self) -> str:
-        return " and ".join(repr(str(root)) for root in ([self.given] if self.given is not None else self.roots))
+        return repr(str(self.root if self.given is None else self.given))
 
 
 def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
@@ -115,19 +115,17 @@ def _collect_and_find(places: Places) -> Spools:
     boxes_given = given is not None and (is_box_folder(given) or holds_boxes(given))
     if given is not None and boxes_given:
         boxes = given.parent if is_box_folder(given) else given
-    collected = collect(roots_of(boxes), places.roots[0].absolute())
+    collected = collect(roots_of(boxes), places.root.absolute())
     if collected.boxes:
         number = _count(collected.boxes, "black box", "black boxes")
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
     for death in collected.deaths:
         show(str(death), flush=True)
     found = Spools(problems=collected.problems)
-    roots = [root.absolute() for root in places.roots if root.is_dir()] if given is None else [given]
-    for root in () if boxes_given else roots:
-        of_root = find_spools(root)
-        found.folders += of_root.folders
-        found.refused += of_root.refused
-        found.problems += of_root.problems
+    root = places.root.absolute() if given is None else given
+    if not boxes_given and (given is not None or root.is_dir()):
+        below = find_spools(root)
+        found = replace(below, problems=[*collected.problems, *below.problems])
     if given is None or boxes_given:
         spooled = {path.name for path in found.folders}
         in_boxes = [path for root in roots_of(boxes) for path in find_boxes(root).ended]
@@ -157,8 +155,7 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
 def nothing_left(places: Places, found: Spools) -> str:
     """Return the message for folders without items."""
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
-    verb = "hold" if places.given is None and len(places.roots) > 1 else "holds"
-    return f"{places} {verb} no spooled telemetry: {left}"
+    return f"{places} holds no spooled telemetry: {left}"
 
 
 def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:

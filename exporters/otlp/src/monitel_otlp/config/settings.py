@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.settings import BoxSettings, default_roots
+from monitel.blackbox.settings import BoxSettings, default_root
 from monitel.variables import positive
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
 from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header
@@ -91,15 +91,13 @@ def resolve(
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
     if protocol == GRPC and not grpc_is_installed():
         raise ValueError(f"protocol={GRPC!r}: {NO_GRPC}")
-    root = None if spool_dir is None else Path(spool_dir)
+    root = default_root() if spool_dir is None else Path(spool_dir)
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
     environment = Environment()
     off = frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"])
     found = {signal: environment.endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
     endpoints = {signal: each for signal, each in found.items() if each is not None}
-    if root is None:
-        root = default_roots()[0 if endpoints else -1]
     interval, idle_interval = _intervals(export_interval, environment)
     return Settings(
         endpoints,
