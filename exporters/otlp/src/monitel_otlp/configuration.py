@@ -248,7 +248,7 @@ def _warn_of_other_exporters() -> None:
 
 
 def _report_system(pipeline: Pipeline, *, host: bool) -> None:
-    from monitel_otlp.system.metrics import report_system  # late: it loads psutil
+    from monitel_otlp.system import report_system  # late: it loads psutil
 
     pipeline.instrumentor = report_system(pipeline.meter_provider, host=host)
 

@@ -129,7 +129,7 @@ def test_missing_module_is_reported_where_there_is_a_driver(
     path = tmp_path / "nvidiactl"
     if driver:
         path.touch()
-    monkeypatch.setattr("monitel_otlp.system.metrics._NVIDIA_DRIVER", str(path))
+    monkeypatch.setattr("monitel_otlp.system._NVIDIA_DRIVER", str(path))
     monkeypatch.setitem(sys.modules, "pynvml", None)
     start(system=True)
     assert driver == bool(warnings_with(caplog, "pip install nvidia-ml-py"))

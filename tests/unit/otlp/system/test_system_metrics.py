@@ -33,7 +33,7 @@ instrumentation: Any = pytest.importorskip(
 def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the GPUs of this machine."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr("monitel_otlp.system.metrics._NVIDIA_DRIVER", "/nowhere")
+    monkeypatch.setattr("monitel_otlp.system._NVIDIA_DRIVER", "/nowhere")
 
 
 def names(receiver: Receiver) -> set[str]:

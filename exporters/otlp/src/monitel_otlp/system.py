@@ -1,0 +1,197 @@
+"""System metrics: OpenTelemetry's SystemMetricsInstrumentor, the CPU time of the host, and NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opentelemetry.metrics import Observation
+
+from monitel_otel.scope import SCOPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.metrics import Meter, MeterProvider
+
+_log = logging.getLogger("monitel.otlp")
+
+#: The metrics of the instrumentor, as its argument ``config``.
+_PROCESS_METRICS: dict[str, list[str] | None] = {
+    "process.cpu.time": ["user", "system"],
+    "process.memory.usage": None,
+    "process.disk.io": ["read", "write"],
+    "process.thread.count": None,
+    "process.open_file_descriptor.count": None,
+}
+_HOST_METRICS: dict[str, list[str] | None] = {
+    "system.memory.usage": ["used", "free", "cached"],
+    "system.disk.io": ["read", "write"],
+    "system.network.io": ["transmit", "receive"],
+}
+#: The values of ``cpu.mode`` by the field of psutil. On Linux the sum of all modes is the time of all CPUs.
+_CPU_MODES = {each: each for each in ("user", "nice", "system", "idle", "iowait", "softirq", "steal")}
+_CPU_MODES["irq"] = "interrupt"
+_NVIDIA_DRIVER = "/dev/nvidiactl"
+#: Kind, name, unit and description of the metrics of a GPU, and what reads the value from the module ``pynvml``.
+_GPU_METRICS: list[tuple[str, str, str, str, Callable[[Any, Any], float]]] = [
+    (
+        *("gauge", "hw.gpu.utilization", "1", "Fraction of time in which a kernel ran"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    (
+        *("up_down_counter", "hw.gpu.memory.usage", "By", "GPU memory in use"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    (
+        *("up_down_counter", "hw.gpu.memory.limit", "By", "Size of the GPU memory"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ),
+    ("gauge", "hw.power", "W", "Power draw", lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
+    (
+        *("gauge", "hw.temperature", "Cel", "Temperature"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    ),
+]
+
+
+def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
+    """Create instruments for the process and its GPUs. Never raises; a warning names a package that is missing.
+
+    Args:
+        meter_provider: The provider of the instruments. They end with it.
+        host: Create instruments for the host too. One process per host is enough.
+
+    Returns:
+        The SystemMetricsInstrumentor; None if it is missing.
+    """
+    instrumentor: Any = None
+    try:
+        meter = meter_provider.get_meter(*SCOPE)
+        _report_gpus(meter)
+        kind = import_module("opentelemetry.instrumentation.system_metrics").SystemMetricsInstrumentor
+        instrumentor = object.__new__(kind)  # not the one of the application, which is a singleton
+        instrumentor.__init__(config={**_PROCESS_METRICS, **(_HOST_METRICS if host else {})})
+        instrumentor.instrument(meter_provider=meter_provider)
+        if host:  # the instrumentor has eight series per CPU, of which a host may have 256
+            observe = partial(_observe_cpus, import_module("psutil"))
+            description = "CPU time of the host, all CPUs together"
+            meter.create_observable_counter("system.cpu.time", [observe], "s", description)
+    except ImportError as error:
+        _log.warning(
+            "system metrics are off: %s; install them with: pip install opentelemetry-instrumentation-system-metrics",
+            error,
+        )
+    except Exception:
+        _log.warning("system metrics are incomplete; telemetry continues", exc_info=True)
+    return instrumentor
+
+
+def _observe_cpus(psutil: Any, _options: object) -> list[Observation]:
+    times = psutil.cpu_times()._asdict()
+    return [Observation(times[field], {"cpu.mode": mode}) for field, mode in _CPU_MODES.items() if field in times]
+
+
+def _report_gpus(meter: Meter) -> None:
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        if os.path.exists(_NVIDIA_DRIVER):  # noqa: PTH110  Path's own raises where it may not look
+            _log.warning("GPU metrics are off: install them with: pip install nvidia-ml-py")
+        return
+    gpus = _Gpus(nvml)
+    for kind, name, unit, description, read in _GPU_METRICS:
+        more = {"hw.gpu.task": "general"} if name == "hw.gpu.utilization" else {}
+        create = getattr(meter, f"create_observable_{kind}")
+        create(name, [partial(gpus.observe, read, more)], unit, description)
+
+
+class _Gpu(NamedTuple):
+    handle: Any
+    attributes: dict[str, str]
+
+
+class _Gpus:
+    """The NVIDIA GPUs of this process.
+
+    They are looked up when they are first read, because a program may set CUDA_VISIBLE_DEVICES after ``configure()``.
+    NVML is never shut down, because this may hang with a broken driver.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._found: list[_Gpu] | None = None
+        self._failed = False
+
+    def observe(self, read: Callable[[Any, Any], float], more: dict[str, str], _options: object) -> list[Observation]:
+        """Read a value of each GPU; one that fails does not hide the others."""
+        found = []
+        for gpu in self._gpus():
+            try:
+                found.append(Observation(read(self._nvml, gpu.handle), {**gpu.attributes, **more}))
+            except self._nvml.NVMLError as error:
+                self._warn_once(error)
+        return found
+
+    def _gpus(self) -> list[_Gpu]:
+        if self._found is None:
+            self._found = []
+            try:
+                self._nvml.nvmlInit()
+                self._found = self._visible([self._at(index) for index in range(self._nvml.nvmlDeviceGetCount())])
+            except self._nvml.NVMLError as error:
+                _log.info("NVML reports no GPUs: %s", error)  # e.g. there is no driver
+        return self._found
+
+    def _at(self, index: int) -> _Gpu | None:
+        """Return a GPU of the host; None if it has failed."""
+        try:
+            return self._describe(self._nvml.nvmlDeviceGetHandleByIndex(index))
+        except self._nvml.NVMLError as error:
+            self._warn_once(error)
+            return None
+
+    def _visible(self, gpus: list[_Gpu | None]) -> list[_Gpu]:
+        """Return the GPUs that CUDA_VISIBLE_DEVICES names; CUDA ignores what follows a wrong entry."""
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if given is None:
+            return [gpu for gpu in gpus if gpu is not None]
+        visible: list[_Gpu] = []
+        for entry in map(str.strip, given.split(",")):
+            named = self._named(entry, gpus)
+            if len(named) != 1 or named[0] in visible:
+                break
+            visible += [gpu for gpu in named if gpu is not None]
+        return visible
+
+    def _named(self, entry: str, gpus: list[_Gpu | None]) -> list[_Gpu | None]:
+        """Return the GPUs that an index, the UUID of a part of a GPU, or the beginning of a UUID names."""
+        if entry.isdecimal():
+            return gpus[int(entry) : int(entry) + 1]
+        if entry.startswith("MIG-"):
+            with suppress(self._nvml.NVMLError):
+                return [self._describe(self._nvml.nvmlDeviceGetHandleByUUID(entry))]
+        return [gpu for gpu in gpus if entry and gpu is not None and gpu.attributes["hw.id"].startswith(entry)]
+
+    def _describe(self, handle: Any) -> _Gpu:
+        nvml = self._nvml
+        uuid, model = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+        attributes = {"hw.id": _text(uuid), "hw.type": "gpu", "hw.vendor": "NVIDIA", "hw.model": _text(model)}
+        with suppress(nvml.NVMLError):  # a part of a GPU has no index
+            attributes["hw.name"] = f"GPU {nvml.nvmlDeviceGetIndex(handle)}"
+        return _Gpu(handle, attributes)
+
+    def _warn_once(self, error: Any) -> None:
+        unsupported = getattr(error, "value", None) == self._nvml.NVML_ERROR_NOT_SUPPORTED
+        if not unsupported and not self._failed:
+            self._failed = True
+            _log.warning("a GPU cannot be read: %s (further failures are not logged)", error)
+
+
+def _text(value: str | bytes) -> str:
+    """Return a text of NVML, which old versions of the module return as bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

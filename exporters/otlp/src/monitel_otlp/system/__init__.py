@@ -1,1 +1,0 @@
-"""Metrics of the host, the process and its GPUs."""
