@@ -2,7 +2,7 @@
 
     .venv-torch/bin/python -m tests.bench.pytorch.late_ranks
 
-takes about three minutes on two cores, and prints the two tables of docs/explanation/late-rank-proof.md. With a folder
+takes about three minutes on two cores, and prints a row for each job, and the other methods. With a folder
 as argument, measurements are kept there, and those that it has are not made again.
 """
 

@@ -1,6 +1,6 @@
 """Late ranks that the rules name in each kind of job.
 
-``python -m tests.torch.ranks.measured_kinds`` prints the table of docs/reference/late-ranks.md.
+``python -m tests.torch.ranks.measured_kinds`` prints the table of the jobs.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None
     assert ("run.started", "run.ended") == (started.name, ended.name)
     documented: dict[str, set[str]] = {}
     name = ""
-    for event, attribute, _ in table("log-and-config.md", "event", "attribute", "value"):
+    for event, attribute, _ in table("events.md", "event", "attribute", "value"):
         name = code(event)[0] if event else name
         documented.setdefault(name, set()).add(code(attribute)[0])
     named = {"run.version.*" if key.startswith("run.version.") else key for key in started.attributes}

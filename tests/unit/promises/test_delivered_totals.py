@@ -227,7 +227,7 @@ def test_wait_counter_has_the_documented_metrics(receiver: Receiver, start: Star
             clock.advance(0.25)
         assert pipeline.force_flush(DEADLINE)
     documented = {}
-    for name, kind, unit, *_ in table("wait-counters.md", "metric", "kind", "unit"):
+    for name, kind, unit, *_ in table("numbers.md", "metric", "kind", "unit"):
         documented[code(name)[0].replace("<key>", "x")] = kind_of(kind)[0], code(unit)[0], kind_of(kind)[1]
     points = [point for point in receiver.all_points() if point.metric.startswith("x.")]
     assert documented == {point.metric: shape(point) for point in points}

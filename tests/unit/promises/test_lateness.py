@@ -1,4 +1,4 @@
-"""The late rank, its stage and its milliseconds, as docs/explanation/stages.md and the recording rules define them."""
+"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md and the recording rules define them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
 BASE = {"optimizer": 0.005, "other": 0.002, "data": 0.010, "forward": 0.030, "backward": 0.060}
-#: The ranks of the picture in docs/explanation/stages.md, in milliseconds.
+#: The ranks of the picture in docs/explanation/late-ranks.md, in milliseconds.
 PICTURE = {
     rank: dict(zip(STAGES, times, strict=True))
     for rank, times in enumerate(
