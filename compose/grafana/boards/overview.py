@@ -11,6 +11,7 @@ from boards.queries import (
     OF_SERVICE,
     RANKS,
     RUN,
+    SERVICE,
     WHO,
     Query,
     chosen,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
 
 EVERY = "[$__rate_interval]"
+HOST = f"{SERVICE} {{{{host_name}}}}"
+SYSTEM = "Empty: the job needs monitel_otlp.configure(system=True)."
 
 
 def spread(expression: str) -> list[Query]:
@@ -45,6 +48,23 @@ def percentile(q: float, histograms: str) -> Query:
 def per_second(counter: str) -> Query:
     """Return the rate of a counter, summed over the ranks of a run."""
     return rate(f"sum by ({OF_RUN}) (rate({counter}{{{RUN}}}{EVERY}))", WHO)
+
+
+def of_cpus(mode: str) -> str:
+    """Return the share of the time of a host's CPUs that they spend in a mode."""
+    by = f"sum by ({OF_SERVICE}, host_name)"
+    times = "rate(system_cpu_time_seconds_total{%s}" + EVERY + ")"
+    return f"({by} ({times % f'{RUN}, {mode}'}) / {by} ({times % RUN}))"
+
+
+def over_gpus(values: str) -> list[Query]:
+    """Return median, lowest and highest value of the GPUs of a service, each of which several ranks may report."""
+    gpus = f"max by ({OF_SERVICE}, host_name, hw_id) ({values.replace('%s', RUN)})"
+    return [
+        query(f"quantile by ({OF_SERVICE}) (0.5, {gpus})", f"{SERVICE} median"),
+        query(f"min by ({OF_SERVICE}) ({gpus})", f"{SERVICE} lowest"),
+        query(f"max by ({OF_SERVICE}) ({gpus})", f"{SERVICE} highest"),
+    ]
 
 
 def recorded(aggregate: str, legend: str) -> Query:
@@ -282,6 +302,47 @@ def make() -> dashboard.Dashboard:
             "Another metric": [
                 lines("$metric", "short", "The metric chosen above, over all ranks.", *spread(chosen("metric"))),
                 lines("$metric by rank", "short", "The highest of the ranks.", outstanding(chosen("metric", RANKS))),
+            ],
+            "The machines": [
+                lines(
+                    "CPUs that are busy, the ten busiest hosts",
+                    "percentunit",
+                    f"Near 100 %: loaders and other processes take time from the training. {SYSTEM}",
+                    outstanding(of_cpus('cpu_mode!="idle"'), HOST, every="1m"),
+                ),
+                lines(
+                    "CPUs that wait for disks, the ten highest hosts",
+                    "percentunit",
+                    f"High: data or checkpoints are on a slow disk. {SYSTEM}",
+                    outstanding(of_cpus('cpu_mode="iowait"'), HOST, every="1m"),
+                ),
+                lines(
+                    "Memory of the processes",
+                    "bytes",
+                    f"Of each rank, without its workers. It rises without end: a leak. {SYSTEM}",
+                    *spread(f"process_memory_usage_bytes{{{RUN}}}"),
+                ),
+                lines(
+                    "GPUs: time in which a kernel ran",
+                    "percentunit",
+                    f"Over all GPUs. Low: they wait for data, for the host or for other ranks. {SYSTEM}",
+                    *over_gpus("hw_gpu_utilization_ratio{%s}"),
+                ),
+                lines(
+                    "GPUs: memory in use",
+                    "percentunit",
+                    f"Over all GPUs. Near 100 %: the next larger batch does not fit. {SYSTEM}",
+                    *over_gpus("hw_gpu_memory_usage_bytes{%s} / hw_gpu_memory_limit_bytes{%s}"),
+                ),
+                lines(
+                    "Temperature, the ten hottest GPUs",
+                    "celsius",
+                    f"A hot GPU lowers its clock, and its rank becomes late. {SYSTEM}",
+                    outstanding(
+                        f"max by ({OF_SERVICE}, host_name, hw_id) (hw_temperature_celsius{{{RUN}}})",
+                        f"{HOST} {{{{hw_id}}}}",
+                    ),
+                ),
             ],
             "Alerts": [
                 rows(

@@ -40,8 +40,14 @@ RATE = float(sys.argv[2])
 faults = set(sys.argv[1].split(","))
 over, triggered = threading.Event(), threading.Event()
 pipeline = monitel_otlp.configure(
-    service_name="train", export_interval=0.25, spool_dir="spool", distributions="histogram"
+    service_name="train", export_interval=0.25, spool_dir="spool", distributions="histogram", system=True
 )
+gpu = pipeline.meter_provider.get_meter("gpu")
+for name, unit, value in (
+    ("hw.gpu.utilization", "1", 0.9), ("hw.gpu.memory.usage", "By", 3e9), ("hw.gpu.memory.limit", "By", 4e9),
+    ("hw.temperature", "Cel", 60.0),
+):
+    gpu.create_gauge(name, unit=unit).set(value, {"hw.id": "GPU-1"})
 
 def stat(name, *more, **options):
     return monitel.Stat(name, {*monitel.aggregation.TORCHS, *more}, 1.0, **options)

@@ -30,6 +30,14 @@ DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 OF_FAULTS = {"Ranks whose loss is not finite", "Items dropped", "Dropped so far", "Firing"}
 OF_RESTARTS = {"Time spent on restarts"}
 OF_ENDS = {"Processes that have stopped in the time shown"}
+OF_THE_SYSTEM = {  # with configure(system=True)
+    "CPUs that are busy, the ten busiest hosts",
+    "CPUs that wait for disks, the ten highest hosts",
+    "Memory of the processes",
+    "GPUs: time in which a kernel ran",
+    "GPUs: memory in use",
+    "Temperature, the ten hottest GPUs",
+}
 OF_GPUS = {"Tokens per second", "Share of steps that were skipped", "Model FLOPs utilization"}  # not of the demo
 
 
@@ -242,7 +250,7 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
         command = [sys.executable, str(DEMO), *choices]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | of_stages)
+                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | OF_THE_SYSTEM | of_stages)
 
 
 def test_a_simulation_is_shown(backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +261,7 @@ def test_a_simulation_is_shown(backends: Path, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("MONITEL_DISTRIBUTIONS", "histogram")
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS)
+                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_THE_SYSTEM)
             (suspect,) = prometheus.query("topk(1, avg_over_time(training:suspect:seconds[10s]))")
     assert ("2", "backward") == (suspect["metric"]["training_rank"], suspect["metric"]["training_stage"])
     assert pytest.approx(0.01, rel=0.1) == float(suspect["value"][1])
