@@ -14,7 +14,6 @@ from monitel.os_threads import RLock
 from monitel.torch._compat import Missing
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
-from monitel.torch.boundaries.training_thread import TrainingThread
 from monitel.torch.options import CHOICES, InstrumentOptions, takes_options
 from monitel.torch.poller import Poller
 from monitel.torch.rates import Rates
@@ -30,6 +29,7 @@ from monitel.torch.sources.steps import Steps
 from monitel.torch.sources.torch_monitor import TorchMonitor
 from monitel.torch.sources.waits.stuck_waits import StuckWaits
 from monitel.torch.sources.waits.wait_counters import WaitCounters
+from monitel.torch.stages.cycle import TrainingThread
 from monitel.torch.stages.device_stages import DeviceStages
 from monitel.torch.stages.stages import Stages
 from monitel.variables import reads_variables

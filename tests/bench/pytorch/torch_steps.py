@@ -27,7 +27,7 @@ _ASKED: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 _WITHOUT, _WITH = list(_ASKED)[:2]
 _STAGES = "torch: stages of a step alone"
-_STAGES_NS = 5000
+_STAGES_NS = 15_000
 #: Costs in a job of two ranks, above bare torch, and their budgets in ns.
 _RANKS: dict[str, float] = {
     "torch: a backward in a job of two ranks, above one in a job of one rank": 25_000,

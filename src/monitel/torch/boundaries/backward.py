@@ -24,13 +24,13 @@ from monitel.torch.training_ranges import open_range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.torch.boundaries.training_thread import Stopwatch, TrainingThread
+    from monitel.torch.stages.cycle import Cycle, TrainingThread
 
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
 
 class Backward:
-    """Reports each backward to its thread's stopwatch: it replaces the object through which Python runs the engine.
+    """Reports each backward to its thread's cycle: it replaces the object through which Python runs the engine.
 
     All calls go through this object: ``Tensor.backward``, ``torch.autograd.backward``, including references that were
     imported before, and pipelines that run the engine directly. ``torch.autograd.grad`` is not backward.
@@ -44,10 +44,10 @@ class Backward:
 
     Args:
         thread: State of each thread.
-        start: Returns the stopwatch of a thread that has none.
+        start: Returns the cycle of a thread that has none.
     """
 
-    def __init__(self, thread: TrainingThread, start: Callable[[], Stopwatch]) -> None:
+    def __init__(self, thread: TrainingThread, start: Callable[[], Cycle]) -> None:
         self._thread = thread
         self._start = start
         self._now = clock.reading()
@@ -67,23 +67,23 @@ class Backward:
             def run_backward(_self, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  self is the boundary
                 if is_dynamo_compiling() or not self._on or not _accumulates(args, kwargs):
                     return original(*args, **kwargs)
-                stopwatch = state.stopwatch
+                cycle = state.cycle
                 nested = graph() != NO_GRAPH
-                if stopwatch is None:
+                if cycle is None:
                     if nested:  # in a thread of autograd
                         return original(*args, **kwargs)
-                    stopwatch = state.stopwatch = self._start()
+                    cycle = state.cycle = self._start()
                 several = several_ranks() and not backward_is_compiled()
                 if nested:
-                    return self._among_ranks(stopwatch, True, args, kwargs) if several else original(*args, **kwargs)
-                end_range = _begin_ranges(stopwatch, now()) if recorder.active else None
-                stopwatch.backward_began(now())
+                    return self._among_ranks(cycle, True, args, kwargs) if several else original(*args, **kwargs)
+                end_range = _begin_ranges(cycle, now()) if recorder.active else None
+                cycle.backward_began(now())
                 try:
-                    return self._among_ranks(stopwatch, False, args, kwargs) if several else original(*args, **kwargs)
+                    return self._among_ranks(cycle, False, args, kwargs) if several else original(*args, **kwargs)
                 finally:
                     if end_range is not None:
                         end_range(None, None, None)
-                    stopwatch.backward_ended(now())
+                    cycle.backward_ended(now())
 
         for function in (TimedEngine.run_backward, self._among_ranks):
             compile_only_below(function)
@@ -99,15 +99,15 @@ class Backward:
         if getattr(self._owner, self._name) is self._timed:
             setattr(self._owner, self._name, self._engine)
 
-    def _among_ranks(self, stopwatch: Stopwatch, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _among_ranks(self, cycle: Cycle, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the original function, and report the time that it has waited at its end."""
         now = self._now
         moments: list[tuple[int, int]] = []  # when the own gradients were complete, and what it had waited then
 
         def complete() -> None:
-            moments.append((now(), stopwatch.waited()))
+            moments.append((now(), cycle.waited()))
             if not nested:
-                stopwatch.gradients_complete()
+                cycle.gradients_complete()
 
         hooks: list[Any] = []
         try:
@@ -119,7 +119,7 @@ class Backward:
                 hook.remove()
             if moments:
                 complete_ns, waited_ns = moments[-1]
-                stopwatch.waited(max(0, end_ns - complete_ns - (stopwatch.waited() - waited_ns)))
+                cycle.waited(max(0, end_ns - complete_ns - (cycle.waited() - waited_ns)))
 
     def _hook(self, roots: tuple[Any, ...], complete: Callable[[], None], hooks: list[Any]) -> None:
         """Have the engine call ``complete`` when the gradients are, and append the hooks of the roots."""
@@ -145,10 +145,10 @@ def _accumulates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(args[_ACCUMULATE] if len(args) > _ACCUMULATE else kwargs.get("accumulate_grad"))
 
 
-def _begin_ranges(stopwatch: Stopwatch, now_ns: int) -> Callable[[None, None, None], None] | None:
+def _begin_ranges(cycle: Cycle, now_ns: int) -> Callable[[None, None, None], None] | None:
     """Record the range of forward, and begin that of backward; return the function that ends it."""
-    if stopwatch.forward_since_ns:
-        record_past("training.forward", stopwatch.forward_since_ns, now_ns)
+    if cycle.forward_since_ns:
+        record_past("training.forward", cycle.forward_since_ns, now_ns)
     return open_range("training.backward")
 
 

@@ -19,7 +19,7 @@ from monitel.torch.training_ranges import open_range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.torch.boundaries.training_thread import TrainingThread
+    from monitel.torch.stages.cycle import TrainingThread
 
 _Batch = TypeVar("_Batch")
 _running: BatchLoading | None = None
@@ -43,7 +43,7 @@ class BatchListener(Protocol):
 class BatchLoading(SharedHooks[BatchListener]):
     """Reports each ``next()`` of a DataLoader's iterator, including iterators that exist already.
 
-    The reports go to the thread's stopwatch, and to those users that are listeners. ``iter(loader)``, which starts the
+    The reports go to the thread's cycle, and to those users that are listeners. ``iter(loader)``, which starts the
     workers, is a request too. A request within another one is part of it.
 
     Range: ``training.data``, for each ``next()``.
@@ -97,13 +97,13 @@ class BatchLoading(SharedHooks[BatchListener]):
             return get(source)
         began: list[tuple[BatchListener, Any]] = []
         end_range, iterator, received = None, None if opens else source, None
-        stopwatch = thread.stopwatch if self._graph() == NO_GRAPH else None
+        cycle = thread.cycle if self._graph() == NO_GRAPH else None
         try:
             thread.requests = True
             if recorder.active and not opens:
                 end_range = open_range("training.data")
-            if stopwatch is not None:
-                stopwatch.batch_began(self._now())
+            if cycle is not None:
+                cycle.batch_began(self._now())
             for each in self._listeners:
                 began.append((each, each.batch_began()))  # noqa: PERF401  an interrupt leaves what has begun
             result = get(source)
@@ -115,8 +115,8 @@ class BatchLoading(SharedHooks[BatchListener]):
             thread.requests = False
             for each, token in began:
                 each.batch_ended(token)
-            if stopwatch is not None:
-                stopwatch.batch_ended(self._now(), iterator, received, is_grad_enabled())
+            if cycle is not None:
+                cycle.batch_ended(self._now(), iterator, received, is_grad_enabled())
             if end_range is not None:
                 end_range(None, None, None)
         return result

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monitel.torch.boundaries.training_thread import TrainingThread
+    from monitel.torch.stages.cycle import TrainingThread
 
 #: Of an optimizer's step: None if it is applied, an empty list if it is skipped, else ``found_inf`` of a fused
 #: optimizer, which is not 0 if it is skipped.
@@ -37,7 +37,7 @@ class StepListener(Protocol):
 class OptimizerSteps(SharedHooks[StepListener]):
     """Reports each ``optimizer.step()``, through torch's global hooks.
 
-    Calls are reported to the thread's stopwatch: nested ones too, as in wrappers and subclasses; a call that raises
+    Calls are reported to the thread's cycle: nested ones too, as in wrappers and subclasses; a call that raises
     never ends. Steps are reported to those users that are listeners.
 
     If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
@@ -120,21 +120,21 @@ class OptimizerSteps(SharedHooks[StepListener]):
         return isinstance(optimizer, Optimizer) or self._others.get(id(optimizer)) is optimizer
 
     def _begin(self, thread: TrainingThread) -> None:
-        stopwatch = thread.stopwatch
+        cycle = thread.cycle
         if self._graph() == NO_GRAPH:
-            if stopwatch is not None:
-                stopwatch.optimizer_began(self._now())
-        elif stopwatch is not None:
-            stopwatch.optimizer_began_in_backward()
+            if cycle is not None:
+                cycle.optimizer_began(self._now())
+        elif cycle is not None:
+            cycle.optimizer_began_in_backward()
         else:
             self.foreign_step()
 
     def _end(self, thread: TrainingThread, optimizer: object, results: Results, *, stepped: bool) -> None:
-        now_ns, stopwatch = self._now(), thread.stopwatch
-        if stopwatch is not None and self._graph() == NO_GRAPH:
+        now_ns, cycle = self._now(), thread.cycle
+        if cycle is not None and self._graph() == NO_GRAPH:
             if recorder.active:
-                record_past("training.optimizer", max(stopwatch.step_ns, stopwatch.mark_ns), now_ns)
-            stopwatch.optimizer_ended(now_ns)
+                record_past("training.optimizer", max(cycle.step_ns, cycle.mark_ns), now_ns)
+            cycle.optimizer_ended(now_ns)
         if stepped:
             for each in self._listeners:
                 each.optimizer_stepped(optimizer, results, now_ns)

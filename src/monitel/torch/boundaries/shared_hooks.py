@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from monitel import clock
 
 if TYPE_CHECKING:
-    from monitel.torch.boundaries.training_thread import TrainingThread
+    from monitel.torch.stages.cycle import TrainingThread
 
 _Listener = TypeVar("_Listener")
 

@@ -14,16 +14,16 @@ from monitel.torch.function_wrapper import FunctionWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.torch.boundaries.training_thread import Stopwatch
+    from monitel.torch.stages.cycle import Cycle
 
-    #: Returns the stopwatch of the calling thread; None if its waits do not count.
-    Waiting: TypeAlias = Callable[[], "Stopwatch | None"]
+    #: Returns the cycle of the calling thread; None if its waits do not count.
+    Waiting: TypeAlias = Callable[[], "Cycle | None"]
 
 _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 
 
 class WaitsForRanks:
-    """Reports to a thread's stopwatch its waits for other ranks, which no wait counter of torch contains.
+    """Reports to a thread's cycle its waits for other ranks, which no wait counter of torch contains.
 
     * ``Work.wait`` is behind collectives, barriers, object collectives, point-to-point operations and FSDP;
     * ``wait_tensor`` behind functional collectives, DTensors and tensor parallel, including compiled code;
@@ -31,7 +31,7 @@ class WaitsForRanks:
     * ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel;
     * ``monitored_barrier``, ``Store.get`` and ``Store.wait`` are called by the job.
 
-    A wait may contain another one: the stopwatch receives both. Errors and timeouts of a wait are passed on.
+    A wait may contain another one: the cycle receives both. Errors and timeouts of a wait are passed on.
 
     Args:
         waiting: Called at the begin of a wait, in its thread.
@@ -79,11 +79,11 @@ class WaitsForRanks:
 
     def _call(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begin_ns = self._now()
-        stopwatch = self._waiting()
-        if stopwatch is None:
+        cycle = self._waiting()
+        if cycle is None:
             return original(*args, **kwargs)
-        before_ns = stopwatch.wait_began()
+        before_ns = cycle.wait_began()
         try:
             return original(*args, **kwargs)
         finally:
-            stopwatch.wait_ended(before_ns, self._now() - begin_ns)
+            cycle.wait_ended(before_ns, self._now() - begin_ns)

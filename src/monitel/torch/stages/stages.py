@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from monitel.torch.boundaries.batch_loading import BatchLoading
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
-    from monitel.torch.boundaries.training_thread import Stopwatch, TrainingThread
+    from monitel.torch.stages.cycle import TrainingThread
     from monitel.torch.stages.device_stages import DeviceStages, Timeline
 
     Log = Callable[["ThreadCycle", "list[int] | None"], None]
@@ -123,7 +123,7 @@ class Stages:
 
     def reset(self) -> None:
         """Discard the parent's cycles. For a forked child."""
-        self._thread.stopwatch = None
+        self._thread.cycle = None
         self._owner: ThreadCycle | None = None
         self._newest: ThreadCycle | None = None  # the last one that was started before there was an owner
         self._others_cycles = 0  # cycles of other threads since the last one of the owner
@@ -174,9 +174,9 @@ class Stages:
         if self._owner is not None:
             self._owner.optimizer_began_in_backward()
 
-    def _waiting(self) -> Stopwatch | None:
+    def _waiting(self) -> Cycle | None:
         """Return the cycle of the calling thread, if it may wait for other ranks."""
-        return self._thread.stopwatch if several_ranks() else None
+        return self._thread.cycle if several_ranks() else None
 
     def _log(self, mine: ThreadCycle, stages: list[int] | None) -> None:
         """Log a cycle, if it is the training thread's."""
