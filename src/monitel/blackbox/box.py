@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel import context_page, os_threads
 from monitel.blackbox import disk as on_disk
+from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names
@@ -152,7 +153,7 @@ class Box:
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
-        self._page: Path | None = None
+        self._crashes = CrashStacks(self)
         self._is_idle = is_idle
         self._retry_at_s = 0.0
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
@@ -192,6 +193,7 @@ class Box:
         """Make the box now, before the first item: then it is in the box when it is recorded."""
         self._is_idle = False
         self._try_to_open()
+        self._crashes.flush()
 
     def _try_to_open(self) -> None:
         """Make the box, unless there is one, or the last attempt was less than a minute ago."""
@@ -214,7 +216,7 @@ class Box:
             return
         finally:
             self._opening.release()
-        self._has_snapshot, self.problem, self._page = False, "", path / PAGE
+        self._has_snapshot, self.problem = False, ""
         self._read(POSITION, self.note_position)
         self._read(PAGE, lambda: context_page.open_page(path / PAGE, mapped=self.room.mapped))
         self.room.box = self.folder
@@ -527,6 +529,7 @@ class Box:
         if self._is_over:
             return True
         self._stopping = True
+        self._crashes.close()
         self._wake_writer.set()
         if self._writer is not None:
             self._writer.join(timeout / 2)
@@ -547,11 +550,11 @@ class Box:
         moves = self._mover is not None and self._mover.is_alive()
         reason = "disk" if self.disk_problem else "exit"
         left = True in [journal.end(reason) for journal in self.journals.values()]
-        if self.folder is not None and self._page is not None:
-            context_page.close_page(self._page)
-        if self.folder is not None and not left and not moves:
+        if self.folder is not None:
+            context_page.close_page(self.folder.path / PAGE)
             with suppress(OSError):
-                self.folder.remove()
+                if not left and not moves:
+                    self.folder.remove()
         for each in (self._lock, self._disk_lock, self.folder, self.disk) if not moves else ():
             if each is not None:
                 each.close()

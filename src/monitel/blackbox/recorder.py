@@ -144,7 +144,6 @@ class Recorder:
             Unix ns, value.
         config: The configuration of the process, by dotted name.
         is_idle: Nothing is recorded yet.
-        begun: Called when the box was made.
         last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
@@ -165,7 +164,6 @@ class Recorder:
         self.config: dict[str, Any] = {}
         self.last_event = b""
         self.is_idle = True
-        self.begun: Callable[[], object] = lambda: None
         self._beginning, self._defining = RLock(), RLock()
         self._reported: list[tuple[int, int, float, int, float]] = []
         earlier = before().plain
@@ -188,7 +186,6 @@ class Recorder:
                 self._box.open()
                 self.is_idle = False
                 watch_threads()
-                self.begun()
 
     def begin_to_count(self) -> None:
         """Make the box if there is something to show before the first item: a step, counters, waits, open windows."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel import window_sinks
 from monitel.blackbox.box import Box, has_box
-from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recorder import Recorder, SeriesTable
 from monitel.blackbox.recovery import forget_unread, sweep
@@ -49,8 +48,6 @@ class _Record:
         self._box = Box(None, settings.root, identity, box_bytes=settings.size, is_idle=True)
         self.table = SeriesTable()
         self._recorder = Recorder(self._box, self.table)
-        self._crashes = CrashStacks(self._box)
-        self._recorder.begun = self._crashes.flush
         self._handle = monitel.register_event_handler(self._take)
         window_sinks.add(self._recorder.window)
         self._box.start()
@@ -67,7 +64,6 @@ class _Record:
     def close(self) -> None:
         """Remove the box."""
         self.leave()
-        self._crashes.close()
         self._box.close(_TIMEOUT_S)
 
 

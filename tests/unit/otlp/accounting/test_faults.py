@@ -100,7 +100,7 @@ def test_windows_that_cannot_be_encoded_are_counted(
     assert 1 == len(warnings_with(caplog, "cannot be encoded"))
 
 
-@pytest.mark.parametrize("phase", ["_call_application", "_collect", "_crashes.close", "box._snapshot"])
+@pytest.mark.parametrize("phase", ["_call_application", "_collect", "box._snapshot"])
 def test_exception_in_a_phase_of_the_exit_loses_nothing(
     start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:

@@ -18,7 +18,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel import before_flush, registry
 from monitel.blackbox.box import Box
-from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.record import READING, SIGNALS
 from monitel.blackbox.silent import give_way
@@ -171,8 +170,6 @@ class Engine:
             self._leftovers = Leftovers(settings, self.box.name, partial(make_transports, settings))
         self.box.sources["counters"] = self._readings.plain
         self.box.flushes.insert(0, self._flush)
-        self._crashes = CrashStacks(self.box)
-        self.recorder.begun = self._crashes.flush
         self.box.start()
         self.application.start()
         for sender in self._senders.values():
@@ -387,7 +384,6 @@ class Engine:
             lambda: self._collect(begin + max(_LEAST, _SENT * timeout), last=True),
             lambda: self._send_rest(begin + _SENT * timeout),
             self.application.stop,
-            self._crashes.close,
             lambda: self._end_box(max(_LEAST, begin + _STORED * timeout - time.monotonic())),
         )
         for phase in phases:
@@ -452,7 +448,6 @@ class Engine:
         if self._leftovers is not None:
             self._leftovers.stop()
         self._next_round = math.inf
-        self._crashes.close()
         self.application.stop()
         for journal in self.box.journals.values():
             journal.reader = "nobody"
