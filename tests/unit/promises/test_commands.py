@@ -380,7 +380,7 @@ def test_doctor_reports_signals_without_an_endpoint(receiver: Receiver, program:
         assert {"result": "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it"} == (
             offline.sections()[signal]
         )
-    assert f"{tmp_path / 'state/monitel'}  (default)" == offline.sections()["all signals"]["spool"]
+    assert f"{tmp_path / 'state/monitel'}  (XDG_STATE_HOME)" == offline.sections()["all signals"]["spool"]
     assert "0 of 0 endpoints accept telemetry" == offline.last
     env = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"}
     assert "1 of 1 endpoints accept telemetry" == program("doctor", env=env).last

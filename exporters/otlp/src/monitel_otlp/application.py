@@ -56,7 +56,6 @@ _EXPORTERS: dict[str, tuple[str, str, object]] = {
 _LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
 
-_NOWHERE = "the application's %s by OpenTelemetry's API go nowhere: %s"
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
 
 _Provider = TypeVar("_Provider")
@@ -86,22 +85,20 @@ class ApplicationTelemetry:
         self.meter_provider: metrics.MeterProvider = metrics.NoOpMeterProvider()
         self.logger_provider: APILoggerProvider = NoOpLoggerProvider()
         self.tracer_provider: APITracerProvider = trace.NoOpTracerProvider()
-        missing = []
         for signal in signals:
-            if signal not in settings.off:
-                endpoint, exporter = settings.endpoints.get(signal), None
-                try:
-                    exporter = None if endpoint is None else _exporter(signal, endpoint)
-                except ImportError:
-                    missing.append(signal)
-                try:
-                    self._make(signal, exporter, settings.interval, resource)
-                except Exception as error:  # a variable of the SDK's processors
-                    _log.warning(_NOWHERE, signal, f"{error!r:.300}")
-                    self._make(signal, None, settings.interval, resource)
-        if missing:  # monitel itself sends without the package of the exporter
-            what = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
-            _log.warning(_NOWHERE, " and ".join(missing), what)
+            if signal in settings.off:
+                continue
+            endpoint = settings.endpoints.get(signal)
+            try:
+                self._make(
+                    signal, None if endpoint is None else _exporter(signal, endpoint), settings.interval, resource
+                )
+            except Exception as error:  # a package, a file, a credential provider, a variable of exporter or processor
+                missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
+                text = missing if isinstance(error, ImportError) else f"{error!r:.300}"
+                text = text if endpoint is None else endpoint.mask(text)
+                _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", signal, text)
+                self._make(signal, None, settings.interval, resource)
 
     @property
     def sampler(self) -> Sampler:
@@ -189,34 +186,23 @@ def _mask(record: logging.LogRecord) -> bool:
 
 
 def _exporter(signal: str, endpoint: Endpoint) -> Any:
-    """Return the official exporter for an endpoint; None if it cannot be made, which is logged.
-
-    Raises:
-        ImportError: Its package is missing.
-    """
+    """Return the official exporter for an endpoint. Any exception means that it cannot be made."""
+    if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
+        raise ValueError("a file with certificates is not a regular file")
     module, name, success = _EXPORTERS[signal]
-    protocol = "grpc" if endpoint.protocol == GRPC else "http"
-    options = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
-    try:
-        if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
-            raise ValueError("a file with certificates is not a regular file")
-        if protocol == "grpc":
-            import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
-        kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
-        made = _in_this_process(kind, success)
-        more = _grpc(endpoint) if protocol == "grpc" else _http(endpoint)
-        with _quiet():
-            exporter = made(**options, **more, timeout=endpoint.timeout)
-    except ImportError:
-        raise
-    except Exception as error:  # a file, a provider of credentials, a variable
-        _log.warning(_NOWHERE, signal, endpoint.mask(f"{error!r:.300}"))
+    if endpoint.protocol == GRPC:
+        import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
+        protocol, options = "grpc", _grpc(endpoint)
     else:
-        _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
-        for logger in _LOGGERS:
-            logging.getLogger(logger).addFilter(_mask)
-        return exporter
-    return None
+        protocol, options = "http", _http(endpoint)
+    kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
+    headers = {name: value.reveal() for name, value in endpoint.headers.items()}
+    with _quiet():
+        exporter = _in_this_process(kind, success)(**options, headers=headers, timeout=endpoint.timeout)
+    _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
+    for logger in _LOGGERS:
+        logging.getLogger(logger).addFilter(_mask)
+    return exporter
 
 
 @contextmanager

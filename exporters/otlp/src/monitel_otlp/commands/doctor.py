@@ -174,7 +174,7 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
     given = os.environ.get(_INTERVAL, "").strip() and not any(_INTERVAL in each for each in settings.problems)
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
     root = settings.spool_root.absolute()
-    source = "XDG_STATE_HOME" if settings.endpoints and os.environ.get("XDG_STATE_HOME") else "default"
+    source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"
     source = source if folder is None else name_of_variable("spool_dir")
     nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
     _row("spool", f"{root}{_spool_state(root, nearest)}", source)
@@ -192,7 +192,7 @@ def _show_black_box(settings: BoxSettings) -> None:
         _row("black box", "off", name_of_variable("black_box"))
     else:
         try:
-            path, kind, free = _place(settings.folder)
+            path, free = _place(settings.folder)
         except FolderError as error:
             _row("black box", f"NONE: {error}", source)
             boxes.problems = [each for each in boxes.problems if each not in str(error)]
@@ -201,7 +201,7 @@ def _show_black_box(settings: BoxSettings) -> None:
                 (settings.size, 'black_box["size"]'),
                 (free // _PART, f"1 % of the {free} bytes that are free in the file system"),
             )
-            _row("black box", f"{path} ({kind})", source)
+            _row("black box", f"{path} (memory)", source)
             size = f"at most {allowed:,} bytes per process ({reason})"
             _row("black box size", size if allowed >= LEAST_BOX_SIZE else f"NOT ENOUGH ROOM: {size}")
     waiting = Counter(each.parent for each in (*boxes.dead, *boxes.ended))
@@ -214,8 +214,8 @@ def _show_black_box(settings: BoxSettings) -> None:
         _row("problem", problem)
 
 
-def _place(given: Path | None) -> tuple[Path, str, int]:
-    """Return the folder of the boxes, the kind of its file system, and the bytes that are free in it.
+def _place(given: Path | None) -> tuple[Path, int]:
+    """Return the folder of the boxes, and the bytes that are free in it.
 
     Raises:
         FolderError: There is none.
@@ -228,7 +228,7 @@ def _place(given: Path | None) -> tuple[Path, str, int]:
             remove_folders([root.path])  # open_root() has made it
         if not in_memory:
             raise FolderError(f"{str(root.path)!r} is not in memory: give a folder in /dev/shm")
-        return root.path, "memory", space.f_bavail * space.f_frsize
+        return root.path, space.f_bavail * space.f_frsize
 
 
 def _lock_support(folder: Path) -> str:
