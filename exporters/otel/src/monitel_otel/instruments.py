@@ -45,7 +45,6 @@ class Instruments:
     def __init__(self, meter_provider: MeterProvider) -> None:
         self._provider = meter_provider
         self._meter = meter_provider.get_meter(*SCOPE)
-        self._gauges: dict[str, Callable[..., None]] = {}
         self._writers: dict[monitel.StatDefinition, tuple[bool, dict[str, Callable[..., None]]]] = {}
         self._instruments: dict[str, Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
@@ -110,39 +109,33 @@ class Instruments:
             self._counters.refresh()
 
     def _gauge(self, name: str) -> Callable[..., None]:
-        known = self._gauges.get(name)
-        if known is None:
-            metric, unit = NAMES.of("logged number", name), unit_of_number(name)
-            known = self._gauges[name] = self._made("gauge", metric, unit, describe("logged number", name, metric))
-        return known
+        metric = NAMES.of("logged number", name)
+        return self._made("gauge", metric, unit_of_number(name), describe("logged number", name, metric))
 
     def stop(self) -> None:
         """Stop reporting; the API cannot remove instruments."""
         self._active = False
 
     def _instrument(self, metric: str, first: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        name = f"{metric}.{suffix}"
-        known = self._instruments.get(name)
-        if known is None:
-            kind = "gauge"
-            if suffix in {"count", "sum"}:
-                kind = "counter" if first.monotonic or suffix == "count" else "up_down_counter"
-            unit = "{sample}" if suffix == "count" else first.unit
-            description = describe("Stat", first.name, metric, first.description)
-            known = self._instruments[name] = self._made(kind, name, unit, description)
-        return known
+        kind = "gauge"
+        if suffix in {"count", "sum"}:
+            kind = "counter" if first.monotonic or suffix == "count" else "up_down_counter"
+        unit = "{sample}" if suffix == "count" else first.unit
+        return self._made(kind, f"{metric}.{suffix}", unit, describe("Stat", first.name, metric, first.description))
 
-    def _made(self, kind: str, *arguments: str) -> Callable[..., None]:
-        """Return the function that writes a new instrument; one that does nothing if the provider refuses it."""
+    def _made(self, kind: str, name: str, *arguments: str) -> Callable[..., None]:
+        """Return the function that writes an instrument; one that does nothing if the provider refuses it."""
+        if (known := self._instruments.get(name)) is not None:
+            return known
+        write: Callable[..., None] = lambda *_: None  # noqa: E731  its type is that of the others
         try:
-            made = getattr(self._meter, f"create_{kind}")(*arguments)
+            made = getattr(self._meter, f"create_{kind}")(name, *arguments)
+            write = made.set if kind == "gauge" else made.add
         except Exception:
             if not self._refused:
                 self._refused = True
-                _log.exception("the MeterProvider refuses %r (further instruments are not logged)", arguments[0])
-            return lambda *_: None
-        write: Callable[..., None] = made.set if kind == "gauge" else made.add
-        return write
+                _log.exception("the MeterProvider refuses %r (further instruments are not logged)", name)
+        return self._instruments.setdefault(name, write)
 
     def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
         if self._warned or self._since_collect is None or _CUMULATIVE.issuperset(definition.aggregations):

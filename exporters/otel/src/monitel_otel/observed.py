@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -102,8 +101,7 @@ class WaitInstruments:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._maxima = monitel.WaitMaxima()
-        self._found: dict[str, dict[str, float]] = defaultdict(dict)  # by field, and by key that was not asked for yet
-        self._asked: dict[str, set[str]] = defaultdict(set)
+        self._longest: dict[str, float] = {}  # since the last collection, by key
         self._known: set[str] = set()
 
     def refresh(self) -> None:
@@ -124,13 +122,10 @@ class WaitInstruments:
             create(name, [partial(self._observe, field, key)], unit, description)
 
     def _observe(self, field: str, key: str, _options: CallbackOptions) -> list[Observation]:
-        """Observe a key. All keys are read for the first one of a collection: it is when a key comes again."""
-        asked, found = self._asked[field], self._found[field]
-        if not asked or key in asked:
-            asked.clear()
-            if field == "max":
-                found.update(self._maxima.read())
-            else:
-                found.update({each: getattr(waits, field) for each, waits in monitel.wait_counters().items()})
-        asked.add(key)
-        return [Observation(found.pop(key))] if key in found else []
+        if field == "max":
+            for each, seconds in self._maxima.read().items():
+                self._longest[each] = max(seconds, self._longest.get(each, 0.0))
+            value = self._longest.pop(key, None)
+        else:
+            value = getattr(monitel.wait_counters().get(key), field, None)
+        return [] if value is None else [Observation(value)]
