@@ -21,8 +21,7 @@ from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended_records import oldest_first, peek
 from monitel_otlp.export.record_requests import peeked
-from monitel_otlp.messages.request import REQUESTS
-from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.messages.request import REQUESTS, encode_resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -33,7 +33,8 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
         active = journal._active
         if active is None or active.next <= max(active.first, journal.settled + 1):
             return
-        if journal.reader == "disk" or time.monotonic() - active.begun_s >= older_than_s:
+        is_due = journal.reader == "disk" or journal.is_refused
+        if is_due or time.monotonic() - active.begun_s >= older_than_s:
             journal._active = None
 
 
@@ -54,7 +55,7 @@ def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float 
             segment = next(waiting, None)
             if segment is None:
                 break
-            is_due = journal.reader == "disk" or segment.asked_s or journal.room.is_short
+            is_due = journal.reader == "disk" or journal.is_refused or segment.asked_s or journal.room.is_short
             if not is_due and time.monotonic() - segment.begun_s < older_than_s:
                 break
             journal._moving = segment

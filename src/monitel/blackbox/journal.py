@@ -119,6 +119,7 @@ class Journal:
         segments: The segments, oldest first.
         disk: The folder on the disk, when something was moved.
         loading: The segment on the disk that a sender waits for.
+        is_refused: The backend refuses the items: they go to the disk soon.
     """
 
     def __init__(self, name: str, room: Room, wake: Callable[[], object] = lambda: None) -> None:
@@ -130,6 +131,7 @@ class Journal:
         self.segments: list[Segment] = []
         self.disk: Folder | None = None
         self.loading: Segment | None = None
+        self.is_refused = False
         self._end_reason = ""
         self.reader = "sender"
         self._delivered = self._uncounted = self._left_out = 0

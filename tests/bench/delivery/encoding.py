@@ -41,11 +41,10 @@ class Record:
 
         from monitel.blackbox.box import Box
         from monitel_otlp.export.recorder import Recorder
-        from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder
-        from monitel_otlp.export.sender import Outbox
+        from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, Outbox
         from monitel_otlp.export.totals import Definitions, Totals
         from monitel_otlp.export.windows import Mapping, WindowPoints
-        from monitel_otlp.messages.resource import encode_resource
+        from monitel_otlp.messages.request import encode_resource
         from monitel_otlp.metrics.series import SeriesTable
 
         self.resource = Resource({"service.name": "bench"})
@@ -61,8 +60,8 @@ class Record:
     @staticmethod
     def deliver(outbox: Any) -> None:
         """Encode and settle everything."""
-        while (found := outbox.next()) is not None:
-            outbox.settle(len(found[0]))
+        while (request := outbox.next()) is not None:
+            outbox.settle(request.sent)
 
 
 def events(record: Record) -> dict[str, Contender]:

@@ -79,8 +79,7 @@ def delivery(drop: Any) -> None:
 
     from monitel.blackbox.box import Box
     from monitel_otlp.export.recorder import Recorder
-    from monitel_otlp.export.requests import SpansEncoder
-    from monitel_otlp.export.sender import Outbox
+    from monitel_otlp.export.requests import Outbox, SpansEncoder
     from monitel_otlp.metrics.series import SeriesTable
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
@@ -95,8 +94,8 @@ def delivery(drop: Any) -> None:
 
     def deliver() -> None:
         recorder.flush_ranges()
-        while (found := outbox.next()) is not None:
-            outbox.settle(found[1].records)
+        while (request := outbox.next()) is not None:
+            outbox.settle(request.sent)
 
     def ours() -> dict[str, Any]:
         queued.listen()

@@ -15,7 +15,7 @@ from monitel.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.export.requests import MetricsEncoder
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
-from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.messages.request import encode_resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,7 +26,7 @@ from monitel_otlp.export.dead import Collected, collect
 from monitel_otlp.export.ended_records import take
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
-from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import make_run_folder, remove_run_folder
 
@@ -69,7 +69,7 @@ def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> Re
     transports = make_transports(resolve(receiver.url))
     try:
         with closing(take(path, [boxes])) as dead:
-            return deliver(dead, transports, pauses=(), **options)
+            return deliver(dead, transports, tries=1, **options)
     finally:
         for transport in transports.values():
             transport.close()
@@ -218,9 +218,10 @@ def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success
     settings = Settings(base.endpoints, 1.0, base.spool_root, box=base.box)
     marked = boxes / f"{KILLED}-{settings.mark}"
     shutil.copytree(process.killed(), marked)
-    leftovers = Leftovers(settings, "own", lambda: make_transports(settings))
-    leftovers.collect()
-    leftovers.deliver()
+    accepted = Event()
+    leftovers = Leftovers(settings, "own", accepted)
+    leftovers.start()
+    accepted.set()
     receiver.wait_until(lambda: "process.died" in receiver.record_names(), DEADLINE)
     wait_until(lambda: [KILLED] == [each.name for each in (tmp_path / "spool").iterdir()])
     leftovers.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,10 @@ import monitel
 from monitel import COUNT, Stat
 from monitel.blackbox.folder import Folder
 from monitel.profiler import record_function
+from monitel_otlp.export import sender
 from monitel_otlp.export.rejected import read
+from monitel_otlp.transport import answer as transport
+from monitel_otlp.transport.answer import Verdict
 
 grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
 trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
@@ -275,9 +279,10 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
 
 
 def test_refusal_names_what_to_change_and_everything_is_kept(
-    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
+    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning, and one attempt in a minute, unless a flush asks for more."""
+    """One warning, and one attempt in minutes, even if a flush asks for more. The items go to the disk at once."""
+    make_small(monkeypatch, after_s=3600.0)
     for answer, hint in REFUSALS[protocol(backend)]:
         caplog.clear()
         backend.requests.clear()
@@ -288,17 +293,22 @@ def test_refusal_names_what_to_change_and_everything_is_kept(
         monitel.emit("second")
         known = len(backend.of("metrics"))
         backend.wait_until(lambda: len(backend.of("metrics")) > known + 3)  # noqa: B023
+        wait_until(lambda: logs(pipeline).on_disk == 2, "the disk")  # noqa: B023
+        assert not pipeline.force_flush(0.05)
         assert (1, [True]) == (len(backend.of("logs")), [hint in each for each in warnings_with(caplog, "is kept")])
         assert not pipeline.shutdown()
         assert (2, 2) == (logs(pipeline).recorded, logs(pipeline).on_disk), answer
 
 
-def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(backend: Inbox, start: Start) -> None:
-    """A flush tries again after a second."""
+def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the disk, at the next attempt."""
+    monkeypatch.setattr(sender, "_REFUSED_PAUSE", 0.2)
     refusal_of = REFUSALS[protocol(backend)][0][0]
     backend.answer("logs", refusal_of)
     pipeline = start(**to(backend))
-    assert not emit(pipeline, "first", "second", seconds=0.1)
+    emit(pipeline, "first", "second", seconds=0.05)
     assert emit(pipeline, "third")
     assert ["first", "second", "third"] == backend.record_names()
 
@@ -476,6 +486,53 @@ def test_request_whose_answer_is_lost_is_sent_again(receiver: Receiver, start: S
 
 
 # Pauses
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failures", "asked", "expected"),
+    [
+        (Verdict.RETRY, 1, None, (0.8, 1.2)),
+        (Verdict.RETRY, 3, None, (3.2, 4.8)),
+        (Verdict.RETRY, 10**6, None, (24.0, 36.0)),
+        (Verdict.RETRY, 3, 0.0, (3.2, 4.8)),
+        (Verdict.RETRY, 1, 5.0, (5.0, 5.0)),
+        (Verdict.RETRY, 1, 1e4, (600.0, 600.0)),
+        (Verdict.RETRY, 1, 1e9, (0.8, 1.2)),
+        (Verdict.REFUSED, 1, None, (144.0, 216.0)),
+        (Verdict.REFUSED, 9, 1.0, (144.0, 216.0)),
+    ],
+)
+def test_pause_is_the_longer_one_of_ours_and_theirs(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, failures: int, asked: float | None, expected: tuple[float, float]
+) -> None:
+    """Ours grows with each failure, and differs between ranks; theirs has a limit, and nonsense is ignored."""
+    monkeypatch.undo()
+    found = {sender.backoff(transport.Answer(verdict, retry_after=asked), failures) for _ in range(100)}
+    least, most = expected
+    assert least <= min(found) <= max(found) <= most
+    assert (len(found) > 1) == (least < most)
+
+
+def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a flush nor a backend that asks for no pause makes an attempt earlier; the exit makes the last one."""
+    monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.4)
+    grpc_answer = isinstance(backend, GrpcReceiver) and GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=0.0)
+    answers(backend, lambda _names: grpc_answer or Answer(503, {"Retry-After": "0"}))
+    pipeline = start(**to(backend))
+    monitel.emit("event")
+    while len(backend.of("logs")) < 4:
+        assert not pipeline.force_flush(0.01)
+    arrived = [each.arrived for each in backend.of("logs")]
+    pauses = [later - earlier for earlier, later in pairwise(arrived)]
+    assert [True] * 3 == [pause >= 0.8 * least for pause, least in zip(pauses, (0.2, 0.4, 0.4), strict=False)]
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(sender, "_FIRST_PAUSE", 3600.0)
+    backend.wait_until(lambda: len(backend.of("logs")) > len(arrived))
+    backend.forget_rules()
+    assert not pipeline.force_flush(0.01)
+    assert pipeline.shutdown()
+    assert ["event"] == backend.record_names()
 
 
 def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -> None:

@@ -259,7 +259,7 @@ def test_replay_sends_headers_and_compresses(receiver: Receiver, program: Progra
 
 def test_unreachable_endpoint_loses_nothing(program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names it, and what to do."""
-    monkeypatch.setattr("monitel_otlp.export.replay.PAUSES", (0.01,))  # they add up to 15 s
+    monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.01)  # the pauses add up to 15 s
     url = refusing_url()
     printed = program("replay", runs, "--endpoint", url, status=1)
     assert re.search(f"{re.escape(url)}.*run this command again", printed.stderr)

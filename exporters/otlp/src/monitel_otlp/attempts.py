@@ -31,7 +31,7 @@ from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.ended_records import oldest_first, take
 from monitel_otlp.export.replay import deliver
 from monitel_otlp.messages.attributes import plain_attributes
-from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Attempt:
                     break
                 try:
                     with closing(take(path, self._roots)) as dead:
-                        if deliver(dead, transports, pauses=(), stopped=self._stopped).troubles:
+                        if deliver(dead, transports, tries=1, stopped=self._stopped).troubles:
                             break  # the next one would take as long
                 except Exception as error:
                     _log.debug("%s was not delivered: %s", path, error)

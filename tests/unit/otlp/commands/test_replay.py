@@ -12,7 +12,7 @@ from tests.support.inbox import Answer, records_of
 from tests.support.spools import leave
 from tests.unit.promises.program import Program, program
 
-import monitel_otlp.export.replay
+import monitel_otlp.export.sender
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES
 
@@ -86,7 +86,7 @@ def test_request_that_the_backend_cannot_take_does_not_stop_the_replay(
     events = [LogRecord(number + 1, number + 1, 9, f"event {number}", None, {}) for number in range(100)]
     folder = leave(tmp_path / "runs", [("logs", EVENT, tuple(each)) for each in events])
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
-    monkeypatch.setattr(monitel_otlp.export.replay, "PAUSES", (0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(monitel_otlp.export.sender, "_LONGEST_PAUSE", 0.01)
     program("replay", tmp_path / "runs", "--endpoint", receiver.url, status=int(status != 413))
     if status == 413:
         assert [f"event {number}" for number in range(100)] == receiver.record_names()

@@ -26,18 +26,6 @@ def test_retries_do_not_use_the_global_random_generator(receiver: Receiver, star
     assert state == random.getstate()
 
 
-def test_repeated_flushes_do_not_flood_a_backend_that_is_away(receiver: Receiver, start: Start) -> None:
-    """There is at most one attempt in a second."""
-    pipeline = start()
-    receiver.rule(lambda _request: Answer(503))
-    began = time.monotonic()
-    monitel.emit("first")
-    for _ in range(10):
-        assert not pipeline.force_flush(0.1)
-    receiver.wait_until(lambda: receiver.of("logs"))
-    assert len(receiver.of("logs")) <= 1 + time.monotonic() - began
-
-
 def test_request_that_the_exit_leaves_for_the_disk_is_not_sent(receiver: Receiver, start: Start) -> None:
     """The backend comes back after the last attempt: what is sent and written to disk would arrive twice."""
     receiver.rule(lambda _: Answer(503))

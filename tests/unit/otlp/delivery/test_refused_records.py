@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
-from tests.support.inbox import DEADLINE, Answer, Request, records_of
+from tests.support.inbox import DEADLINE, Answer, records_of
 from tests.support.receiver import MESSAGES
 from tests.support.spools import rejected_in
 
 import monitel
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages import request as messages
 from monitel_otlp.transport.answer import count_rejected
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from tests.support import inbox
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -62,7 +63,7 @@ class Loki:
         self.requests = 0
         self.wrapping = wrapping
 
-    def __call__(self, request: Request) -> Answer | None:
+    def __call__(self, request: inbox.Request) -> Answer | None:
         """Store the good records, and return the answer."""
         if request.signal != "logs":
             return None
@@ -115,7 +116,7 @@ def test_stored_records_are_not_counted_as_dropped(
     assert of(kinds, "old", "behind") == loki.refused
     assert loki.refused <= set_aside(pipeline.spool_dir)
     assert len(set_aside(pipeline.spool_dir)) <= 3 * len(bad)
-    assert loki.requests <= 20
+    assert loki.requests <= 22
 
 
 def test_stored_records_of_an_unconfirmed_request_are_delivered(receiver: Receiver, start: Start) -> None:
@@ -159,6 +160,6 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
     ]
     for text, rejected in counted:
         for wrap in ("{}", COLLECTOR):
-            request = FrozenRequest("logs", logs.SerializeToString(), 40)
-            assert rejected == count_rejected(request, wrap.format(text)), text
-            assert 0 == count_rejected(FrozenRequest("traces", spans.SerializeToString(), 1), wrap.format(text))
+            encoded = messages.Request("logs", logs.SerializeToString())
+            assert rejected == count_rejected(encoded, wrap.format(text)), text
+            assert 0 == count_rejected(messages.Request("traces", spans.SerializeToString()), wrap.format(text))

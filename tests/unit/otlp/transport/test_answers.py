@@ -15,11 +15,11 @@ from tests.support.inbox import DEADLINE
 from tests.support.receiver import partial_success
 
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict, error_text, one_line, parse_retry_after
 
-REQUEST = FrozenRequest("logs", b"", 1)
+REQUEST = Request("logs", b"")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
-def answered(url: str, protocol: str = "http/protobuf", request: FrozenRequest = REQUEST) -> Answer:
+def answered(url: str, protocol: str = "http/protobuf", request: Request = REQUEST) -> Answer:
     """Make one attempt, and return its answer."""
     transport = make_transports(resolve(url, protocol=protocol))["logs"]
     try:
@@ -63,7 +63,7 @@ def compressing(request: pytest.FixtureRequest) -> Any:
 def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
     """A partial success in a compressed answer counts."""
     content = partial_success("logs", 3, "attribute too long" * 20).body or b""
-    answer = answered(compressing, "grpc", FrozenRequest("logs", content, 1))
+    answer = answered(compressing, "grpc", Request("logs", content))
     assert (Verdict.DELIVERED, 3) == (answer.verdict, answer.rejected)
     assert answer.reason.startswith("attribute too long")
 

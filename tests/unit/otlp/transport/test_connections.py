@@ -15,7 +15,7 @@ from tests.support.hostile import OK_HEAD, Peer
 from tests.support.inbox import DEADLINE
 
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.support.hostile import Behaviour
     from tests.support.receiver import Receiver
 
-SMALL = FrozenRequest("logs", b"", 1)
-LARGE = FrozenRequest("logs", bytes(64 << 20), 1)  # more than the buffers of two sockets hold
+SMALL = Request("logs", b"")
+LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold
 
 
 def transport(url: str) -> Any:
@@ -38,7 +38,7 @@ def transport(url: str) -> Any:
     return found["logs"]
 
 
-def attempt(sender: Any, request: FrozenRequest = SMALL, timeout: float = DEADLINE) -> Answer:
+def attempt(sender: Any, request: Request = SMALL, timeout: float = DEADLINE) -> Answer:
     """Make one attempt, and close the connection."""
     answer: Answer = sender.send(request, timeout)
     sender.close()

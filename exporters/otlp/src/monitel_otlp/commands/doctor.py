@@ -31,7 +31,7 @@ from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+from monitel_otlp.messages.request import REQUESTS, Request
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
 
@@ -138,7 +138,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
 
 
 def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
-    empty = FrozenRequest(signal, REQUESTS[signal]().SerializeToString(), 0)
+    empty = Request(signal, REQUESTS[signal]().SerializeToString())
     began = time.perf_counter()
     try:
         return transport.send(empty, _TIMEOUT), time.perf_counter() - began

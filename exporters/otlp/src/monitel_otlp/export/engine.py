@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.record import READING, SIGNALS
 from monitel.blackbox.silent import give_way
 from monitel.console.values import latest
-from monitel.os_threads import Condition, RLock
+from monitel.os_threads import Event, RLock
 from monitel.run_events import end_if_due
 from monitel.worker import Pace, yield_gil
 from monitel_otel.scope import SCOPE
@@ -30,14 +29,13 @@ from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.export import rejected
 from monitel_otlp.export.application import ApplicationThread, Job
 from monitel_otlp.export.leftovers import Leftovers
-from monitel_otlp.export.record_requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.recorder import Recorder
+from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.attributes import add_attributes, plain_attributes
-from monitel_otlp.messages.request import LEVELS, count_records, write_scope
-from monitel_otlp.messages.resource import encode_resource
+from monitel_otlp.messages.request import LEVELS, count_records, encode_resource, write_scope
 from monitel_otlp.metrics.occasion import Occasion
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.console.values import RunValues
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.messages.request import Request
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
@@ -69,7 +68,6 @@ SNAPSHOT_S = 1.0
 _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _MOST_LATE = 1000  # rounds whose windows wait for event handlers
-_TICK = 0.05  # seconds between two checks of a flush
 _COLLECT = 1.0  # seconds that a caller waits for another thread that reads counters and ranges
 # Shares of the time to shut down that have passed when each phase ends.
 _HANDLED, _SENT, _STORED = 0.35, 0.7, 0.95
@@ -135,6 +133,7 @@ class Engine:
         )
         self._table = SeriesTable(series_limit, point_attributes)
         self.recorder = Recorder(self.box, self._table, ranges)
+        self._senders: dict[str, Sender] = {}
         self._own = SelfMetrics(
             self.account,
             {
@@ -144,13 +143,13 @@ class Engine:
                 "monitel.black_box.left_out": self._left_out if settings.box.root else lambda: 0,
             },
             lambda: self.box.disk_bytes,
+            self._senders,
             temporality=temporality,
             start_ns=now_ns,
         )
         self._readings = Readings(self._table, delta=self.mapping.delta)
         self._occasion = Occasion(settings.idle_interval, self._items_lost, self._readings.waits)
         self._points = WindowPoints(self.mapping)
-        self._settled = Condition()
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
         self._patience_s = _COLLECT
@@ -164,10 +163,11 @@ class Engine:
         }
         self._jobs: dict[str, Job] = {}  # the last call of each
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
+        self._accepted = Event()
         self._make_senders(encoded)
         self._leftovers: Leftovers | None = None
         if leftovers:
-            self._leftovers = Leftovers(settings, self.box.name, partial(make_transports, settings))
+            self._leftovers = Leftovers(settings, self.box.name, self._accepted)
         self.box.sources["counters"] = self._readings.plain
         self.box.flushes.insert(0, self._flush)
         self.box.start()
@@ -175,7 +175,7 @@ class Engine:
         for sender in self._senders.values():
             sender.start()
         if self._leftovers is not None:
-            self._leftovers.collect()
+            self._leftovers.start()
 
     @property
     def spool_dir(self) -> Path:
@@ -185,7 +185,7 @@ class Engine:
     @property
     def has_sent(self) -> bool:
         """True if a request has been tried."""
-        return self._own.attempts > 0
+        return any(each.attempts for each in self._senders.values())
 
     @property
     def series(self) -> list[Series]:
@@ -351,18 +351,12 @@ class Engine:
 
     def _deliver(self, deadline: float) -> bool:
         """Wait until all items that are recorded now are settled, or on disk if their signal is offline."""
-        ends = {name: journal.next for name, journal in self.box.journals.items() if journal.reader == "sender"}
-        while True:
-            waiting = [name for name, end in ends.items() if self.box.journals[name].settled < end - 1]
-            if not waiting:  # what was rejected is to be on the disk as well
-                return self.box.spill(max(0.0, deadline - time.monotonic()))
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            for sender in self._senders.values():
-                sender.wake(urgent=True)
-            with self._settled:
-                self._settled.wait(min(left, _TICK))
+        ends = {name: journal.next for name, journal in self.box.journals.items()}
+        for sender in self._senders.values():
+            sender.wake()
+        if not all(sender.flush(ends, deadline) for sender in self._senders.values()):
+            return False
+        return self.box.spill(max(0.0, deadline - time.monotonic()))  # what was rejected is to be on the disk, too
 
     def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
         """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
@@ -478,16 +472,15 @@ class Engine:
             box.journals, resource, totals, self._points, write_queue_size=self._write_queue_size, pause=pace.pause
         )
         transports = make_transports(self.settings)
-        self._senders: dict[str, Sender] = {}
         for signal in SIGNALS:
             if signal in transports:
                 self._senders[signal] = Sender(
                     found[signal],
                     transports[signal],
-                    interval=self.settings.interval,
-                    attempted=self._own.attempted,
+                    accepted=self._accepted,
+                    note_position=box.note_position,
                     set_aside=self._set_aside,
-                    settled=self._note_settled,
+                    interval=self.settings.interval,
                 )
             elif signal not in self.settings.off:
                 for outbox in found[signal]:
@@ -498,9 +491,9 @@ class Engine:
         self._size_ns = max(time.time_ns(), self._size_ns + MILLISECOND_NS)
         write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes(), self._size_ns)
 
-    def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
+    def _set_aside(self, request: Request, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:
-            is_kept = rejected.append(folder, signal=signal, body=body, items=items, reason=reason)
+            is_kept = rejected.append(folder, signal=request.signal, body=request.body, items=items, reason=reason)
             if not is_kept and not self._rejected_is_full:
                 self._rejected_is_full = True
                 _log.warning("%s is full: further rejected requests are only counted", folder.path / REJECTED)
@@ -508,10 +501,3 @@ class Engine:
         place = "" if self._rejected_is_full else f", and goes to {self.spool_dir / REJECTED}"
         _log.warning("a request was rejected%s: %s", place, reason)
         self.box.on_disk(write)
-
-    def _note_settled(self) -> None:
-        self.box.note_position()
-        with self._settled:
-            self._settled.notify_all()
-        if self._leftovers is not None and any(self.box.journals[name].account().delivered for name in SIGNALS):
-            self._leftovers.deliver()

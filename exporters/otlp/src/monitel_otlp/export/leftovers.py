@@ -7,14 +7,15 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.recovery import processes
-from monitel.os_threads import Event, Lock, start_thread
+from monitel.os_threads import Event, start_thread
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.ended_records import oldest_first, take
 from monitel_otlp.export.replay import deliver
+from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from monitel_otlp.config.settings import Settings
@@ -37,45 +38,27 @@ class Leftovers:
         settings: The mark of the endpoints, without which nothing is delivered; the folder of spools; and the settings
             of black boxes: none are collected if they are switched off.
         own_name: The name of the record of this process.
-        make_transports: Makes the transports of the thread.
+        accepted: Is set when the backend has accepted a request.
     """
 
-    def __init__(
-        self, settings: Settings, own_name: str, make_transports: Callable[[], Mapping[str, Transport]]
-    ) -> None:
+    def __init__(self, settings: Settings, own_name: str, accepted: Event) -> None:
         self._own_name = own_name
+        self._settings = settings
         self._mark = settings.mark
         self._spool = settings.spool_root.absolute()
         self._roots = roots_of(settings.box.folder) if settings.box.enabled else []
-        self._make_transports = make_transports
-        self._starting = Lock()
-        self._accepted = Event()
+        self._accepted = accepted
         self._stopped = Event()
-        self._started = False
 
-    def collect(self) -> None:
-        """Start the thread, if black boxes are not switched off. Idempotent, and thread-safe."""
-        if self._roots:
-            self._start()
-
-    def deliver(self) -> None:
-        """Allow the delivery, because the backend has accepted a request. Idempotent, and thread-safe."""
-        if self._mark and not self._accepted.is_set():
-            self._accepted.set()
-            self._start()
+    def start(self) -> None:
+        """Start the thread, if there is something to do for it."""
+        if (self._roots or self._mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
+            self.stop()
 
     def stop(self) -> None:
         """Stop after the box or the request that is being processed; the rest stays."""
         self._stopped.set()
         self._accepted.set()
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._stopped.is_set() or self._started:
-                return
-            self._started = start_thread(self._run, "monitel-otlp-leftovers") is not None
-            if not self._started:
-                self.stop()
 
     def _run(self) -> None:
         suppress_instrumentation()
@@ -98,7 +81,7 @@ class Leftovers:
                 if self._stopped.is_set():
                     break
                 if path.name != self._own_name:
-                    transports = transports or self._make_transports()
+                    transports = transports or make_transports(self._settings)
                     if not self._deliver(path, transports):
                         break
         finally:
@@ -109,7 +92,7 @@ class Leftovers:
         """Deliver a record; return False if the backend does not accept its requests now."""
         try:
             with closing(take(path, self._roots)) as dead:
-                outcome = deliver(dead, transports, pauses=(), stopped=self._stopped)
+                outcome = deliver(dead, transports, tries=1, stopped=self._stopped)
         except Exception as error:  # even if its values are senseless
             _log.debug("%s was not delivered: %s", path, error)
             return True

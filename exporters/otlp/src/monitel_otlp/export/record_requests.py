@@ -1,4 +1,4 @@
-"""The requests in which a record is delivered, by its process or by another one: outboxes of its journals."""
+"""The requests in which the record of an ended process is delivered."""
 
 from __future__ import annotations
 
@@ -8,45 +8,18 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.disk import load
 from monitel.blackbox.record import Item
-from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder, count
-from monitel_otlp.export.sender import Outbox, next_of
+from monitel_otlp.export.requests import next_of, outboxes
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
-from monitel_otlp.messages.request import LEVELS, REQUESTS, record_lists
+from monitel_otlp.messages.request import LEVELS, record_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from monitel.blackbox.journal import Journal
     from monitel.blackbox.recovery import Dead
+    from monitel_otlp.export.requests import Outbox
 
 _BATCH = 500
-_MOST = {"readings": 1}  # items in a request: readings of one metric are not merged
-#: The journals whose items are sent to the endpoint of each signal, in their order.
-JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
-
-
-def outboxes(
-    journals: dict[str, Journal],
-    resource: bytes,
-    totals: Totals,
-    points: WindowPoints,
-    *,
-    write_queue_size: Callable[[Any], object] = lambda _: None,
-    pause: Callable[[], object] = lambda: None,
-) -> dict[str, list[Outbox]]:
-    """Return the outboxes of each signal, with encoders; the arguments are theirs."""
-    encoders = {
-        "metrics": MetricsEncoder(resource, totals, points, write_queue_size, pause),
-        "readings": ReadingsEncoder(resource, write_queue_size),
-        "logs": LogsEncoder(resource),
-        "traces": SpansEncoder(resource),
-        "steps": SpansEncoder(resource),
-    }
-    return {
-        signal: [Outbox(journals[name], encoders[name], _MOST.get(name, 0)) for name in names]
-        for signal, names in JOURNALS_OF.items()
-    }
 
 
 def mapping_of(identity: dict[str, Any]) -> Mapping:
@@ -98,13 +71,12 @@ def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
 
 def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
     """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
-    for signal, outboxes in outboxes_of(dead).items():
-        while (found := next_of(outboxes)) is not None or any(load(each.journal) for each in outboxes):
-            if found is not None:
-                outbox, items, encoded = found
-                outbox.settle(count(items))
-                if encoded.body:
-                    yield signal, encoded.body
+    for signal, each_of in outboxes_of(dead).items():
+        while (outbox := next_of(each_of)) is not None or any(load(each.journal) for each in each_of):
+            if outbox is not None and (request := outbox.request) is not None:
+                outbox.settle(request.sent)
+                if request.body:
+                    yield signal, request.body
 
 
 def oldest_ns(dead: Dead, signal: str) -> int | None:
@@ -114,7 +86,7 @@ def oldest_ns(dead: Dead, signal: str) -> int | None:
         while (found := outbox.next()) is None and load(outbox.journal):
             pass
         if found is not None:
-            times += _times(REQUESTS[signal].FromString(found[1].body), signal)
+            times += _times(found.message(), signal)
     return min(times, default=None)
 
 

@@ -15,23 +15,22 @@ from monitel.os_threads import Event
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended_records import damaged_ends, unsettled
 from monitel_otlp.export.record_requests import outboxes_of
-from monitel_otlp.export.sender import Sender
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.export.sender import Sender, backoff
+from monitel_otlp.messages.request import Request
 from monitel_otlp.transport.answer import Verdict
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recovery import Dead
-    from monitel_otlp.export.rejected import Rejected
-    from monitel_otlp.transport.answer import Answer, Transport
+    from monitel_otlp.transport.answer import Transport
 
     Progress = Callable[[int, int], object]
 
-_LONGEST_RETRY_AFTER = 60.0  # seconds
-PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds between two attempts
+_TRIES = 5  # attempts with one request
+_LONGEST_PAUSE = 60.0  # seconds between two of them
 
 
 @dataclass
@@ -87,7 +86,7 @@ def deliver(
     dead: Dead,
     transports: Mapping[str, Transport],
     *,
-    pauses: Sequence[float] | None = None,
+    tries: int = _TRIES,
     stopped: Event | None = None,
     on_progress: Progress = lambda _settled, _total: None,
 ) -> ReplayOutcome:
@@ -100,7 +99,7 @@ def deliver(
     Args:
         dead: The record.
         transports: The transport of each signal.
-        pauses: Seconds between the attempts with one request; by default 1, 2, 4 and 8.
+        tries: The number of attempts with one request.
         stopped: When it is set, the delivery ends after the request that is being sent.
         on_progress: Called after each request with two numbers of items: settled, and in total.
 
@@ -114,10 +113,10 @@ def deliver(
     outcome.unreadable = damaged_ends(dead)
     outboxes, total = outboxes_of(dead), unsettled(dead)
 
-    def set_aside(signal: str, body: bytes, items: int, reason: str) -> None:
+    def set_aside(request: Request, items: int, reason: str) -> None:
         with suppress(OSError, FolderError):  # what is rejected should outlive a restart of the machine
             dead.move()
-        if rejected.append(_folders(dead)[0], signal=signal, body=body, items=items, reason=reason):
+        if rejected.append(_folders(dead)[0], signal=request.signal, body=request.body, items=items, reason=reason):
             outcome.count_set_aside(items, reason)
         else:
             outcome.lost["spool_full"] += items
@@ -132,20 +131,9 @@ def deliver(
         if signal not in transports:
             outcome.offline.add(signal)
             continue
-        sender = Sender(
-            outboxes[signal],
-            transports[signal],
-            set_aside=set_aside,
-            settled=dead.note_position,
-        )
+        sender = Sender(outboxes[signal], transports[signal], note_position=dead.note_position, set_aside=set_aside)
         try:
-            _send(
-                dead,
-                sender,
-                PAUSES if pauses is None else pauses,
-                stopped,
-                lambda: on_progress(total - unsettled(dead), total),
-            )
+            _send(dead, sender, tries, stopped, lambda: on_progress(total - unsettled(dead), total))
         finally:
             _count(outcome, journals[0].account().dropped, journals[0].account().delivered)
         if sender.trouble is not None:
@@ -167,24 +155,17 @@ def _count(outcome: ReplayOutcome, dropped: Mapping[str, int], delivered: int) -
     outcome.lost += lost
 
 
-def _send(
-    dead: Dead, sender: Sender, pauses: Sequence[float], stopped: Event, on_progress: Callable[[], object]
-) -> None:
+def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Callable[[], object]) -> None:
     """Deliver until nothing is left, or every attempt with the oldest request has failed."""
-    for pause in (*pauses, None):
-        while not stopped.is_set():
-            if sender.deliver_one():
-                on_progress()
-            elif sender.trouble is not None or not any(each.loading for each in dead.journals.values()):
-                break
-            dead.tend()
-        if sender.trouble is None or sender.trouble.verdict is Verdict.REFUSED or pause is None:
+    while not stopped.is_set():
+        pause = sender.deliver(stopped, on_settled)
+        if sender.trouble is not None:
+            if sender.trouble.verdict is Verdict.REFUSED or sender.failures >= tries:
+                return
+            stopped.wait(min(pause, _LONGEST_PAUSE))
+        elif not any(each.loading for each in dead.journals.values()):
             return
-        _wait(stopped, pause, sender.trouble)
-
-
-def _wait(stopped: Event, pause: float, answer: Answer) -> None:
-    stopped.wait(pause if answer.retry_after is None else min(answer.retry_after, _LONGEST_RETRY_AFTER))
+        dead.tend()
 
 
 def _folders(dead: Dead) -> list[Folder]:
@@ -205,7 +186,7 @@ def deliver_rejected(dead: Dead, transports: Mapping[str, Transport]) -> ReplayO
                 if each.signal not in transports:
                     outcome.offline.add(each.signal)
                 elif each.signal not in refusing:
-                    answer = _send_rejected(each, transports[each.signal], stopped)
+                    answer = _send_rejected(Request(each.signal, each.body), transports[each.signal], stopped)
                     if answer.verdict is Verdict.DELIVERED:
                         left_out = min(answer.rejected, each.items)
                         outcome.delivered += each.items - left_out
@@ -224,12 +205,10 @@ def deliver_rejected(dead: Dead, transports: Mapping[str, Transport]) -> ReplayO
     return outcome
 
 
-def _send_rejected(request: Rejected, transport: Transport, stopped: Event) -> Any:
-    frozen = FrozenRequest(request.signal, request.body, request.items)
-    answer = transport.send(frozen)
-    for pause in PAUSES:
+def _send_rejected(request: Request, transport: Transport, stopped: Event) -> Any:
+    for failures in range(1, _TRIES):
+        answer = transport.send(request)
         if answer.verdict is not Verdict.RETRY:
-            break
-        _wait(stopped, pause, answer)
-        answer = transport.send(frozen)
-    return answer
+            return answer
+        stopped.wait(min(backoff(answer, failures), _LONGEST_PAUSE))
+    return transport.send(request)

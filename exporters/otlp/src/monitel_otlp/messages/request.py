@@ -1,4 +1,4 @@
-"""The unit of delivery: one encoded, immutable OTLP request, its records and its scopes."""
+"""The unit of delivery: one encoded, immutable OTLP request, with its resource, its scopes and its records."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-from monitel_otel.scope import SCOPE
+from monitel_otel.scope import SCHEMA_URL, SCOPE
+from monitel_otlp.messages.attributes import plain_attributes, write_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from google.protobuf.message import Message
+    from opentelemetry.sdk.resources import Resource
+
+    from monitel.blackbox.record import Item
 
 REQUESTS: dict[str, type[Any]] = {
     "metrics": ExportMetricsServiceRequest,
@@ -24,23 +29,39 @@ REQUESTS: dict[str, type[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenRequest:
+class Request:
     """One encoded request. It has neither address nor headers, so it contains no token.
 
     Attributes:
         signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
-        body: The protobuf message, not compressed.
-        items: Number of recorded items (windows, log records, spans) in this request.
+        body: The protobuf message, not compressed; empty if none of the items can be encoded.
+        items: The records in it, in the order of a journal.
+        records: Number of its points, log records or spans.
+        lost: Number of items that cannot be encoded.
+        draft: The running totals after it; None where there are none.
     """
 
     signal: str
     body: bytes
-    items: int
+    items: Sequence[Item] = ()
+    records: int = 0
+    lost: int = 0
+    draft: Any = None
+
+    @property
+    def sent(self) -> int:
+        """Number of the items that a backend gets."""
+        return count(self.items) - self.lost
 
     def message(self) -> Message:
         """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request
+
+
+def count(items: Sequence[Item]) -> int:
+    """Return the number of items in some records."""
+    return sum(item.items for item in items)
 
 
 #: Field names from a request down to its records.
@@ -74,3 +95,14 @@ def count_records(message: Any, levels: tuple[str, ...]) -> int:
 def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:
     """Fill the header of a ``ScopeMetrics``, ``ScopeLogs`` or ``ScopeSpans`` with name, version and schema."""
     target.scope.name, target.scope.version, target.schema_url = scope
+
+
+def encode_resource(resource: Resource) -> bytes:
+    """Return a resource and its schema as a serialized ``ResourceMetrics`` without metrics.
+
+    The message has the same form as a ``ResourceLogs`` without log records, and a ``ResourceSpans`` without spans.
+    """
+    message = ResourceMetrics(schema_url=resource.schema_url or SCHEMA_URL)
+    message.resource.SetInParent()
+    write_attributes(message.resource.attributes, plain_attributes(resource.attributes))
+    return message.SerializeToString()

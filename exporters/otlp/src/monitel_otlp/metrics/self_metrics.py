@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.account import Account
+    from monitel_otlp.export.sender import Sender
 
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -91,11 +91,10 @@ class SelfMetrics:
         account: Returns the account of each signal.
         counts: The function that reads each counter without attributes, by its name.
         spool_bytes: Returns the size of the spool.
+        senders: The sender of each signal, with the durations of its attempts.
         temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta for the histogram alone.
         start_ns: Time at which all counters were zero, Unix ns.
 
-    Attributes:
-        attempts: Number of attempts so far.
     """
 
     def __init__(
@@ -103,6 +102,7 @@ class SelfMetrics:
         account: Callable[[], Mapping[str, Account]],
         counts: Mapping[str, Callable[[], int]],
         spool_bytes: Callable[[], int],
+        senders: Mapping[str, Sender],
         *,
         temporality: str,
         start_ns: int,
@@ -114,18 +114,8 @@ class SelfMetrics:
         self._delta_durations = temporality != "cumulative"
         self._start_ns = start_ns
         self._seen_ns = 0  # time of the previous call of write()
-        self.attempts = 0
-        self._attempts: deque[tuple[str, float]] = deque()
+        self._senders = senders
         self._durations: dict[str, _Durations] = {}
-
-    def attempted(self, signal: str, seconds: float) -> None:
-        """Note the duration of a delivery attempt; in any thread."""
-        self.attempts += 1
-        self._attempts.append((signal, seconds))
-
-    def waiting(self) -> int:
-        """Return the number of waiting items in memory."""
-        return sum(account.waiting for account in self._account().values())
 
     def write(self, metrics: Any, now_ns: int) -> None:
         """Add the metrics to the list of metrics of a message."""
@@ -159,11 +149,11 @@ class SelfMetrics:
                 yield name, {}, count
 
     def _write_durations(self, metrics: Any, now_ns: int) -> None:
-        while self._attempts:
-            signal, seconds = self._attempts.popleft()
-            if signal not in self._durations:
-                self._durations[signal] = _Durations(self._start_ns)
-            self._durations[signal].add(seconds)
+        for signal, sender in self._senders.items():
+            while sender.seconds:
+                if signal not in self._durations:
+                    self._durations[signal] = _Durations(self._start_ns)
+                self._durations[signal].add(sender.seconds.popleft())
         attempted = {signal: each for signal, each in self._durations.items() if any(each.buckets)}
         if not attempted:
             return

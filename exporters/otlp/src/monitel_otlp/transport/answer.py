@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.messages.request import Request
 
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
 #: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
@@ -43,7 +43,7 @@ class Verdict(Enum):
 
     DELIVERED = "delivered"
     RETRY = "retry"  #: The backend is unreachable or busy: keep the request and retry soon.
-    REFUSED = "refused"  #: Address or credentials are wrong: keep the request and retry every minute.
+    REFUSED = "refused"  #: The reason is not in the items, such as credentials: keep the request, retry in minutes.
     FAILED = "failed"  #: The backend failed with the request: try three times, then treat it as REJECTED.
     REJECTED = "rejected"  #: The backend will never accept a part of the request.
     TOO_LARGE = "too_large"  #: Split the request.
@@ -85,7 +85,7 @@ class Transport(ABC):
         self._endpoint = endpoint
         self._mask = mask or endpoint.mask
 
-    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
+    def send(self, request: Request, timeout: float | None = None) -> Answer:
         """Make one attempt. Never raises an ``Exception``.
 
         Args:
@@ -100,7 +100,7 @@ class Transport(ABC):
         return replace(answer, reason=one_line(self._mask(answer.reason[:_SEARCHED_LENGTH])))
 
     @abstractmethod
-    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
+    def _attempt(self, request: Request, timeout: float) -> Answer:
         """Make one attempt. An exception means that the backend may have accepted the request."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ def delivered(content: bytes) -> Answer:
     return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, partial.rejected_log_records))
 
 
-def count_rejected(request: FrozenRequest, text: str) -> int:
+def count_rejected(request: Request, text: str) -> int:
     """Return the number of records of a rejected request that the backend has not stored; 0 if that is unknown.
 
     Loki stores the valid log records of a request, and answers 400 because of the others. Its text arrives unchanged

@@ -37,7 +37,7 @@ from monitel_otlp.transport.connection import AUTHORITY, CLIENT, CertificateFile
 
 if TYPE_CHECKING:
     from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.messages.request import Request
 
 _SERVICES = {"metrics": "metrics.v1.Metrics", "logs": "logs.v1.Logs", "traces": "trace.v1.Trace"}
 _VERDICTS = {
@@ -91,7 +91,7 @@ class GrpcTransport(Transport):
         if channel is not None:
             channel.close()
 
-    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
+    def _attempt(self, request: Request, timeout: float) -> Answer:
         metadata = self._metadata.reveal()
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
             return Answer(Verdict.REFUSED, _METADATA)
@@ -163,7 +163,7 @@ def _decompressed(content: bytes) -> bytes:
     return b""
 
 
-def _answer(request: FrozenRequest, error: Any, endpoint: Endpoint) -> Answer:
+def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     code, details = error.code().name, (error.details() or "").rpartition("last error: ")[2]
     if code == "RESOURCE_EXHAUSTED" and _ANSWER_TOO_LARGE.search(details):
         return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")

@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
     from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.messages.request import Request
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 _SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _.-
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
 _PROXY_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
+_OF_CONTENT = {400, 413, 422}  # any other status below 500 is not about the items: of a proxy, a limiter
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {401: NO_CREDENTIALS, 403: NO_PERMISSION}
 _NO_RECEIVER = {404, 405}
@@ -85,7 +86,7 @@ class HttpTransport(Transport):
         if self._route is not None:
             self._route.resolver.close()
 
-    def _attempt(self, request: FrozenRequest, timeout: float) -> Answer:
+    def _attempt(self, request: Request, timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
         if self._route is None:
             return Answer(Verdict.REFUSED, self._problem)
@@ -206,7 +207,7 @@ def _tls(error: ssl.SSLError) -> tuple[Verdict, str]:
 
 
 def _answer(
-    request: FrozenRequest, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool
+    request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool
 ) -> Answer:
     status = response.status
     reason = f"HTTP {status}"
@@ -214,12 +215,16 @@ def _answer(
         return delivered(body)
     if status in _RETRY:
         return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
-    if status in _NO_RECEIVER:
-        return Answer(Verdict.REFUSED, f"{reason}: {endpoint.no_receiver(request.signal)}")
-    if status in _REFUSED or status in _REDIRECTION:
-        advice = _REFUSED.get(status) or f"redirected{_public_location(str(response.headers.get('Location', '')))}"
-        return Answer(Verdict.REFUSED, f"{reason}: {advice}")
     text = error_text(body)
+    advice = _REFUSED.get(status)
+    if status in _NO_RECEIVER:
+        advice = endpoint.no_receiver(request.signal)
+    elif status in _REDIRECTION:
+        advice = f"redirected{_public_location(str(response.headers.get('Location', '')))}"
+    elif advice is None and status < _SERVER_ERROR and status not in _OF_CONTENT:
+        advice = text
+    if advice is not None:
+        return Answer(Verdict.REFUSED, f"{reason}: {advice}")
     reason = f"{reason}: {text}"
     if status == _TOO_LARGE:
         return Answer(Verdict.TOO_LARGE, reason)
