@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
 
     from monitel_otlp.export.rows import Row
-    from monitel_otlp.export.windows import Points
+    from monitel_otlp.metrics.points import Points
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package

@@ -24,7 +24,8 @@ from monitel_otlp.export.ended_records import unsettled
 from monitel_otlp.export.record_requests import add_settled, mapping_of
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
-from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
+from monitel_otlp.metrics.points import Points, RisingSums, Sent
+from monitel_otlp.metrics.readings import READINGS_PER_REQUEST
 from monitel_run.folder import is_running
 
 if TYPE_CHECKING:
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.blackbox.death import Death
-    from monitel.blackbox.forms import PlainCounter
     from monitel.blackbox.reading import Record
     from monitel.os_threads import Event
 
 _log = logging.getLogger("monitel.otlp")
-
-_COUNTERS_PER_READING = 500
 
 
 @dataclass
@@ -187,23 +185,13 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
             earlier[number, start_ns] = Sent(*sent)
         if sent is None or total != sent[2]:
             changed.append((number, counter))
-    sums = RisingSums(delta=mapping_of(record.identity).delta, earlier=earlier)
-    for begin in range(0, len(changed), _COUNTERS_PER_READING):
-        yield *_reading(record, sums, changed[begin : begin + _COUNTERS_PER_READING]), snapshot.position
-
-
-def _reading(record: Record, sums: RisingSums, counters: list[tuple[int, PlainCounter]]) -> tuple[bytes, int]:
-    message = ResourceMetrics()
-    scope = message.scope_metrics.add()
-    write_scope(scope, tuple(record.identity["scope"]))
-    points: dict[str, Any] = {}
-
-    def points_of(name: str, unit: str, description: str) -> Any:
-        if name not in points:
-            points[name] = sums.add_metric(scope.metrics, name, unit, description)
-        return points[name]
-
-    for number, (*described, attributes, total, start_ns, _) in counters:
-        totals, target = [Total(number, total, start_ns)], partial(points_of, *described)
-        sums.write(number, key_values(attributes), totals, record.time_ns, target)
-    return message.SerializeToString(), sum(len(each) for each in points.values())
+    sums = RisingSums(delta=mapping_of(record.identity).delta, sent=earlier)
+    for begin in range(0, len(changed), READINGS_PER_REQUEST):
+        message = ResourceMetrics()
+        scope = message.scope_metrics.add()
+        write_scope(scope, tuple(record.identity["scope"]))
+        points = Points(scope.metrics)
+        for number, counter in changed[begin : begin + READINGS_PER_REQUEST]:
+            metric, attributes, (total, start_ns, _) = counter[:3], key_values(counter[3]), counter[4:]
+            sums.write(points, metric, attributes, number, total, start_ns=start_ns, now_ns=record.time_ns)
+        yield message.SerializeToString(), points.number, snapshot.position

@@ -13,8 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
-
 from monitel import before_flush, registry
 from monitel.blackbox.box import Box
 from monitel.blackbox.discovery import REJECTED
@@ -34,12 +32,12 @@ from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
-from monitel_otlp.messages.attributes import add_attributes, plain_attributes
-from monitel_otlp.messages.request import LEVELS, count_records, encode_resource, write_scope
-from monitel_otlp.metrics.occasion import Occasion
+from monitel_otlp.messages.attributes import plain_attributes
+from monitel_otlp.messages.request import encode_resource
+from monitel_otlp.metrics.points import MILLISECOND_NS
 from monitel_otlp.metrics.readings import Readings
-from monitel_otlp.metrics.self_metrics import SelfMetrics, write_queue_size
-from monitel_otlp.metrics.series import MILLISECOND_NS, SERIES_LIMIT, SeriesTable
+from monitel_otlp.metrics.self_metrics import SelfMetrics
+from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 
@@ -107,7 +105,7 @@ class Engine:
         self._resource = resource
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
-        self._read_ns = self._size_ns = 0  # times of the last reading, and of the last queue size
+        self._read_ns = 0  # time of the last reading
         encoded = encode_resource(resource)
         off = [name for signal in settings.off for name in JOURNALS_OF[signal]]
         identity = {
@@ -144,11 +142,13 @@ class Engine:
             },
             lambda: self.box.disk_bytes,
             self._senders,
+            point_attributes,
             temporality=temporality,
             start_ns=now_ns,
         )
-        self._readings = Readings(self._table, delta=self.mapping.delta)
-        self._occasion = Occasion(settings.idle_interval, self._items_lost, self._readings.waits)
+        self._readings = Readings(
+            self._table, self._own, delta=self.mapping.delta, idle_interval=settings.idle_interval
+        )
         self._points = WindowPoints(self.mapping)
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
@@ -159,7 +159,7 @@ class Engine:
         self._calls = {
             "a source of events": before_flush.run,
             "an event handler, while windows were closed,": self._call_handlers,
-            "a source of wait counters": self._readings.waits.refresh_sources,
+            "a source of wait counters": self._readings.call_sources,
         }
         self._jobs: dict[str, Job] = {}  # the last call of each
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
@@ -285,38 +285,16 @@ class Engine:
 
     def _read(self, *, asked: bool) -> None:
         """Append the counters, waits and metrics of the process, if it is time."""
-        metrics = self.box.journals["metrics"]
-        self._readings.waits.refresh_own()
-        urgent, with_windows = self._occasion.is_urgent, metrics.next > self._windows_seen
-        if not (asked or self._occasion.is_due or urgent or with_windows):
+        metrics, readings = self.box.journals["metrics"], self.box.journals["readings"]
+        if not (self._readings.is_due(self._items_lost()) or asked or metrics.next > self._windows_seen):
             return
-        self._occasion.sent()
         self._windows_seen = metrics.next
-        readings = self.box.journals["readings"]
-        now_ns = self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
-        first = True
-        self._readings.begin()
-        while first or self._readings.due:
-            message = ResourceMetrics()
-            changed = self._readings.write(message, now_ns)
-            if first:
-                self._write_own(message, now_ns)
+        self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
+        for content, points, changed in self._readings.messages(self._read_ns):
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
-            if message.scope_metrics and (changed or readings.settled == readings.next - 1):
-                content = message.SerializeToString()
-                points = count_records(message, LEVELS["metrics"][1:])
+            if changed or readings.settled == readings.next - 1:
                 number = readings.append(READING, marshal.dumps((content, points, self._windows_seen), 2))
                 self._changed_reading = number if changed else self._changed_reading
-            first = False
-
-    def _write_own(self, message: Any, now_ns: int) -> None:
-        """Add the metrics of the pipeline itself to a ``ResourceMetrics`` message."""
-        if not message.scope_metrics:
-            write_scope(message.scope_metrics.add())
-        metrics = message.scope_metrics[0].metrics
-        known = len(metrics)
-        self._own.write(metrics, now_ns)
-        add_attributes(metrics[known:], self._table.attributes())
 
     def _left_out(self) -> int:
         return sum(self.box.journals[signal].left_out for signal in SIGNALS)
@@ -469,7 +447,7 @@ class Engine:
         box.journals["metrics"].fold = totals
         self._totals = [totals]
         found = outboxes(
-            box.journals, resource, totals, self._points, write_queue_size=self._write_queue_size, pause=pace.pause
+            box.journals, resource, totals, self._points, write_queue_size=self._own.write_queue_size, pause=pace.pause
         )
         transports = make_transports(self.settings)
         for signal in SIGNALS:
@@ -485,11 +463,6 @@ class Engine:
             elif signal not in self.settings.off:
                 for outbox in found[signal]:
                     outbox.journal.reader = "disk"
-
-    def _write_queue_size(self, metrics: Any) -> None:
-        waiting = sum(account.waiting for account in self.account().values())
-        self._size_ns = max(time.time_ns(), self._size_ns + MILLISECOND_NS)
-        write_queue_size(metrics, waiting, self.mapping.start_ns, self._table.attributes(), self._size_ns)
 
     def _set_aside(self, request: Request, items: int, reason: str) -> None:
         def write(folder: Folder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import monitel
-from monitel_otlp.metrics.series import MILLISECOND_NS
+from monitel_otlp.metrics.points import MILLISECOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
-
 from monitel_otlp.export.rows import NUMBER, ascending
-from monitel_otlp.metrics.series import MILLISECOND_NS, start_point_ns
+from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from monitel_otlp.export.totals import Draft
 
 _log = logging.getLogger("monitel.otlp")
-
-_UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
-_DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-_CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 class Mapping(NamedTuple):
@@ -60,65 +54,6 @@ class Mapping(NamedTuple):
     def totals_of_histograms(self) -> bool:
         """True if the distributions of a series are added up."""
         return not self.delta and self.distributions != "percentiles"
-
-
-class Points:
-    """The points of one request; all points with the same name are in one metric.
-
-    Args:
-        metrics: The list of metrics to which they are added.
-
-    Attributes:
-        number: Number of points.
-    """
-
-    def __init__(self, metrics: Any) -> None:
-        self.number = 0
-        self._metrics = metrics
-        self._of_name: dict[str, Any] = {}
-        self._added: list[Any] = []  # lists of points of the current row
-
-    def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
-        self,
-        row: Row,
-        name: str,
-        unit: str,
-        shape: str = "gauge",
-        temporality: int = _UNSPECIFIED,
-        monotonic: bool = False,
-    ) -> Any:
-        """Return a new, empty point with the end time of a row; ``shape`` is a field of ``Metric``."""
-        described = row.series.described
-        key = f"{shape} {name}"
-        points = self._of_name.get(key)
-        if points is None:
-            metric = self._metrics.add()
-            metric.name = name
-            metric.unit = unit
-            metric.description = described.definition.description
-            data = getattr(metric, shape)
-            if temporality:
-                data.aggregation_temporality = temporality
-            if monotonic:
-                data.is_monotonic = True
-            points = self._of_name[key] = data.data_points
-        point = points.add()
-        self._added.append(points)
-        point.time_unix_nano = row.end_ns
-        if described.attributes:
-            point.attributes.extend(described.attributes)
-        return point
-
-    def commit(self) -> None:
-        """Keep the points of the current row."""
-        self.number += len(self._added)
-        self._added.clear()
-
-    def rollback(self) -> None:
-        """Remove the points of the current row, which cannot be encoded."""
-        for points in self._added:
-            del points[-1]
-        self._added.clear()
 
 
 class WindowPoints:
@@ -170,9 +105,6 @@ class WindowPoints:
         for rows in by_series.values():
             lost += self._write_series(rows, points)
             pause()
-        for index in range(len(metrics) - 1, -1, -1) if lost else ():  # of rows that could not be encoded
-            if not getattr(metrics[index], metrics[index].WhichOneof("data")).data_points:
-                del metrics[index]
         return points.number, lost
 
     def _write_series(self, rows: list[Row], points: Points) -> int:
@@ -207,7 +139,7 @@ class WindowPoints:
         definition = row.series.definition
         name = definition.metric
         if row.suffixes == NUMBER:
-            points.add(row, name, definition.unit).as_double = row.last
+            _add(row, points, name, definition.unit).as_double = row.last
             self.coalesced += row.items - 1
             return
         for suffix in row.suffixes:
@@ -225,14 +157,14 @@ class WindowPoints:
             elif suffix == "histogram":
                 self._add_distribution(row, points)
             elif (value := row.value(suffix)) is not None:  # a merged window may lack it
-                points.add(row, f"{name}.{suffix}", definition.unit).as_double = value
+                _add(row, points, f"{name}.{suffix}", definition.unit).as_double = value
 
     @staticmethod
     def _add_delta(row: Row, points: Points, suffix: str, unit: str, value: float) -> None:
         """Add the point of a monotonic sum, of one window."""
-        point = points.add(row, f"{row.series.definition.metric}.{suffix}", unit, "sum", _DELTA, True)
+        point = _add(row, points, f"{row.series.definition.metric}.{suffix}", unit, "sum", DELTA, True)
         point.start_time_unix_nano = row.delta_start_ns
-        _fill(point, value)
+        fill(point, value)
 
     @staticmethod
     def _add_total(row: Row, points: Points, suffix: str, unit: str, total: float, *, monotonic: bool) -> None:
@@ -241,23 +173,23 @@ class WindowPoints:
         if suffix not in series.begun:
             series.begun |= {suffix}
             at_ns = start_point_ns(series.start_ns, series.begin_ns, row.end_ns)
-            point = points.add(row._replace(end_ns=at_ns), name, unit, "sum", _CUMULATIVE, monotonic)
+            point = _add(row._replace(end_ns=at_ns), points, name, unit, "sum", CUMULATIVE, monotonic)
             point.start_time_unix_nano = series.start_ns
-            _fill(point, type(total)(0))
-        point = points.add(row, name, unit, "sum", _CUMULATIVE, monotonic)
+            fill(point, type(total)(0))
+        point = _add(row, points, name, unit, "sum", CUMULATIVE, monotonic)
         point.start_time_unix_nano = series.start_ns
-        _fill(point, total)
+        fill(point, total)
 
     def _add_distribution(self, row: Row, points: Points) -> None:
         """Add the points of HISTOGRAM: the percentiles of the window, and a histogram, if they are enabled."""
         name, unit = row.series.definition.metric, row.series.definition.unit
         if row.histogram is not None and self._percentiles:
             for suffix, value in row.histogram.percentiles().items():
-                points.add(row, f"{name}.{suffix}", unit).as_double = value
+                _add(row, points, f"{name}.{suffix}", unit).as_double = value
         histogram = row.histogram if self._delta else row.total_histogram
         if self._histograms and histogram is not None and histogram.count:  # empty if no sample is finite
-            temporality = _DELTA if self._delta else _CUMULATIVE
-            point = points.add(row, f"{name}.histogram", unit, "exponential_histogram", temporality)
+            temporality = DELTA if self._delta else CUMULATIVE
+            point = _add(row, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
             point.start_time_unix_nano = row.delta_start_ns if self._delta else row.series.start_ns
             point.count = histogram.count
             point.scale = histogram.scale
@@ -276,9 +208,16 @@ class WindowPoints:
             _log.exception("a window cannot be encoded and is dropped (further windows are only counted)")
 
 
-def _fill(point: Any, value: float) -> None:
-    """Set the value of a point: an int for a number of samples, else a double."""
-    if isinstance(value, int):
-        point.as_int = value
-    else:
-        point.as_double = value
+def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
+    row: Row,
+    points: Points,
+    name: str,
+    unit: str,
+    shape: str = "gauge",
+    temporality: int = UNSPECIFIED,
+    monotonic: bool = False,
+) -> Any:
+    """Return a new, empty point with the end time of a row."""
+    described = row.series.described
+    description = described.definition.description
+    return points.add(row.end_ns, described.attributes, name, unit, description, shape, temporality, monotonic)

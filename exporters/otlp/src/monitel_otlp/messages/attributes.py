@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     Scalar = str | bool | int | float
 
@@ -177,11 +177,3 @@ def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyV
         write_value(pair.value, value)
         found.append(pair)
     return found
-
-
-def add_attributes(metrics: Iterable[Any], attributes: Sequence[KeyValue]) -> None:
-    """Add attributes to every point of some metrics that does not have them."""
-    for metric in metrics if attributes else ():
-        for point in getattr(metric, metric.WhichOneof("data")).data_points:
-            known = {pair.key for pair in point.attributes}
-            point.attributes.extend(pair for pair in attributes if pair.key not in known)

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otel.names import NAMES
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
-from monitel_otlp.metrics.series import MILLISECOND_NS
+from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, Points, RisingSums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.account import Account
     from monitel_otlp.export.sender import Sender
 
-_DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-_CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-
-#: Name, unit and description of the metric.
+#: Name, unit and description of each metric that is not a counter.
 QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
-DURATION = "monitel.export.duration"
+_SPOOL = "monitel.spool.size", "By", "Bytes in the spool"
+_DURATION = "monitel.export.duration", "s", "Duration of one delivery attempt"
 EXPORTED = "monitel.exporter.item.exported"
 DROPPED = "monitel.exporter.item.dropped"
 NONFINITE = "monitel.stat.nonfinite"
 DISCARDED = "monitel.stat.discarded"
 COALESCED = "monitel.log.coalesced"
 LEFT_OUT = "monitel.black_box.left_out"
-SPOOL_SIZE = "monitel.spool.size"
 
 #: Unit and description of each counter.
 _COUNTERS = {
@@ -47,23 +41,7 @@ _COUNTERS = {
 _WITH_ZERO = {NONFINITE, DISCARDED}  # the other counters have a series once there is something to count
 _BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process of a job
 
-NAMES.reserve(QUEUE_SIZE[0], DURATION, SPOOL_SIZE, *_COUNTERS)
-
-
-def write_queue_size(metrics: Any, items: int, start_ns: int, attributes: Sequence[KeyValue], now_ns: int) -> None:
-    """Add the queue size to a list of metrics.
-
-    Args:
-        metrics: The list.
-        items: Number of waiting items.
-        start_ns: Start of the pipeline in this process, Unix ns; if the clock was set back, the point starts now.
-        attributes: Attributes of the point.
-        now_ns: Its time, Unix ns, at least a millisecond after the last one.
-    """
-    name, unit, description = QUEUE_SIZE
-    metric = metrics.add(name=name, unit=unit, description=description)
-    metric.sum.aggregation_temporality = _CUMULATIVE
-    metric.sum.data_points.append(number_point(attributes, min(start_ns, now_ns), now_ns, items))
+NAMES.reserve(QUEUE_SIZE[0], _DURATION[0], _SPOOL[0], *_COUNTERS)
 
 
 class _Durations:
@@ -71,7 +49,6 @@ class _Durations:
 
     def __init__(self, start_ns: int) -> None:
         self.start_ns = start_ns
-        self.time_ns = start_ns
         self.buckets = [0] * (len(_BOUNDS) + 1)
         self.sum = 0.0
         self.least, self.most = float("inf"), 0.0
@@ -85,16 +62,16 @@ class _Durations:
 class SelfMetrics:
     """Writes the accounts, the size of the spool, and the durations of attempts. Use it in one thread at a time.
 
-    The queue size is not one of them: every request has it.
+    The queue size is not one of them: every request has it, see :meth:`write_queue_size`, which any sender may call.
 
     Args:
         account: Returns the account of each signal.
         counts: The function that reads each counter without attributes, by its name.
         spool_bytes: Returns the size of the spool.
         senders: The sender of each signal, with the durations of its attempts.
+        attributes: Attributes of every point.
         temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta for the histogram alone.
         start_ns: Time at which all counters were zero, Unix ns.
-
     """
 
     def __init__(
@@ -103,6 +80,7 @@ class SelfMetrics:
         counts: Mapping[str, Callable[[], int]],
         spool_bytes: Callable[[], int],
         senders: Mapping[str, Sender],
+        attributes: Mapping[str, str | int],
         *,
         temporality: str,
         start_ns: int,
@@ -110,33 +88,35 @@ class SelfMetrics:
         self._account = account
         self._counts = counts
         self._spool_bytes = spool_bytes
-        self._sums = RisingSums(delta=temporality == "delta", earlier={})
+        self._senders = senders
+        self._own = attributes
+        self._attributes = key_values(attributes)
+        self._sums = RisingSums(delta=temporality == "delta", sent={})
         self._delta_durations = temporality != "cumulative"
         self._start_ns = start_ns
-        self._seen_ns = 0  # time of the previous call of write()
-        self._senders = senders
+        self._seen_ns = self._size_ns = 0  # times of the previous call of write(), and of the last queue size
         self._durations: dict[str, _Durations] = {}
 
-    def write(self, metrics: Any, now_ns: int) -> None:
-        """Add the metrics to the list of metrics of a message."""
-        points: dict[str, Any] = {}
+    def write_queue_size(self, metrics: Any) -> None:
+        """Add the number of waiting items to a list of metrics, at least a millisecond after the last one."""
+        waiting = sum(account.waiting for account in self._account().values())
+        self._size_ns = max(time.time_ns(), self._size_ns + MILLISECOND_NS)
+        Points(metrics).add_level(self._size_ns, self._attributes, QUEUE_SIZE, waiting, self._start_ns)
 
-        def points_of(name: str) -> Any:
-            if name not in points:
-                points[name] = self._sums.add_metric(metrics, name, *_COUNTERS[name])
-            return points[name]
-
+    def write(self, points: Points, now_ns: int) -> None:
+        """Add the metrics to the points of a message."""
         for name, attributes, value in self._totals():
-            series = (name, *attributes.items())
-            total = Total(series, value, self._start_ns)
-            target = partial(points_of, name)
-            self._sums.write(series, key_values(attributes), [total], now_ns, target, unseen_ns=self._seen_ns)
+            metric, key = (name, *_COUNTERS[name]), (name, *attributes.items())
+            start_ns, unseen_ns = self._start_ns, self._seen_ns
+            self._sums.write(
+                points, metric, self._all(attributes), key, value, start_ns=start_ns, now_ns=now_ns, unseen_ns=unseen_ns
+            )
         self._seen_ns = now_ns
-        size = metrics.add(name=SPOOL_SIZE, unit="By", description="Bytes in the spool")
-        size.sum.aggregation_temporality = _CUMULATIVE
-        start_ns = min(self._start_ns, now_ns - MILLISECOND_NS)
-        size.sum.data_points.append(number_point((), start_ns, now_ns, self._spool_bytes()))
-        self._write_durations(metrics, now_ns)
+        points.add_level(now_ns, self._attributes, _SPOOL, self._spool_bytes(), self._start_ns)
+        self._write_durations(points, now_ns)
+
+    def _all(self, attributes: dict[str, str]) -> list[KeyValue]:
+        return key_values({**attributes, **self._own}) if attributes else self._attributes
 
     def _totals(self) -> Iterator[tuple[str, dict[str, str], int]]:
         for signal, account in self._account().items():
@@ -148,29 +128,20 @@ class SelfMetrics:
             if (count := read()) or name in _WITH_ZERO:
                 yield name, {}, count
 
-    def _write_durations(self, metrics: Any, now_ns: int) -> None:
+    def _write_durations(self, points: Points, now_ns: int) -> None:
+        temporality = DELTA if self._delta_durations else CUMULATIVE
         for signal, sender in self._senders.items():
+            each = self._durations.get(signal)
+            if each is None:
+                each = self._durations[signal] = _Durations(self._start_ns)
             while sender.seconds:
-                if signal not in self._durations:
-                    self._durations[signal] = _Durations(self._start_ns)
-                self._durations[signal].add(sender.seconds.popleft())
-        attempted = {signal: each for signal, each in self._durations.items() if any(each.buckets)}
-        if not attempted:
-            return
-        metric = metrics.add(name=DURATION, unit="s", description="Duration of one delivery attempt")
-        metric.histogram.aggregation_temporality = _DELTA if self._delta_durations else _CUMULATIVE
-        for signal, each in attempted.items():
-            each.time_ns = max(now_ns, each.time_ns + MILLISECOND_NS)
-            metric.histogram.data_points.add(
-                attributes=key_values({"signal": signal}),
-                start_time_unix_nano=each.start_ns,
-                time_unix_nano=each.time_ns,
-                count=sum(each.buckets),
-                sum=each.sum,
-                bucket_counts=each.buckets,
-                explicit_bounds=_BOUNDS,
-                min=each.least,
-                max=each.most,
-            )
+                each.add(sender.seconds.popleft())
+            if not (count := sum(each.buckets)):
+                continue
+            point = points.add(now_ns, self._all({"signal": signal}), *_DURATION, "histogram", temporality)
+            point.start_time_unix_nano = min(each.start_ns, now_ns - MILLISECOND_NS)
+            point.count, point.sum, point.min, point.max = count, each.sum, each.least, each.most
+            point.bucket_counts.extend(each.buckets)
+            point.explicit_bounds.extend(_BOUNDS)
             if self._delta_durations:
-                self._durations[signal] = _Durations(each.time_ns)
+                self._durations[signal] = _Durations(now_ns)

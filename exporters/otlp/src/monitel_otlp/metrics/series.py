@@ -19,24 +19,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
-
-_EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
-
-
-def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
-    """Return the time of the start point of a sum.
-
-    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
-
-    Args:
-        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
-        begin_ns: Time at which the sum was still zero, Unix ns.
-        first_ns: Time of the first point, Unix ns.
-    """
-    return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
-
-
 _log = logging.getLogger("monitel.otlp")
 
 SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK

@@ -1,0 +1,221 @@
+"""Points of metrics: where a number gets a place in a request, its time, and as a sum its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
+
+from monitel.attributes import INT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+    Metric = tuple[str, str, str]  # name, unit and description
+
+MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
+UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
+DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+
+_EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
+
+
+class Points:
+    """The points of one request; all points with the same name are in one metric.
+
+    Args:
+        metrics: The list of metrics to which they are added.
+
+    Attributes:
+        number: Number of points.
+    """
+
+    def __init__(self, metrics: Any) -> None:
+        self.number = 0
+        self._metrics = metrics
+        self._of_name: dict[str, Any] = {}
+        self._added: list[Any] = []  # lists of points since the last commit()
+
+    def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
+        self,
+        time_ns: int,
+        attributes: Iterable[KeyValue],
+        name: str,
+        unit: str,
+        description: str,
+        shape: str = "gauge",
+        temporality: int = UNSPECIFIED,
+        monotonic: bool = False,
+    ) -> Any:
+        """Return a new, empty point; ``shape`` is a field of ``Metric``."""
+        key = f"{shape} {name}"
+        points = self._of_name.get(key)
+        if points is None:
+            metric = self._metrics.add()
+            metric.name = name
+            metric.unit = unit
+            metric.description = description
+            data = getattr(metric, shape)
+            if temporality:
+                data.aggregation_temporality = temporality
+            if monotonic:
+                data.is_monotonic = True
+            points = self._of_name[key] = data.data_points
+        point = points.add()
+        self.number += 1
+        self._added.append(points)
+        point.time_unix_nano = time_ns
+        if attributes:
+            point.attributes.extend(attributes)
+        return point
+
+    def add_gauge(self, time_ns: int, attributes: Iterable[KeyValue], metric: Metric, value: float) -> None:
+        """Add a number that is what it is at this time."""
+        fill(self.add(time_ns, attributes, *metric), value)
+
+    def add_level(
+        self, time_ns: int, attributes: Iterable[KeyValue], metric: Metric, value: float, start_ns: int
+    ) -> None:
+        """Add a sum that rises and falls. It is cumulative with delta temporality, too."""
+        point = self.add(time_ns, attributes, *metric, "sum", CUMULATIVE)
+        point.start_time_unix_nano = min(start_ns, time_ns)  # if the clock was set back
+        fill(point, value)
+
+    def commit(self) -> None:
+        """Keep the points so far."""
+        self._added.clear()
+
+    def rollback(self) -> None:
+        """Remove the points since the last commit, of something that cannot be encoded."""
+        for points in self._added:
+            del points[-1]
+        self.number -= len(self._added)
+        self._added.clear()
+        for index in range(len(self._metrics) - 1, -1, -1):
+            if not getattr(self._metrics[index], self._metrics[index].WhichOneof("data")).data_points:
+                del self._metrics[index]
+        self._of_name = {key: points for key, points in self._of_name.items() if points}
+
+
+def fill(point: Any, value: float) -> None:
+    """Set the value of a point: an int if it is one of at most 64 bits, else a double."""
+    if isinstance(value, int) and value <= INT64_MAX:  # the sum of several counters may have more bits
+        point.as_int = value
+    else:
+        point.as_double = value
+
+
+def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
+    """Return the time of the start point of a sum.
+
+    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
+
+    Args:
+        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
+        begin_ns: Time at which the sum was still zero, Unix ns.
+        first_ns: Time of the first point, Unix ns.
+    """
+    return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
+
+
+class Sent(NamedTuple):
+    """The last point of a sum: its start and time, and the total up to it."""
+
+    start_ns: int
+    time_ns: int
+    total: float
+
+
+#: The last point of each sum of this process: a later pipeline continues from there.
+_sent: dict[tuple[Hashable, int], Sent] = {}
+
+
+class RisingSums:
+    """Makes the points of sums that only rise, from their totals. Use it in one thread at a time. Takes no lock.
+
+    With cumulative temporality each total is a point, and a series begins with a point of value zero at the start of
+    the sum, or later if the series did not exist in the previous round. With delta temporality a point is the
+    difference from the previous one, and there is no point without a difference. A total that has fallen begins at zero
+    again, with another start.
+
+    Args:
+        delta: Use delta temporality.
+        sent: The last point of each sum, by its key and its start; by default those of this process.
+    """
+
+    def __init__(self, *, delta: bool, sent: dict[tuple[Hashable, int], Sent] | None = None) -> None:
+        self._delta = delta
+        self._sent = _sent if sent is None else sent
+
+    def write(
+        self,
+        points: Points,
+        metric: Metric,
+        attributes: Sequence[KeyValue],
+        key: Hashable,
+        total: float,
+        *,
+        start_ns: int,
+        now_ns: int,
+        restarted: bool = False,
+        unseen_ns: int = 0,
+    ) -> bool:
+        """Add the points of a sum.
+
+        Args:
+            points: The points of the request.
+            metric: Name, unit and description of the metric.
+            attributes: Attributes of the points.
+            key: Identifies the sum in this process.
+            total: Its current total.
+            start_ns: Time at which the total was zero, Unix ns.
+            now_ns: Current time, Unix ns.
+            restarted: The sum has begun at zero again since the last point.
+            unseen_ns: Time, Unix ns, at which a series without a point did not exist yet; 0 if unknown.
+
+        Returns:
+            True if the total differs from that of the last point.
+        """
+        sent = self._sent.get((key, start_ns))
+        has_fallen = sent is not None and (restarted or total < sent.total)
+        if sent is None:
+            found = self._first(total, min(start_ns, now_ns - MILLISECOND_NS), now_ns, unseen_ns)
+        elif has_fallen:
+            found = self._first(total, sent.time_ns + MILLISECOND_NS, now_ns, 0)
+        else:
+            found = self._next(total, sent, now_ns)
+        temporality = DELTA if self._delta else CUMULATIVE
+        for begin_ns, time_ns, value in found:
+            point = points.add(time_ns, attributes, *metric, "sum", temporality, True)
+            point.start_time_unix_nano = begin_ns
+            fill(point, value)
+        if found:
+            self._sent[key, start_ns] = Sent(*found[-1][:2], total)
+        elif sent is not None and has_fallen:  # to zero: the next delta is the whole total
+            self._sent[key, start_ns] = sent._replace(total=total)
+        else:
+            return False
+        return sent is None or total != sent.total  # a zero is needed as well: the increase begins there
+
+    def sent(self, key: Hashable, start_ns: int) -> Sent | None:
+        """Return the last point of a sum; None without one."""
+        return self._sent.get((key, start_ns))
+
+    def _first(self, total: float, start_ns: int, now_ns: int, zero_ns: int) -> list[tuple[int, int, float]]:
+        """Return start, time and value of the first point of a series, after its start point unless it is zero."""
+        time_ns = max(now_ns, start_ns + MILLISECOND_NS)
+        zero_ns = min(max(start_ns, zero_ns), time_ns - MILLISECOND_NS)
+        if self._delta:
+            return [(zero_ns, time_ns, total)] if total else []
+        at_ns = start_point_ns(start_ns, zero_ns, time_ns)
+        return [*[(start_ns, at_ns, type(total)(0))] * bool(total), (start_ns, time_ns, total)]
+
+    def _next(self, total: float, sent: Sent, now_ns: int) -> list[tuple[int, int, float]]:
+        """Return start, time and value of the next point of a series, if there is one."""
+        time_ns = max(now_ns, sent.time_ns + MILLISECOND_NS)
+        if not self._delta:  # another start would look like a reset
+            return [(sent.start_ns, time_ns, total)]
+        return [(sent.time_ns, time_ns, total - sent.total)] if total != sent.total else []
