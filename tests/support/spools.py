@@ -19,8 +19,7 @@ from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
-from monitel_otlp.export.ended_records import oldest_first, peek
-from monitel_otlp.export.record_requests import peeked
+from monitel_otlp.export.ended import oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS, encode_resource
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import Collected, collect
-from monitel_otlp.export.ended_records import take
-from monitel_otlp.export.leftovers import Leftovers
+from monitel_otlp.export.dead import Collected, Leftovers, collect
+from monitel_otlp.export.ended import take
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports

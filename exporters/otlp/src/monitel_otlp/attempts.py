@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import re
 import subprocess
 import time
-from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,20 +26,16 @@ from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import describe_process
 from monitel_otlp.export.dead import collect, roots_of
-from monitel_otlp.export.ended_records import oldest_first, take
-from monitel_otlp.export.replay import deliver
+from monitel_otlp.export.replay import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
-from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from monitel.blackbox.death import Deaths
     from monitel_otlp.messages.attributes import Plain
     from monitel_run.parent import Ended
-
-_log = logging.getLogger("monitel.otlp")
 
 STARTED, ENDED = "attempt.started", "attempt.ended"
 
@@ -94,7 +88,7 @@ class Attempt:
         given = (self._roots, self._settings.spool_root, self._deaths, self._stopped, str(self._folder))
         collected = collect(*given, observed_only=observed_only, keep_unread=True)
         self._problems += collected.problems
-        self._deliver(collected.records)
+        deliver_marked(collected.records, self._settings, self._roots, self._stopped)
         return bool(collected.records)
 
     def finish(self, end: Ended, ends: Sequence[Ended], *, recorded: bool) -> None:
@@ -109,7 +103,8 @@ class Attempt:
         reports = [report for process in read_ends(self._folder)[0] for report in process.reports]
         spools = [Path(each.spool) for each in reports if each.stored and each.spool]
         places = [[path, *(root / path.name for root in self._roots)] for path in spools]
-        self._deliver({path for tried in places for path in [each for each in tried if each.is_dir()][:1]})
+        found = {path for tried in places for path in [each for each in tried if each.is_dir()][:1]}
+        deliver_marked(found, self._settings, self._roots, self._stopped)
         if recorded or self._settings.mark:
             self._log_events(*([] if self._start_logged else [self._started()]), self._ended(end, ends))
 
@@ -150,27 +145,10 @@ class Attempt:
                 box.journals["logs"].append(EVENT, marshal.dumps(tuple(event), 2))
             if not box.close(_TIMEOUT):
                 raise OSError(box.disk_problem)
-            self._deliver([self._settings.spool_root / box.name])
+            spool = self._settings.spool_root / box.name
+            deliver_marked([spool], self._settings, self._roots, self._stopped)
         except Exception as error:
             self._problems.append(f"the events of the attempt cannot be written: {error}")
-
-    def _deliver(self, folders: Iterable[Path]) -> None:
-        """Deliver the records that have the endpoints of the variables, until one cannot be delivered."""
-        mark = self._settings.mark
-        records = [each for each in folders if mark and each.name.endswith(f"-{mark}")]
-        transports = make_transports(self._settings) if records else {}
-        with ExitStack() as opened:
-            for transport in transports.values():
-                opened.callback(transport.close)
-            for path in oldest_first(records):
-                if self._stopped.is_set():
-                    break
-                try:
-                    with closing(take(path, self._roots)) as dead:
-                        if deliver(dead, transports, tries=1, stopped=self._stopped).troubles:
-                            break  # the next one would take as long
-                except Exception as error:
-                    _log.debug("%s was not delivered: %s", path, error)
 
 
 def _signal_and_code(end: Ended) -> tuple[str, int]:

@@ -233,8 +233,7 @@ class Pipeline:
     def force_flush(self, timeout: float = 10.0) -> bool:
         """Close expired windows, and deliver all queued items and what the application's providers hold. Never raises.
 
-        Open windows stay open; ``monitel.flush()`` closes them. A pause that the backend has requested by Retry-After
-        is kept.
+        Open windows stay open; ``monitel.flush()`` closes them. A pause after a failed attempt is kept.
 
         Args:
             timeout: Seconds at most.

@@ -14,8 +14,7 @@ from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError
 from monitel.console.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, nothing_left
-from monitel_otlp.export.ended_records import damaged_ends, oldest_first, peek
-from monitel_otlp.export.record_requests import peeked
+from monitel_otlp.export.ended import damaged_ends, oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS
 
 if TYPE_CHECKING:

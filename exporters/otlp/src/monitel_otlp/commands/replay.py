@@ -15,8 +15,7 @@ from monitel.blackbox.folder import FolderError, MissingFolderError
 from monitel.blackbox.record import SIGNALS
 from monitel.console.commands.output import show, warn
 from monitel_otlp.export.dead import collect, roots_of
-from monitel_otlp.export.ended_records import oldest_first, peek, take
-from monitel_otlp.export.record_requests import oldest_ns
+from monitel_otlp.export.ended import oldest_first, oldest_ns, peek, take
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set_aside, sweep
 from monitel.console.ended import store_death
-from monitel_otlp.export.ended_records import unsettled
-from monitel_otlp.export.record_requests import add_settled, mapping_of
+from monitel.os_threads import Event, start_thread
+from monitel_otlp._compat import suppress_instrumentation
+from monitel_otlp.export.ended import add_settled, mapping_of, unsettled
+from monitel_otlp.export.replay import deliver_marked
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import Points, RisingSums, Sent
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.death import Death
     from monitel.blackbox.reading import Record
-    from monitel.os_threads import Event
+    from monitel_otlp.config.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -195,3 +197,54 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
             metric, attributes, (total, start_ns, _) = counter[:3], key_values(counter[3]), counter[4:]
             sums.write(points, metric, attributes, number, total, start_ns=start_ns, now_ns=record.time_ns)
         yield message.SerializeToString(), points.number, snapshot.position
+
+
+class Leftovers:
+    """Collects the records of killed processes, and delivers records in a background thread.
+
+    First the boxes of killed processes are collected. Then, after the backend has accepted a request of this pipeline,
+    the records beside its own are delivered, oldest first.
+
+    The name of a record ends with a mark of its endpoints. Only records with the mark of this pipeline are delivered. A
+    record stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the backend does
+    not accept a request at the first attempt. The items are not part of the account of this process.
+
+    Args:
+        settings: The mark of the endpoints, without which nothing is delivered; the folder of spools; and the settings
+            of black boxes: none are collected if they are switched off.
+        own_name: The name of the record of this process.
+        accepted: Is set when the backend has accepted a request.
+    """
+
+    def __init__(self, settings: Settings, own_name: str, accepted: Event) -> None:
+        self._own_name = own_name
+        self._settings = settings
+        self._spool = settings.spool_root.absolute()
+        self._roots = roots_of(settings.box.folder) if settings.box.enabled else []
+        self._accepted = accepted
+        self._stopped = Event()
+
+    def start(self) -> None:
+        """Start the thread, if there is something to do for it."""
+        if (self._roots or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop after the box or the request that is being processed; the rest stays."""
+        self._stopped.set()
+        self._accepted.set()
+
+    def _run(self) -> None:
+        suppress_instrumentation()
+        collected = collect(self._roots, self._spool, stopped=self._stopped, keep_unread=True)
+        for problem in collected.problems:
+            _log.warning("%s", problem)
+        for death in collected.deaths:
+            _log.info("%s", death)
+        for path in collected.records:
+            _log.info("what a killed process has left is now in %s", path)
+        if self._settings.mark:
+            self._accepted.wait()
+            found = {name: folder / name for folder in (*self._roots, self._spool) for name in processes(folder, None)}
+            found.pop(self._own_name, None)  # a record with a spool folder is found there
+            deliver_marked(found.values(), self._settings, self._roots, self._stopped)

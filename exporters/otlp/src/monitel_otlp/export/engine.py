@@ -26,7 +26,7 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.export import rejected
 from monitel_otlp.export.application import ApplicationThread, Job
-from monitel_otlp.export.leftovers import Leftovers
+from monitel_otlp.export.dead import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,25 @@ from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.record import SIGNALS
 from monitel.os_threads import Event
 from monitel_otlp.export import rejected
-from monitel_otlp.export.ended_records import damaged_ends, unsettled
-from monitel_otlp.export.record_requests import outboxes_of
+from monitel_otlp.export.ended import damaged_ends, oldest_first, outboxes_of, take, unsettled
 from monitel_otlp.export.sender import Sender, backoff
 from monitel_otlp.messages.request import Request
+from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Verdict
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recovery import Dead
+    from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport
 
     Progress = Callable[[int, int], object]
+
+_log = logging.getLogger("monitel.otlp")
 
 _TRIES = 5  # attempts with one request
 _LONGEST_PAUSE = 60.0  # seconds between two of them
@@ -144,6 +149,36 @@ def deliver(
     if dead.is_delivered and REJECTED not in names and not any(name.endswith(CORRUPT) for name in names):
         dead.remove()
     return outcome
+
+
+def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:
+    """Deliver records, oldest first, until the backend does not accept a request at the first attempt. Never raises.
+
+    A record stays if it is in use or cannot be read. Links are not followed.
+
+    Args:
+        folders: Boxes and spool folders. Only those with the mark of the endpoints are delivered.
+        settings: The endpoints.
+        roots: Folders of boxes.
+        stopped: When it is set, the delivery ends after the request that is being sent.
+    """
+    marked = [each for each in folders if settings.mark and each.name.endswith(f"-{settings.mark}")]
+    with ExitStack() as opened:
+        transports = make_transports(settings) if marked else {}
+        for transport in transports.values():
+            opened.callback(transport.close)
+        for path in oldest_first(each for each in marked if not each.is_symlink()):
+            if stopped.is_set():
+                return
+            try:
+                with closing(take(path, roots)) as dead:
+                    outcome = deliver(dead, transports, tries=1, stopped=stopped)
+            except Exception as error:  # even if its values are senseless
+                _log.debug("%s was not delivered: %s", path, error)
+                continue
+            _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, path)
+            if outcome.troubles:  # the next one would take as long
+                return
 
 
 def _count(outcome: ReplayOutcome, dropped: Mapping[str, int], delivered: int) -> None:
