@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.export.rows import Row
+    from monitel_otlp.export.totals import Row
     from monitel_otlp.metrics.points import Points
 
 

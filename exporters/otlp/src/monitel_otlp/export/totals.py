@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.attributes import typed_items
@@ -16,7 +16,6 @@ from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW
 from monitel.blackbox.recorder import part_of_total
 from monitel.window_bytes import numbers
-from monitel_otlp.export.rows import Row, number_row
 from monitel_otlp.messages.attributes import key_values
 
 if TYPE_CHECKING:
@@ -114,6 +113,34 @@ def _plain_histogram(histogram: monitel.Histogram) -> tuple[Any, ...]:
     return tuple(getattr(histogram, name) for name in histogram.__slots__)
 
 
+class Row(NamedTuple):
+    """A window or a logged number, or several that were merged, with the totals of its series up to it.
+
+    Attributes:
+        series: The series.
+        suffixes: Requested aggregations, such as ``"mean"``; :data:`NUMBER` for a logged number.
+        window: The samples. The end is the time of the points.
+        finite_sum: The part of ``total_sum`` that comes from this row; None if its sum is left out of it.
+        total_count: Number of the series' samples up to this row.
+        total_sum: Sum of the series' samples up to this row, see :func:`monitel.blackbox.recorder.part_of_total`.
+        total_histogram: Distribution of the series' samples up to this row, if it is exported.
+        items: Number of windows in the row.
+    """
+
+    series: Series
+    suffixes: tuple[str, ...]
+    window: monitel.Window
+    finite_sum: float | None = None
+    total_count: int = 0
+    total_sum: float = 0.0
+    total_histogram: monitel.Histogram | None = None
+    items: int = 1
+
+
+NUMBER = ("logged",)
+_ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the series has the real one
+
+
 class Draft:
     """The totals as a request changes them: copies of the series in it.
 
@@ -139,32 +166,28 @@ class Draft:
         """
         if item.kind == WINDOW:
             return [self._window(*item.value, histograms=histograms)]
-        if item.kind == NUMBERS:
-            logged = [(self._definitions[number], time_ns, float(value)) for number, time_ns, value in item.value]
-            return [number_row(self._of(described), time_ns, value) for described, time_ns, value in logged]
-        raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
-
-    def pass_over(self, items: Iterable[Item], *, histograms: bool) -> None:
-        """Add items that are not sent to the totals."""
-        for item in items:
-            with suppress(Exception):  # it would be lost if it was sent
-                self.rows(item, histograms=histograms)
+        if item.kind != NUMBERS:
+            raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
+        logged = [(self._definitions[number], time_ns, float(value)) for number, time_ns, value in item.value]
+        return [
+            Row(self._of(described), NUMBER, monitel.Window(_ANY, at, at, 1, value, value, value, value, 0, None, None))
+            for described, at, value in logged
+        ]
 
     def _window(self, number: int, content: bytes, *, histograms: bool) -> Row:
-        start_ns, end_ns, samples, window_sum, low, high, last, _, _, _, stddev, histogram = numbers(content)
+        window = monitel.Window(_ANY, *numbers(content))
         described = self._definitions[number]
         series = self._of(described)
-        finite = part_of_total(window_sum, monotonic=series.definition.monotonic)
-        series.count += samples
+        finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
+        series.count += window.count
         series.sum += finite or 0.0
-        if not series.begin_ns or start_ns < series.begin_ns:
-            series.begin_ns = start_ns
+        if not series.begin_ns or window.start_ns < series.begin_ns:
+            series.begin_ns = window.start_ns
         total = None
-        if histograms and histogram is not None:
-            total = histogram if series.histogram is None else series.histogram.merge(histogram)
+        if histograms and window.histogram is not None:
+            total = window.histogram if series.histogram is None else series.histogram.merge(window.histogram)
             series.histogram = total
-        window = start_ns, end_ns, samples, window_sum, low, high, last, stddev, histogram
-        return Row(series, described.definition.suffixes, *window, finite, series.count, series.sum, total)
+        return Row(series, described.definition.suffixes, window, finite, series.count, series.sum, total)
 
     def _of(self, described: Described) -> Series:
         found = self.series.get(described.key)
@@ -217,18 +240,14 @@ class Totals:
         self._series.update(draft.series)
         self.number = number
 
-    def add(self, items: Iterable[Item], number: int) -> None:
-        """Take in items up to a number that are settled already, unsent."""
-        draft = self.draft()
-        draft.pass_over(items, histograms=self._histograms)
-        self.commit(number, draft)
-
     def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
         """Keep what the journal drops until its place is reached."""
         begin = next((each for each, until in self._dropped if until == first), first)
         earlier = {each.described.key: each for each in self._dropped.pop((begin, first), ())}
         found = Draft(self._definitions, earlier.get, 0)
-        found.pass_over(items, histograms=self._histograms)
+        for item in items:
+            with suppress(Exception):  # it would be lost if it was sent
+                found.rows(item, histograms=self._histograms)
         self._dropped[begin, end] = [*{**earlier, **found.series}.values()]
 
     def pass_dropped(self, number: int) -> None:

@@ -16,15 +16,14 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel_otlp.export.rows import NUMBER, ascending
+from monitel_otlp.export.totals import NUMBER
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.export.rows import Row
-    from monitel_otlp.export.totals import Draft
+    from monitel_otlp.export.totals import Draft, Row
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -110,14 +109,13 @@ class WindowPoints:
     def _write_series(self, rows: list[Row], points: Points) -> int:
         series = rows[0].series
         try:
-            ordered = ascending(rows, series.end_ns + MILLISECOND_NS)
+            ordered = _ascending(rows, series.end_ns + MILLISECOND_NS)
         except Exception:  # numbers that cannot be merged: too large for a float
             self._warn()
             return len(rows)
         if not series.start_ns:
-            start_ns = min(
-                self.mapping.start_ns, series.begin_ns or ordered[0].start_ns, ordered[0].end_ns - MILLISECOND_NS
-            )
+            first = ordered[0].window
+            start_ns = min(self.mapping.start_ns, series.begin_ns or first.start_ns, first.end_ns - MILLISECOND_NS)
             series.start_ns = max(start_ns, series.end_ns)
         lost = 0
         for row in ordered:
@@ -131,49 +129,50 @@ class WindowPoints:
                 lost += row.items
             else:
                 points.commit()
-                series.end_ns = row.end_ns
+                series.end_ns = row.window.end_ns
         return lost
 
     def _write(self, row: Row, points: Points) -> None:
         """Add the points of one row."""
-        definition = row.series.definition
-        name = definition.metric
+        definition, window = row.series.definition, row.window
+        name, unit = definition.metric, definition.unit
         if row.suffixes == NUMBER:
-            _add(row, points, name, definition.unit).as_double = row.last
+            _add(row, points, name, unit).as_double = window.last
             self.coalesced += row.items - 1
             return
         for suffix in row.suffixes:
             if suffix == "count":
                 if self._delta:
-                    self._add_delta(row, points, suffix, "{sample}", row.samples)
+                    self._add_delta(row, points, suffix, "{sample}", window.count)
                 else:
                     self._add_total(row, points, suffix, "{sample}", row.total_count, monotonic=True)
             elif suffix == "sum":
                 if not self._delta or not definition.monotonic:
-                    total, monotonic = row.total_sum, definition.monotonic
-                    self._add_total(row, points, suffix, definition.unit, total, monotonic=monotonic)
+                    self._add_total(row, points, suffix, unit, row.total_sum, monotonic=definition.monotonic)
                 elif row.finite_sum is not None:
-                    self._add_delta(row, points, suffix, definition.unit, row.finite_sum)
+                    self._add_delta(row, points, suffix, unit, row.finite_sum)
             elif suffix == "histogram":
                 self._add_distribution(row, points)
-            elif (value := row.value(suffix)) is not None:  # a merged window may lack it
-                _add(row, points, f"{name}.{suffix}", definition.unit).as_double = value
+            else:
+                value = window.last if suffix == "value" else getattr(window, suffix)
+                if value is not None:  # a merged window may lack it
+                    _add(row, points, f"{name}.{suffix}", unit).as_double = value
 
     @staticmethod
     def _add_delta(row: Row, points: Points, suffix: str, unit: str, value: float) -> None:
         """Add the point of a monotonic sum, of one window."""
         point = _add(row, points, f"{row.series.definition.metric}.{suffix}", unit, "sum", DELTA, True)
-        point.start_time_unix_nano = row.delta_start_ns
+        point.start_time_unix_nano = _delta_start_ns(row)
         fill(point, value)
 
     @staticmethod
     def _add_total(row: Row, points: Points, suffix: str, unit: str, total: float, *, monotonic: bool) -> None:
         """Add the point of a sum up to a window, after the start point if it is the first one."""
-        series, name = row.series, f"{row.series.definition.metric}.{suffix}"
+        series, name, end_ns = row.series, f"{row.series.definition.metric}.{suffix}", row.window.end_ns
         if suffix not in series.begun:
             series.begun |= {suffix}
-            at_ns = start_point_ns(series.start_ns, series.begin_ns, row.end_ns)
-            point = _add(row._replace(end_ns=at_ns), points, name, unit, "sum", CUMULATIVE, monotonic)
+            at_ns = start_point_ns(series.start_ns, series.begin_ns, end_ns)
+            point = _add(_moved(row, at_ns), points, name, unit, "sum", CUMULATIVE, monotonic)
             point.start_time_unix_nano = series.start_ns
             fill(point, type(total)(0))
         point = _add(row, points, name, unit, "sum", CUMULATIVE, monotonic)
@@ -182,15 +181,15 @@ class WindowPoints:
 
     def _add_distribution(self, row: Row, points: Points) -> None:
         """Add the points of HISTOGRAM: the percentiles of the window, and a histogram, if they are enabled."""
-        name, unit = row.series.definition.metric, row.series.definition.unit
-        if row.histogram is not None and self._percentiles:
-            for suffix, value in row.histogram.percentiles().items():
+        name, unit, of_window = row.series.definition.metric, row.series.definition.unit, row.window.histogram
+        if of_window is not None and self._percentiles:
+            for suffix, value in of_window.percentiles().items():
                 _add(row, points, f"{name}.{suffix}", unit).as_double = value
-        histogram = row.histogram if self._delta else row.total_histogram
+        histogram = of_window if self._delta else row.total_histogram
         if self._histograms and histogram is not None and histogram.count:  # empty if no sample is finite
             temporality = DELTA if self._delta else CUMULATIVE
             point = _add(row, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
-            point.start_time_unix_nano = row.delta_start_ns if self._delta else row.series.start_ns
+            point.start_time_unix_nano = _delta_start_ns(row) if self._delta else row.series.start_ns
             point.count = histogram.count
             point.scale = histogram.scale
             point.zero_count = histogram.zero_count
@@ -220,4 +219,56 @@ def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth o
     """Return a new, empty point with the end time of a row."""
     described = row.series.described
     description = described.definition.description
-    return points.add(row.end_ns, described.attributes, name, unit, description, shape, temporality, monotonic)
+    return points.add(row.window.end_ns, described.attributes, name, unit, description, shape, temporality, monotonic)
+
+
+def _delta_start_ns(row: Row) -> int:
+    """Return the start of points with delta temporality: before their time, not before the series' latest point."""
+    start_ns, end_ns = row.window.start_ns, row.window.end_ns
+    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, row.series.end_ns)
+
+
+def _ascending(rows: list[Row], earliest_ns: int) -> list[Row]:
+    """Return rows of one series sorted by end, all of them at ``earliest_ns`` or later, and at least 1 ms apart.
+
+    Rows that are less than 1 ms apart are merged. Two threads may have closed two windows of a series in the wrong
+    order. Times and totals both have to rise, so they are sorted separately: the totals are in the order of the items.
+    """
+    if len(rows) == 1 and rows[0].window.end_ns >= earliest_ns:
+        return rows
+    found: list[Row] = []
+    for row, (*_, count, total, histogram, _) in zip(
+        sorted(rows, key=lambda row: row.window.end_ns), rows, strict=True
+    ):
+        moved = _moved(row, max(row.window.end_ns, earliest_ns))
+        moved = moved._replace(total_count=count, total_sum=total, total_histogram=histogram)
+        if found and moved.window.end_ns < found[-1].window.end_ns + MILLISECOND_NS:
+            moved = _merged(found.pop(), moved)
+        found.append(moved)
+    return found
+
+
+def _moved(row: Row, end_ns: int) -> Row:
+    return row._replace(window=row.window._replace(end_ns=end_ns))
+
+
+def _merged(one: Row, other: Row) -> Row:
+    """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one.
+
+    Numbers keep the time of the first one, so that a row of them does not become one number.
+
+    It has the aggregations of both, because two Stats of one series may differ in them.
+    """
+    items = one.items + other.items
+    if other.suffixes == NUMBER:
+        return _moved(other, one.window.end_ns)._replace(items=items)
+    both = one.window.merge(other.window)
+    histogram = both.histogram or other.window.histogram or one.window.histogram
+    sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
+    return other._replace(
+        suffixes=tuple(dict.fromkeys(one.suffixes + other.suffixes)),
+        window=both._replace(end_ns=other.window.end_ns, histogram=histogram),
+        finite_sum=sum(sums) if sums else None,
+        items=items,
+        total_histogram=other.total_histogram or one.total_histogram,
+    )
