@@ -25,7 +25,7 @@ from monitel.worker import Pace, yield_gil
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.export import rejected
-from monitel_otlp.export.application import ApplicationThread, Job
+from monitel_otlp.export.application import ApplicationThread
 from monitel_otlp.export.dead import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import JOURNALS_OF, outboxes
@@ -156,12 +156,6 @@ class Engine:
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
-        self._calls = {
-            "a source of events": before_flush.run,
-            "an event handler, while windows were closed,": self._call_handlers,
-            "a source of wait counters": self._readings.call_sources,
-        }
-        self._jobs: dict[str, Job] = {}  # the last call of each
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
         self._accepted = Event()
         self._make_senders(encoded)
@@ -272,12 +266,10 @@ class Engine:
         Sources log what they have queued, event handlers are called with windows that are recorded already, and sources
         of waits are read. What still runs from the last time is not begun again.
         """
-        for noun, function in self._calls.items():
-            if (job := self._jobs.get(noun)) is None or job.is_over:
-                self._jobs[noun] = self.application.submit(Job(noun, function))
-        deadline = time.monotonic() + timeout
-        for job in [*self._jobs.values()]:  # without time, too: a thread that hangs is replaced
-            self.application.wait(job, deadline - time.monotonic())
+        self.application.call("a source of events", before_flush.run)
+        self.application.call("an event handler, while windows were closed,", self._call_handlers)
+        self.application.call("a source of wait counters", self._readings.call_sources)
+        self.application.wait(timeout)  # without time, too: a thread that hangs is replaced
 
     def _call_handlers(self) -> None:
         while self._late:
@@ -373,11 +365,10 @@ class Engine:
             self._leftovers.stop()
         self.recorder.define_stats()  # with one write, not one for each window
         taken = registry.take_windows()  # all of them, before anything of the application can be slow
-        self.application.submit(Job("a device, asked for values of samples,", taken.fetch))
+        self.application.call("a device, asked for values of samples,", taken.fetch)
         self._late.append(taken)
-        end = self.application.submit(Job("the end of the run", end_if_due))
+        self.application.call("the end of the run", end_if_due)
         self._call_application(timeout)
-        self.application.wait(end, 0.0)
 
     def _send_rest(self, deadline: float) -> None:
         """Send what is left until a monotonic deadline, and end the senders."""
