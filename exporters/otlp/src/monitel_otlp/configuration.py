@@ -265,13 +265,16 @@ def _span_settings(
     """Return the settings of spans; None without spans."""
     if not isinstance(options, Mapping) or "traces" in settings.off:
         return None
-    from monitel_otlp.traces.ids import StepTraces  # late: they load the profiler
-    from monitel_otlp.traces.span_queue import SpanSettings, warn_if_too_large
+    from monitel_otlp.traces.span_queue import SpanSettings  # late: they load the profiler
+    from monitel_otlp.traces.step_traces import StepTraces
 
-    shared = StepTraces({**launch, **resource.attributes}, alone=alone) if options["step_traces"] else None
-    if shared is not None and shared.rank == 0 and not silent:
-        warn_if_too_large(shared.ranks, options["budget"])
-    return SpanSettings(options["budget"], options["steps"], shared, interval=settings.interval)
+    budget, shared = options["budget"], None
+    if options["step_traces"]:
+        known = {**launch, **resource.attributes}
+        shared = StepTraces(known, alone=alone, budget=budget, interval=settings.interval)
+        if shared.rank == 0 and not silent:
+            shared.warn_if_too_large()
+    return SpanSettings(budget, options["steps"], shared)
 
 
 def _resource(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
@@ -22,7 +22,6 @@ from monitel.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.periods import BUDGET, Opened, Period
 from monitel_otel.ranges import Ranges
-from monitel_otlp.traces.ids import RandomIds, StepIds, StepTraces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,93 +31,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from monitel.profiler.ranges import Range
+    from monitel_otlp.traces.step_traces import StepIds, StepTraces
 
-_log = logging.getLogger("monitel.otlp")
-
-#: Tempo's default for ``max_bytes_per_trace``. Tempo drops the spans beyond it, and reports success to the sender.
-TRACE_LIMIT_BYTES = 5_000_000
-
-_FILLED_BYTES = 4_500_000
-_SPAN_BYTES = 250  # a range with some attributes; without any it has about 160
-_RANK_BYTES = 3_000  # the resource in two requests, the span of the rank, the span of the folded ranges
-_REQUEST_BYTES = 900  # the resource in a further request
-_STEPS = 8
 _LIMIT = 100_000  # ranges in the queue
-
-
-class StepBudget:
-    """The span budget of a rank in each step. Use it from one thread at a time.
-
-    Args:
-        given: The span budget that the application has set; None: the default, see :func:`budget_of_rank`.
-        ranks: The number of ranks that share the trace of a step.
-        interval: Seconds between two requests.
-    """
-
-    def __init__(self, given: int | None, ranks: int, interval: float) -> None:
-        self._given = given
-        self._ranks = ranks
-        self._interval_ns = interval * 1e9
-        self._lengths_ns: deque[float] = deque([0.0], maxlen=_STEPS)
-        self._began: tuple[int, int] | None = None
-
-    def next(self, step: int, now_ns: int) -> int:
-        """Return the budget of a step that begins now. Its length is assumed to be the longest of the last eight."""
-        if self._began is not None and step > self._began[0]:
-            self._lengths_ns.append((now_ns - self._began[1]) / (step - self._began[0]))
-        self._began = step, now_ns
-        return self.current()
-
-    def current(self) -> int:
-        """Return the budget of the current step."""
-        if self._given is not None:
-            return self._given
-        return budget_of_rank(self._ranks, max(self._lengths_ns) / self._interval_ns)
-
-
-def budget_of_rank(ranks: int, intervals: float = 0.0) -> int:
-    """Return the default span budget of a rank, at least 1.
-
-    Args:
-        ranks: The number of ranks that share the trace of a step.
-        intervals: The length of a step in export intervals. Each takes a request, with the resource, unless the spans
-            are fewer.
-
-    Example:
-        >>> [budget_of_rank(ranks) for ranks in (1, 16, 64, 1024)]
-        [1000, 1000, 269, 5]
-        >>> [budget_of_rank(ranks, intervals=6) for ranks in (1, 16, 64, 1024)]
-        [1000, 1000, 247, 1]
-    """
-    left = _FILLED_BYTES / max(1, ranks) - _RANK_BYTES
-    many = (left - intervals * _REQUEST_BYTES) / _SPAN_BYTES
-    few = (left + _REQUEST_BYTES) / (_SPAN_BYTES + _REQUEST_BYTES)  # each in a separate request
-    return max(1, min(BUDGET, int(max(many, few))))
-
-
-def trace_bytes(ranks: int, budget: int) -> int:
-    """Return the estimated size of the trace of a step in which each rank uses its whole budget."""
-    return ranks * (_RANK_BYTES + budget * _SPAN_BYTES)
-
-
-def warn_if_too_large(ranks: int, budget: int | None) -> None:
-    """Log a warning if the trace of a step may exceed Tempo's default limit.
-
-    Args:
-        ranks: The number of ranks that share the trace.
-        budget: The span budget that the application has set; None: the default.
-    """
-    size = trace_bytes(ranks, budget_of_rank(ranks) if budget is None else budget)
-    if size <= TRACE_LIMIT_BYTES:
-        return
-    _log.warning(
-        "step_traces: the trace of a step of %d ranks may have %.1f MB, and Tempo drops what exceeds "
-        "max_bytes_per_trace (by default %.0f MB) without an error: raise it%s",
-        ranks,
-        size / 1e6,
-        TRACE_LIMIT_BYTES / 1e6,
-        "" if budget is None else f", or omit the budget of {budget} spans, which is then {budget_of_rank(ranks)}",
-    )
 
 
 _ROOT, _RANK = "training.step", "training.rank"
@@ -133,14 +48,12 @@ class SpanSettings:
         every: Spans are made in every n-th step.
         step_traces: The ids that all ranks share; None: each outermost range starts a trace.
         by_step: See :class:`monitel_otel.ranges.Ranges`.
-        interval: Seconds between two requests.
     """
 
     budget: int | None = None
     every: int = 1
     step_traces: StepTraces | None = None
     by_step: bool = True
-    interval: float = 5.0
 
     def for_forked_child(self) -> SpanSettings:
         """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
@@ -236,15 +149,14 @@ class QueuedSpans(Ranges[Identified]):
         sampler: Sampler = DEFAULT_ON,
     ) -> None:
         self._traces = settings.step_traces
-        ranks = 1 if self._traces is None else self._traces.ranks
-        self._step_budget = StepBudget(settings.budget, ranks, settings.interval)
         self.sampler = sampler
         budget = BUDGET if settings.budget is None else settings.budget
         super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
         self._queue: deque[Ended] = deque()
         self._dropping = RLock()
         self.dropped = 0
-        self._random = RandomIds()
+        # Drawing from the global generator would change a seeded run, and ranks with one seed would get the same ids.
+        self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
         self._first: Callable[[], bool] | None = first
 
     def folding(self) -> int:
@@ -326,13 +238,15 @@ class QueuedSpans(Ranges[Identified]):
     def _beside(self, first: Identified) -> Identified:
         """Return the ids of a span beside the first span of a step, or below it if that is the root."""
         parent_id = first.parent_id or first.span_id
-        return Identified(first.period, first.around, True, first.trace_id, self._random.span(), parent_id)
+        return Identified(first.period, first.around, True, first.trace_id, self._span_id(), parent_id)
+
+    def _span_id(self) -> bytes:
+        return (self._bits(64) or 1).to_bytes(8, "big")
 
     def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:
         if step is None or self._traces is None:
             return super()._new_period(step, until_ns, now=now)
-        ids = self._traces.of(step, now=now)
-        budget = self._step_budget.next(step, ranges.now()) if now else self._step_budget.current()
+        ids, budget = self._traces.of(step, ranges.now() if now else None)
         return _Step(step, ids, budget, sampled=self._sampled(ids.trace_id, _ROOT))
 
     def _is_unsampled(self, period: Period, around: Span) -> bool:
@@ -349,14 +263,14 @@ class QueuedSpans(Ranges[Identified]):
             ids = period.ids
             parent_id = ids.rank_id if parent is None else parent.span_id
             return Identified(period, around, True, ids.trace_id, ids.span(parent_id, began.name), parent_id)
-        span_id = self._random.span()
+        span_id = self._span_id()
         if parent is not None:
             return Identified(period, around, True, parent.trace_id, span_id, parent.span_id)
         context = around.get_span_context()
         if context.is_valid:
             trace_id, parent_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
             return Identified(period, around, True, trace_id, span_id, parent_id, context.is_remote)
-        trace_id = self._random.trace()
+        trace_id = (self._bits(128) or 1).to_bytes(16, "big")
         return Identified(period, around, self._sampled(trace_id, began.name), trace_id, span_id)
 
     def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
