@@ -201,7 +201,7 @@ class _Watched:
             if page.step is not None and page.step_ns is not None:
                 self._steps.note(page.step, page.step_ns)
             self._numbers.see(record)
-            self._record, self._life = record, replace(life_of(record), record=None)
+            self._record, self._life = record, life_of(record).but(record=None)
             self.history.add(self._life)
             if not is_running(folder, record.owner, page, self._viewer):
                 record = read_record(folder)
@@ -252,10 +252,10 @@ class _Watched:
         row["value_name"], row["value"] = self._numbers.value(self._show)
         if end is None:
             found = model.now(life, record, **row)
-            return replace(found, rate=self._rate(found, time.monotonic_ns()))
+            return found.but(rate=self._rate(found, time.monotonic_ns()))
         row |= {name: getattr(end, name) for name in _END}
         made = max(life.made, end.made)
-        return replace(life, **row, made=made, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
+        return life.but(**row, made=made, time_ns=time.time_ns(), stepped=life.stepped or end.made > 0)
 
     def _rate(self, process: Process, monotonic_ns: int) -> float | None:
         """Return the rate of the steps that were observed; before the first one that of the life of the process.

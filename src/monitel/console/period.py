@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from itertools import pairwise
 from operator import sub
 from statistics import median
@@ -146,10 +145,15 @@ class History:
 
         It is fewer nanoseconds if no more were observed, and more if looks are farther apart.
         """
-        ages = [(self.life.time_ns - each.time_ns, each) for each in self._kept]
-        old_enough = [(age_ns, each) for age_ns, each in ages if age_ns >= _LEAST_NS]
-        within = (each for age_ns, each in old_enough if age_ns <= period_ns)
-        return next(within, old_enough[-1][1] if old_enough else None)
+        found = None
+        for each in self._kept:
+            age_ns = self.life.time_ns - each.time_ns
+            if age_ns < _LEAST_NS:
+                break
+            found = each
+            if age_ns <= period_ns:
+                break
+        return found
 
     def usual(self, period_ns: int) -> Process | None:
         """Return the totals of the last nanoseconds with their usual times: those of parts of the time.
@@ -165,8 +169,8 @@ class History:
         found, parts = life.since(earlier), self._parts(earlier, life)
         if not parts and life.time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
             return None
-        found = replace(found, stages=_usual_stages(parts, found) if parts else life.stages)
-        return found if found.stages else replace(found, usual_data=_usual_data(parts))
+        found = found.but(stages=_usual_stages(parts, found) if parts else life.stages)
+        return found if found.stages else found.but(usual_data=_usual_data(parts))
 
     def _parts(self, earlier: Process, life: Process) -> list[Process]:
         """Return the snapshots that divide a period into parts with about as many steps each.
@@ -233,4 +237,4 @@ def over_a_period(processes: Sequence[Process], histories: Mapping[Path, History
 
 def with_totals(process: Process, of: Process) -> Process:
     """Return a process with the totals of another period."""
-    return replace(process, **{name: getattr(of, name) for name in _TOTALS})
+    return process.but(**{name: getattr(of, name) for name in _TOTALS})

@@ -299,11 +299,16 @@ class Process:
         own = [each for each in frames if not _INSTALLED.search(each[0])] or frames
         return "{}:{} in {}".format(*own[0]) if own else ""
 
+    def but(self, **changes: Any) -> Process:
+        """Return the process with other fields. ``dataclasses.replace()`` takes ten times as long."""
+        found = object.__new__(Process)
+        vars(found).update(vars(self), **changes)
+        return found
+
     def since(self, earlier: Process) -> Process:
         """Return the process with the totals of the time between two moments."""
         rests = {key: total.since(earlier.stages.get(key, NO_SAMPLES)) for key, total in self.stages.items()}
-        return replace(
-            self,
+        return self.but(
             made=max(self.made - earlier.made, 0),
             unmade_ns=self.unmade_ns - earlier.unmade_ns,
             skipped=0,
@@ -451,7 +456,7 @@ def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Pr
         unmade_ns = life.time_ns - set_ns  # the loop has gone on
     found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns, "stepped": stepped}
     found |= {"step_age_ns": step_age_ns, "waits_left_out": page.waits_left_out}
-    return replace(life, **{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
+    return life.but(**{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
 
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ class UsageMeter:
             seconds = now[process.box][0] - before_s
             cpu = (cpu_s - before_cpu_s) / seconds if seconds else None
             gpu, gpu_memory = gpus.get(int(pid), (None, None))
-            found.append(replace(process, cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory))
+            found.append(process.but(cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory))
         self._before = now
         return found
 
