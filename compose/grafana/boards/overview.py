@@ -139,7 +139,7 @@ def make() -> dashboard.Dashboard:
                 tile(
                     "Loss, median rank",
                     "short",
-                    "Half of the ranks are lower.",
+                    "Half of the ranks have a lower loss.",
                     f"quantile by ({OF_SERVICE}) (0.5, {loss})",
                 ),
                 tile(
