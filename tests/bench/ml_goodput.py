@@ -103,7 +103,7 @@ def train() -> None:
 
 def compare() -> None:
     """Print both results, in seconds."""
-    from monitel.console.ledger.run_folder import read_stored
+    from monitel.console.runs import read_runs
 
     calculator = _theirs.GoodputCalculator(
         RUN, RUN, cloud_logger=LocalLogger(), cache_dir=str(Path("cache").absolute())
@@ -113,7 +113,7 @@ def compare() -> None:
     print(f"ml-goodput: {details['total_elapsed_time']:.2f} s, goodput {goodput:.1f} %")
     for kind, seconds in details["badput_time"].items():
         print(f"  {kind.name:40} {seconds if isinstance(seconds, dict) else round(seconds, 2)}")
-    (((run, *_),), _) = read_stored(Path("spool"))
+    run = read_runs(Path("spool"), [])[0].time
     print(f"monitel: {run.elapsed_ns / 1e9:.2f} s, goodput {100 * (run.goodput or 0):.1f} %")
     for name, ns in sorted(run.activities.items(), key=lambda each: -each[1]):
         print(f"  {name:40} {ns / 1e9:.2f}")

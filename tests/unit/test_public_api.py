@@ -66,7 +66,8 @@ NAMES = {
 #: The top folders of the core, and what each may import besides the modules that are in none of them.
 FOLDERS: dict[str, set[str]] = {
     "blackbox": set(),
-    "console": {"blackbox", "torch"},
+    "runs": {"blackbox"},
+    "console": {"blackbox", "runs", "torch"},
     "profiler": set(),
     "torch": {"profiler"},
     "integrations": {"profiler", "torch"},

@@ -7,7 +7,8 @@ import math
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.console.ledger.shares import parts_of
+from monitel.console.runs import time_as_json
+from monitel.console.shares import parts_of
 from monitel.console.text import columns_of, duration, labelled, moment, number, pad, per_second, rfc3339, wrapped
 from monitel.masking import MASK
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from monitel.console.runs import Run
     from monitel.console.text import Screen
-    from monitel.console.values import Key, Scalar
+    from monitel.runs.values import Key, Scalar
 
     Change = Callable[[Any, Any], str]
 
@@ -113,14 +114,10 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "outcome": run.outcome,
-        "started": rfc3339(run.time.start_ns),
-        "last_seen": rfc3339(run.time.last_ns),
-        "duration_seconds": run.time.elapsed_ns / 1e9,
-        "attempts": run.time.attempts,
-        "goodput": run.time.goodput,
+        **time_as_json(run.time),
         "activities": {name: time_ns / 1e9 for name, time_ns in run.time.activities.items()},
-        "steps": values.whole.steps or None,
-        "last_step": values.whole.last_step,
+        "steps": run.time.steps or None,
+        "last_step": run.time.last_step,
         "steps_per_second": run.rate,
         "values": [
             {"name": each.name, "attributes": dict(each.attributes), "unit": each.unit}
@@ -169,14 +166,14 @@ def _points(share: float | None, first: float | None) -> str:
 
 
 def _summary_rows(runs: Sequence[Run]) -> list[Row]:
-    whole, times = [each.values.whole for each in runs], [each.time for each in runs]
+    times = [each.time for each in runs]
     return [
         _row("outcome", [each.outcome for each in runs], str),
         _row("started", [each.start_ns for each in times], moment),
         _row("attempts", [each.attempts for each in times], str),
         _row("duration", [each.elapsed_ns for each in times], duration, difference),
-        _row("steps", [each.steps or None for each in whole], "{:,}".format, difference),
-        _row("last step", [each.last_step for each in whole], "{:,}".format, difference),
+        _row("steps", [each.steps or None for each in times], "{:,}".format, difference),
+        _row("last step", [each.last_step for each in times], "{:,}".format, difference),
         _row("steps/s", [each.rate for each in runs], per_second, difference),
         _row("goodput", [each.goodput for each in times], lambda share: f"{100 * share:.1f} %", _points),
     ]

@@ -27,8 +27,8 @@ from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import Snapshot
 from monitel.blackbox.settings import mark_of
 from monitel.console.process import EXEC, Process, State, dead, doing_at, life_of
-from monitel.console.stored import LIMIT_BYTES, StoredError, load
 from monitel.run_events import last_exception, status
+from monitel.runs.stored import LIMIT_BYTES, StoredError, load
 from monitel.training_time import before
 from monitel_run.folder import VARIABLE, is_running
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.death import Death
     from monitel.blackbox.process import Owner
     from monitel.blackbox.recorder import Series
-    from monitel.console.ledger.shares import RunTime
+    from monitel.runs.history import RunTime
 
 _log = logging.getLogger("monitel")
 
@@ -200,6 +200,7 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
 def encode(process: Process) -> bytes:
     """Return the content of a file."""
     values = {name: getattr(process, name) for name in _STORED}
+    values["run_time"] = process.run_time and vars(process.run_time)
     values["stages"] = [*process.stages.items()][:_MOST_STAGES]
     values["accounts"] = {
         signal: asdict(replace(each, dropped=dict(each.dropped))) for signal, each in process.accounts.items()

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from monitel.console.lateness import compared_times, cycle, stage_times, suspects
-from monitel.console.ledger.shares import RunTime
 from monitel.console.process import COMPLETED, EXITED, STOPPED
 from monitel.console.verdict import ENOUGH_STEPS, verdict
+from monitel.runs.history import RunTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,14 +139,11 @@ class Job:
         first = next((each for each in self.stepping if each.activities), None)
         if whole or first is None:
             return max(whole, key=lambda time: time.elapsed_ns, default=None)
-        elapsed_ns = sum(first.activities.values())
-        times = first.seen_ns - elapsed_ns, first.seen_ns
         on_device = any(key.device for key in first.stages)
         stages = Counter[str]()
         for key, total in first.stages.items():
             stages[key.stage] += round(total.sum * 1e9) if key.device == on_device else 0
-        ended = not first.has_died
-        return RunTime(first.job.run, first.activities, elapsed_ns, 1, *times, ended=ended, stages=+stages)
+        return RunTime(first.job.run, first.activities, 1, first.seen_ns, stages=+stages)
 
     def late(self) -> list[tuple[float, int, str, str, float]]:
         """Return seconds, rank, stage, group and share of the cycle of each rank that is late, the latest first."""

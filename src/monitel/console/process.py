@@ -18,6 +18,7 @@ from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STAGE_TIME, STEP_TIME
 from monitel.context_page import unpack_step_times
+from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
 from monitel.step_times import quantile
 from monitel.training_time import DOWN, LOST
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
-    from monitel.console.ledger.shares import RunTime
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
 RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"

@@ -7,25 +7,34 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.discovery import find_boxes, process_of
-from monitel.blackbox.folder import FolderError
+from monitel.blackbox.discovery import check_platform, find_boxes, process_of
+from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.process import this_process
+from monitel.blackbox.settings import FOLDERS as VARIABLES
+from monitel.blackbox.settings import default_root
+from monitel.console.arguments import target
 from monitel.console.job import jobs_of
-from monitel.console.ledger.run_folder import read_stored
 from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
-from monitel.console.text import moment
-from monitel.console.values import RunValues, Value
+from monitel.console.text import moment, rfc3339
+from monitel.runs import values
+from monitel.runs.folder import FILE, FOLDERS, LEDGERS, VALUES
+from monitel.runs.history import Attempt, RunTime, decode
+from monitel.runs.stored import LIMIT_BYTES, StoredError
+from monitel.runs.values import RunValues
+from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import argparse
+    from collections.abc import Sequence
 
-    from monitel.console.ledger.run_folder import StoredRun
-    from monitel.console.ledger.shares import RunTime
     from monitel.console.process import Process
+    from monitel.runs.values import Value
 
 RUNNING = "running"
 
@@ -42,38 +51,59 @@ class Run:
     """A run.
 
     Attributes:
-        name: The run id, or another name that distinguishes the run.
-        outcome: How the run ended, or its state, in words.
         time: Its time.
-        values: Its values.
+        attempt: The last attempt.
+        values: Its values; those that nobody has stored are empty.
+        held: The process of the last attempt holds the lock; None for one of another machine, or before the last boot.
+        outcome: How the run ended, or its state, in words; empty before :meth:`Runs.with_outcome`.
     """
 
-    name: str
-    outcome: str
     time: RunTime
-    values: RunValues
+    attempt: Attempt = field(default_factory=lambda: Attempt("", {}, 0))
+    values: RunValues = field(default_factory=RunValues)
+    held: bool | None = None
+    outcome: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name by which the run is chosen: its id, or for a run without an id its start in local time."""
+        return self.time.run or moment(self.time.start_ns)
+
+    @property
+    def title(self) -> str:
+        """The name that a person has given: the run id, or the name of the service if the id is random digits."""
+        service = str(self.values.attributes.get("service.name", ""))
+        return self.time.run if is_given(self.time.run) else "" if service.startswith("unknown_service") else service
 
     @property
     def rate(self) -> float | None:
         """Steps per second of the training loop, evaluations and checkpoints between steps included."""
         looping_ns = sum(time_ns for name, time_ns in self.time.activities.items() if name not in _OUTSIDE)
-        return self.values.whole.steps / looping_ns * 1e9 if self.values.whole.steps and looping_ns else None
+        return self.time.steps / looping_ns * 1e9 if self.time.steps and looping_ns else None
 
+    @property
+    def loss(self) -> Value | None:
+        """The last value, or the mean, of ``loss``, or of the first name that ends with it; None if there is none.
 
-def state_of(stored: StoredRun, now_ns: int) -> str:
-    """Return how rank zero of a run ended, or its state, as far as its files show it."""
-    if stored.time.ended:
-        return (stored.values.status if stored.values is not None else "") or "ended"
-    if stored.held is None:  # on another machine
-        return RUNNING if abs(now_ns - stored.time.last_ns) < _ALIVE_NS else "killed or hung"
-    if not stored.held:
-        return _KILLED
-    return RUNNING if now_ns - stored.time.last_ns < _ALIVE_NS else "hung"
+        A Stat comes before a logged number.
+        """
+        found = []
+        for each in self.values.values:
+            stem, _, end = each.name.rpartition(".")
+            name, end = (stem, end) if end in _ENDS else (each.name, "")
+            if name.endswith("loss") and not each.total:
+                found.append(((name != "loss", _ENDS.index(end)), each))
+        return min(found, key=lambda each: each[0])[1] if found else None
 
-
-def name_of(stored: StoredRun) -> str:
-    """Return the name by which a run is chosen: its id, or for a run without an id its start in local time."""
-    return stored.time.run or moment(stored.time.start_ns)
+    def state(self, now_ns: int) -> str:
+        """Return how rank zero ended, or its state, as far as the files show it."""
+        if self.time.status:
+            return self.time.status
+        if self.held is False:
+            return _KILLED
+        if now_ns - self.time.last_ns < _ALIVE_NS and (self.held or self.time.last_ns - now_ns < _ALIVE_NS):
+            return RUNNING
+        return "hung" if self.held else "killed or hung"  # None: on another machine
 
 
 def is_given(run: str) -> bool:
@@ -81,26 +111,63 @@ def is_given(run: str) -> bool:
     return run != "" and _UUID.fullmatch(run.lower()) is None
 
 
-def title_of(stored: StoredRun) -> str:
-    """Return the name that a person has given: the run id, or the name of the service if the id is random digits."""
-    if is_given(stored.time.run):
-        return stored.time.run
-    service = "" if stored.values is None else str(stored.values.attributes.get("service.name", ""))
-    return "" if service.startswith("unknown_service") else service
+def time_as_json(run: RunTime) -> dict[str, Any]:
+    """Return the fields about the time of a run that all commands have in JSON."""
+    return {
+        "started": rfc3339(run.start_ns),
+        "last_seen": rfc3339(run.last_ns),
+        "duration_seconds": run.elapsed_ns / 1e9,
+        "attempts": run.attempts,
+        "goodput": run.goodput,
+    }
 
 
-def last_loss(values: RunValues | None) -> Value | None:
-    """Return the last value, or the mean, of ``loss``, or of the first name that ends with it; None if there is none.
+def read_runs(root: Path, problems: list[str]) -> list[Run]:
+    """Read the ledgers and the values of all runs, without locking or changing anything.
 
-    A Stat comes before a logged number.
+    Args:
+        root: The folder that holds the spool folders.
+        problems: Receives a message for each file that cannot be read. It does not contain what the file contains.
+
+    Returns:
+        The runs in the order of their last heartbeats.
     """
-    found = []
-    for each in values.values if values is not None else ():
-        stem, _, end = each.name.rpartition(".")
-        name, end = (stem, end) if end in _ENDS else (each.name, "")
-        if name.endswith("loss") and not each.total:
-            found.append(((name != "loss", _ENDS.index(end)), each))
-    return min(found, key=lambda each: each[0])[1] if found else None
+    path = root / LEDGERS
+    runs: list[Run] = []
+    try:
+        with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
+            for name in sorted(each for each in ledgers.names() if each.startswith(FOLDERS)):
+                try:
+                    with closing(ledgers.subfolder(name, create=False)) as folder:
+                        runs.append(_read(folder, problems))
+                except FileNotFoundError:
+                    continue  # nothing is written yet, or the run was removed
+                except (StoredError, FolderError, OSError) as error:
+                    problems.append(_describe(path / name, error))
+    except (FolderError, OSError) as error:
+        problems += [] if isinstance(error, FileNotFoundError) else [_describe(path, error)]
+    return sorted(runs, key=lambda run: run.time.last_ns)
+
+
+def _read(folder: Folder, problems: list[str]) -> Run:
+    history, found = decode(folder.read(FILE, LIMIT_BYTES + 1)), RunValues()
+    try:
+        found = values.decode(folder.read(VALUES, LIMIT_BYTES + 1))
+    except FileNotFoundError:
+        pass
+    except StoredError as error:
+        problems.append(f"the file {VALUES} in {str(folder.path)!r} {error}")
+    boot = history.attempt.boot
+    return Run(
+        history.time, history.attempt, found, Lock.is_held(folder) if boot and boot == this_process().boot else None
+    )
+
+
+def _describe(path: Path, error: Exception) -> str:
+    if isinstance(error, FolderError):
+        return str(error)
+    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return f"the ledger in {str(path)!r} {reason}"
 
 
 class Runs:
@@ -111,7 +178,7 @@ class Runs:
         boxes: The folder that holds black boxes; None for those that jobs use by default.
 
     Attributes:
-        stored: The runs with a ledger, in the order of their last heartbeats.
+        all: The runs with a ledger, in the order of their last heartbeats.
         problems: Descriptions of the files that cannot be read.
     """
 
@@ -119,10 +186,22 @@ class Runs:
         self.problems: list[str] = []
         self._roots, self._boxes = roots, boxes
         self._ended: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
-        self.stored = self._stored(roots)
+        self.all = self._below(roots)
+
+    @classmethod
+    def given(cls, arguments: argparse.Namespace) -> Runs:
+        """Return the runs below the folder that is given as ``--spool-dir``.
+
+        Raises:
+            FolderError: There are none on this platform.
+        """
+        check_platform()
+        folders = read_variables(VARIABLES, {"spool_dir": None, "black_box_dir": None})
+        given = arguments.spool_dir or folders.get("spool_dir")
+        return cls([Path(given) if given else default_root()], folders.get("black_box_dir"))
 
     def find(self, target: str) -> Run:
-        """Return the run that a user names.
+        """Return the run that a user names, with its outcome.
 
         Args:
             target: The id of a run, or its start; a folder with the ledger of one run; or the id of the process of rank
@@ -137,7 +216,7 @@ class Runs:
             raise FolderError(f"{len(named):,} runs without an id have started at {target}: {advice}")
         if not named and Path(target).is_dir():
             roots = [Path(target)]
-            named = self._stored(roots)
+            named = self._below(roots)
             if len(named) > 1:
                 raise _listed(f"{target!r} holds {len(named):,} runs; give one of them by its name:", named)
             if not named:
@@ -145,37 +224,39 @@ class Runs:
         if not named and target.isdecimal():  # the job may have another spool_dir, which its box names
             boxes = [each for each in find_boxes(self._boxes).live if process_of(each) == int(target)]
             roots = [Path(each.spool).parent for each in read_boxes(boxes, self.problems, stacks=False) if each.spool]
-            named = _of_process(self._stored(roots), target)
+            named = _of_process(self._below(roots), target)
         if not named:
             raise self.unknown(f"run, folder or process {target!r}")
-        return run_of(named[0], self._ends(roots))
+        return self.with_outcome(named[0], roots)
 
-    def outcome(self, stored: StoredRun, now_ns: int) -> str:
-        """Return the outcome of a run, or its state."""
-        return outcome_of(stored, self._ends(self._roots), now_ns)
+    def with_outcome(self, run: Run, roots: Sequence[Path] | None = None) -> Run:
+        """Return a run with its outcome.
+
+        Args:
+            run: The run.
+            roots: The folders that hold its spool folders; those of all runs by default.
+        """
+        ends = self._ends(self._roots if roots is None else roots)
+        return replace(run, outcome=outcome_of(run, ends, time.time_ns()))
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
         below = " and ".join(repr(str(root)) for root in self._roots)
-        if self.stored:
-            return _listed(f"there is no {what}; the runs below {below} are", self.stored)
+        if self.all:
+            return _listed(f"there is no {what}; the runs below {below} are", self.all)
         return FolderError(
             f"there is no ledger of a run below {below}: rank zero of a job with monitel_otlp.configure() writes one; "
             "if it has another spool_dir, give --spool-dir"
         )
 
-    def named(self, name: str) -> list[StoredRun]:
+    def named(self, name: str) -> list[Run]:
         """Return the run with an id, or those without one that have started at a time, or that of a running process."""
-        found = [each for each in self.stored if each.time.run == name != ""][-1:]
-        found = found or [each for each in self.stored if name_of(each) == name]
-        return found or _of_process(self.stored, name)
+        found = [each for each in self.all if each.time.run == name != ""][-1:]
+        found = found or [each for each in self.all if each.name == name]
+        return found or _of_process(self.all, name)
 
-    def _stored(self, roots: Sequence[Path]) -> list[StoredRun]:
-        found = []
-        for root in roots:
-            runs, problems = read_stored(root)
-            found += runs
-            self.problems += problems
+    def _below(self, roots: Sequence[Path]) -> list[Run]:
+        found = [run for root in roots for run in read_runs(root, self.problems)]
         return sorted(found, key=lambda each: each.time.last_ns)
 
     def _ends(self, roots: Sequence[Path]) -> list[Process]:
@@ -187,19 +268,13 @@ class Runs:
         return [each for root in (None, *roots) for each in self._ended[root]]
 
 
-def run_of(stored: StoredRun, processes: Sequence[Process]) -> Run:
-    """Return a run."""
-    values = stored.values or RunValues(stored.time.run, "").until(stored.last)
-    return Run(name_of(stored), outcome_of(stored, processes, time.time_ns()), stored.time, values)
-
-
-def outcome_of(stored: StoredRun, processes: Sequence[Process], now_ns: int) -> str:
+def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
     """Return the outcome of a run, which is that of all its ranks: the state of rank zero, and the first bad end.
 
     A rank that has not completed is named unless rank zero has not completed either. A death is named in any case.
     """
-    state = state_of(stored, now_ns)
-    jobs = jobs_of(each for each in processes if _has_ended_in(each, stored))
+    state = run.state(now_ns)
+    jobs = jobs_of(each for each in processes if _has_ended_in(each, run))
     killed = state.startswith(_KILLED)
     bad = [each for job in jobs for each in job.deaths if not each.replaced and (killed or each.state is State.DEAD)]
     if killed or state in {COMPLETED, RUNNING}:
@@ -215,23 +290,32 @@ def outcome_of(stored: StoredRun, processes: Sequence[Process], now_ns: int) -> 
     return end if killed else f"{state}; {end}"
 
 
-def _of_process(runs: Iterable[StoredRun], pid: str) -> list[StoredRun]:
-    return [each for each in runs if each.held and each.last.name.endswith(f"-{pid}")]
+def _of_process(runs: Sequence[Run], pid: str) -> list[Run]:
+    return [each for each in runs if each.held and each.attempt.name.endswith(f"-{pid}")]
 
 
-def _has_ended_in(process: Process, stored: StoredRun) -> bool:
+def _has_ended_in(process: Process, run: Run) -> bool:
     """Return True for a process that has ended in the last attempt of a run.
 
     It belongs to the run by the run id; without one it is that of the attempt. Process ids repeat: in containers every
     attempt may have the id 1.
     """
-    run = stored.time.run
-    belongs = process.job.run == run if run else stored.last.name.endswith(f"-{process.pid}") and not process.job.run
-    in_time = process.seen_ns >= stored.attempt_start_ns and process.before_ns < stored.time.last_ns
-    return belongs and in_time
+    name = run.time.run
+    belongs = process.job.run == name if name else run.attempt.name.endswith(f"-{process.pid}") and not process.job.run
+    return belongs and process.seen_ns >= run.attempt.start_ns and process.before_ns < run.time.last_ns
 
 
-def _listed(text: str, runs: Sequence[StoredRun]) -> FolderError:
+def _listed(text: str, runs: Sequence[Run]) -> FolderError:
     """Return an error with the names of the newest runs."""
     more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
-    return FolderError("\n  ".join([text, *map(name_of, runs[: -_LISTED - 1 : -1]), *more]))
+    return FolderError("\n  ".join([text, *(each.name for each in runs[: -_LISTED - 1 : -1]), *more]))
+
+
+def add_spool_dir(command: argparse.ArgumentParser) -> None:
+    """Add the option ``--spool-dir``."""
+    command.add_argument(
+        "--spool-dir",
+        type=target,
+        metavar="DIR",
+        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
+    )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
-from monitel.console.ledger.shares import ledger_lines, shows_work
 from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
+from monitel.console.shares import ledger_lines, shows_work
 from monitel.console.text import Screen, duration, step_rate, wrapped
 from monitel.console.verdict import named
 

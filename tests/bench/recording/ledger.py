@@ -18,7 +18,7 @@ with activity("data"):
 set_step(next(steps))
 """
 
-_step_marks: Any = optional("monitel.console.ledger.run_ledger")
+_step_marks: Any = optional("monitel.runs.ledger")
 
 
 def main() -> None:

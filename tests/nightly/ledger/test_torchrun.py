@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.scripts import write_script
 
-from monitel.console.ledger.run_folder import read_stored
+from monitel.console.runs import read_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ DEFAULT_ID = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")  # the
 
 #: Both ranks fail in their first attempt, at step 8, and resume at step 4.
 JOB = """\
-from monitel.console.ledger import run_ledger
-run_ledger.HEARTBEAT = 0.03
+from monitel.runs import ledger
+ledger.HEARTBEAT = 0.03
 monitel_otlp.configure(spool_dir="spool")
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 for step in range(4 * attempt, 12):
@@ -46,8 +46,8 @@ def test_restarted_workers_continue_the_run(
     path = write_script(tmp_path, JOB)
     run(*TORCHRUN, *arguments, path, timeout=120)
     run(*TORCHRUN, *arguments, path, timeout=120)
-    found, problems = read_stored(tmp_path / "spool")
-    times = [each.time for each in found]
+    problems: list[str] = []
+    times = [each.time for each in read_runs(tmp_path / "spool", problems)]
     assert ([], runs) == (problems, [each.attempts for each in times])
     for each in times:
         assert sum(each.activities.values()) == each.elapsed_ns == each.last_ns - each.start_ns

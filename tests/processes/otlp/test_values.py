@@ -11,7 +11,7 @@ from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import finish, started, write_script
 
-from monitel.console.ledger.run_folder import read_stored
+from monitel.console.runs import read_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,7 @@ RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 
 
 HANGING = """\
-from monitel.console.ledger import run_ledger
-from monitel.console import values
+from monitel.runs import ledger, values
 def hang(*_): time.sleep(3600)
 {} = hang
 pipeline = monitel_otlp.configure(spool_dir="spool")
@@ -37,7 +36,7 @@ print(time.monotonic())
 """
 
 
-@pytest.mark.parametrize("function", ["values.encode", "run_ledger.open_run"])
+@pytest.mark.parametrize("function", ["values.encode", "ledger.open_run"])
 def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run, function: str) -> None:
     """Only the thread of the ledger waits."""
     ended = train(HANGING.format(function), env=RUN)
@@ -70,8 +69,8 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_inte
 def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_path: Path) -> None:
     """The last point of each series, as a backend has it, is in the file; internal metrics and overflows are not."""
     train(AGGREGATIONS, receiver.url, env=RUN)
-    ((*_, values, _),) = read_stored(tmp_path / "spool")[0]
-    assert values is not None
+    (run,) = read_runs(tmp_path / "spool", [])
+    values = run.values
     found = {(each.name, each.attributes): each.value for each in values.values}
     points = [each for each in receiver.all_points() if each.scope == "monitel" and each.kind in {"gauge", "sum"}]
     sent = {(each.metric, tuple(sorted(each.attributes.items()))): each.value for each in points}
@@ -99,8 +98,7 @@ def test_first_minute_of_a_killed_run_has_its_values(tmp_path: Path) -> None:
     script = write_script(tmp_path, FIRST_MINUTE)
 
     def values() -> dict[str, float]:
-        runs, _ = read_stored(tmp_path / "spool")
-        return {each.name: each.value for run in runs if run.values is not None for each in run.values.values}
+        return {each.name: each.value for run in read_runs(tmp_path / "spool", []) for each in run.values.values}
 
     with started(tmp_path, script, env=RUN) as process:
         wait_until(lambda: {"loss.mean", "diverged.sum"} <= values().keys())

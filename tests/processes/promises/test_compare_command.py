@@ -177,5 +177,5 @@ def test_damaged_files_are_named_and_the_others_are_read(train: Run, commands: C
     printed = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool")
     assert 2 == printed.err.count("is damaged")
     rows = [line.split() for line in printed.out.splitlines()]
-    assert ["outcome", "ended", "ended"] in rows
+    assert ["outcome", "completed", "completed"] in rows
     assert all(each.isprintable() for each in (printed.out + printed.err).replace("\n", ""))

@@ -25,7 +25,7 @@ from tests.support.receiver import MESSAGES
 from tests.support.scripts import finish, started, write_script
 
 import monitel
-from monitel.console.ledger.run_folder import read_stored
+from monitel.console.runs import read_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -360,7 +360,7 @@ def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver)
             job.do(f"monitel.set_step({step})\nfor _ in range(10**5): pass")
         job.do("loss.add(1)\nmonitel.emit('left', number=1)")
         job.wait_for_sample(1)
-        wait_until(lambda: [4] == [each.last.last_step for each in read_stored(tmp_path / "spool")[0]], "its last step")
+        wait_until(lambda: [4] == [each.time.last_step for each in read_runs(tmp_path / "spool", [])], "its last step")
         job.kill()
     with running(tmp_path, receiver.url, run) as again:
         again.do("pipeline = configure()\nmonitel.set_step(2)\nfor _ in range(10**7): pass\nmonitel.set_step(3)")

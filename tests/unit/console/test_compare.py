@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from monitel.console.compare import comparison_as_json, comparison_lines, difference
-from monitel.console.ledger.shares import RunTime
 from monitel.console.runs import Run
 from monitel.console.text import Screen, columns_of, to_json
-from monitel.console.values import Progress, RunValues, Value
+from monitel.runs.history import RunTime
+from monitel.runs.values import RunValues, Value
 
 pytestmark = pytest.mark.usefixtures("utc")
 
@@ -26,39 +26,36 @@ def value(name: str, number: float, unit: str = "", total: str = "", **attribute
 
 
 def made_run(
-    name: str, seconds: dict[str, int], values: RunValues, outcome: str = "completed", attempts: int = 1
+    name: str, seconds: dict[str, int], values: RunValues, *, steps: int, outcome: str = "completed", attempts: int = 1
 ) -> Run:
     """Return a run that never ran."""
     activities = {activity: each * SECOND for activity, each in seconds.items()}
-    elapsed_ns = sum(activities.values())
-    run_time = RunTime(name, activities, elapsed_ns, attempts, START, START + elapsed_ns, ended=True)
-    return Run(name, outcome, run_time, values)
+    last_ns = START + sum(activities.values())
+    run_time = RunTime(name, activities, attempts, last_ns, "completed", steps=steps, last_step=steps - 1)
+    return Run(run_time, values=values, outcome=outcome)
 
 
 FIRST = made_run(
     "run-7",
     {"startup": 20, "step": 150, "data": 30},
     RunValues(
-        "run-7",
         "one",
         values=(value("loss.mean", 0.5), value("eval.loss", 0.25, "s", split="val")),
-        progress=Progress(1000, 999),
         config={"rate": 0.1, "layers": 4},
         attributes={"training.world_size": 2, "service.name": "train", "process.pid": 1},
     ),
-    outcome="completed",
+    steps=1000,
 )
 OTHER = made_run(
     "run-8",
     {"step": 120, "down": 80, "startup": 30},
     RunValues(
-        "run-8",
         "one",
         values=(value("loss.mean", 0.75), value("samples", 4800, "{sample}", total="process")),
-        progress=Progress(600, 599),
         config={"rate": 0.2, "layers": 4, "optimizer": "adam"},
         attributes={"training.world_size": 4, "service.name": "train", "process.pid": 2},
     ),
+    steps=600,
     outcome="died",
     attempts=2,
 )
@@ -66,7 +63,7 @@ OTHER = made_run(
 
 def changed(run: Run, name: str, **values: object) -> Run:
     """Return a run with another name and other values."""
-    return replace(run, name=name, values=replace(run.values, **values))  # type: ignore[arg-type]
+    return replace(run, time=replace(run.time, run=name), values=replace(run.values, **values))  # type: ignore[arg-type]
 
 
 def test_two_runs_in_columns() -> None:
@@ -149,7 +146,8 @@ def test_differences_have_a_meaning_or_are_empty() -> None:
 
 def test_json_has_everything() -> None:
     """All values, times in UTC, durations in seconds, null for what is not known, and no other numbers than JSON's."""
-    nan = changed(FIRST, "run-9\x7f", values=(value("loss", math.nan, split="val"),), progress=Progress(), left_out=2)
+    nan = changed(FIRST, "run-9\x7f", values=(value("loss", math.nan, split="val"),), left_out=2)
+    nan = replace(nan, time=replace(nan.time, steps=0))
     text = to_json(comparison_as_json([FIRST, OTHER, nan], ["a problem"], START))
     assert text.isascii()
     assert all(each.isprintable() for each in text.replace("\n", ""))

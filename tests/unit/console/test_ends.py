@@ -11,9 +11,9 @@ from tests.unit.console.made_processes import ended
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import FolderError
 from monitel.console.ended import encode, read_ends, write_end
-from monitel.console.stored import LIMIT_BYTES
 from monitel.console.summary import summary_lines
 from monitel.console.text import Screen
+from monitel.runs.stored import LIMIT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

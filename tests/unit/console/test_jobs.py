@@ -19,9 +19,9 @@ from tests.unit.console.made_processes import (
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job, jobs_of, replaced
-from monitel.console.ledger.shares import RunTime
 from monitel.console.period import History, over_a_period
 from monitel.console.process import JobName, Process, State, Total
+from monitel.runs.history import RunTime
 
 if TYPE_CHECKING:
     from monitel.console.verdict import Verdict
@@ -151,7 +151,7 @@ def test_pipelines_of_one_process_are_added_up() -> None:
 
 def test_ledger_is_that_of_the_run() -> None:
     """Rank zero has it over all attempts. Without rank zero it is that of the first rank on this machine."""
-    whole = RunTime("run-7", {"step": 3 * S, "down": S}, 4 * S, 2, 0, 4 * S, ended=True)
+    whole = RunTime("run-7", {"step": 3 * S, "down": S}, 2, 4 * S)
     ranks = late_ranks(activities={"startup": S, "step": 2 * S})
     own = only_job(ranks).time
     assert own is not None

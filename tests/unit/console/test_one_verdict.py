@@ -18,9 +18,9 @@ from monitel.blackbox.reading import read_record
 from monitel.console.ended import VERSION, encode
 from monitel.console.job import jobs_of
 from monitel.console.process import Process, State, process_of
-from monitel.console.stored import load
 from monitel.console.summary import summary_lines
 from monitel.console.text import Screen
+from monitel.runs.stored import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from tests.unit.promises.program import Program, program
 
-from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import StoredRun, identify, open_run
-from monitel.console.ledger.shares import RunTime
 from monitel.console.process import JobName, Process, State
-from monitel.console.runs import Runs, run_of, state_of
-from monitel.console.values import VALUES, Attempted, Progress, RunValues, Value, encode
+from monitel.console.runs import Run, Runs, outcome_of
+from monitel.runs.folder import VALUES, identify, open_run
+from monitel.runs.history import Attempt, History, RunTime
+from monitel.runs.values import RunValues, Value, encode
 
 __all__ = ["program"]
 
@@ -44,12 +43,9 @@ def store(
     with closing(open_run(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
         marks = () if step is None else ((step, 0),)
         activities = {"startup": SECOND, "step": (seconds - 1) * SECOND}
-        folder.store(History(run, Earlier(), Attempt("one-7", activities, last_ns, ended=bool(status), marks=marks)))
+        folder.store(History(RunTime(run), Attempt("one-7", activities, last_ns, status=status, marks=marks)))
         values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
-        found = RunValues(
-            run, "one-7", last_ns, status, {"service.name": service}, {}, Progress(1, step), values=values
-        )
-        folder.replace(VALUES, encode(replace(found, values=values)))
+        folder.replace(VALUES, encode(RunValues("one-7", last_ns, {"service.name": service}, values=values)))
 
 
 @pytest.fixture
@@ -135,13 +131,13 @@ def test_no_runs_and_damaged_ledgers_are_named(
 
 
 WRONG: list[tuple[str, list[Any], object]] = [
-    *(("ledger.json", path, 5) for path in (["run"], ["earlier"], ["earlier", "line"], ["attempt", "name"])),
+    *(("ledger.json", path, 5) for path in (["earlier"], ["earlier", "run"], ["earlier", "line"], ["attempt", "name"])),
     *(("ledger.json", ["attempt", "activities", "step"], value) for value in (float("inf"), 10**400, True, None)),
     ("ledger.json", ["attempt", "last_ns"], -(10**30)),
     ("ledger.json", ["other"], 1),
-    *((VALUES, path, "x") for path in (["progress"], ["progress", 0], ["attributes"], ["values", 0, 3], ["config"])),
-    *((VALUES, path, -1) for path in (["status"], ["config"], ["values"], ["values", 0, 1], ["before"])),
-    *((VALUES, ["status"], value) for value in (True, None)),
+    *((VALUES, path, "x") for path in (["attributes"], ["values", 0, 3], ["config"])),
+    *((VALUES, path, -1) for path in (["attempt"], ["config"], ["values"], ["values", 0, 1])),
+    *((VALUES, ["attempt"], value) for value in (True, None)),
     (VALUES, ["config", "rate"], [1]),
 ]
 
@@ -154,7 +150,8 @@ def test_wrong_type_in_a_file_of_a_run_is_named_and_hides_no_other_run(
     store("run-8", loss_mean=0.5)
     for name, path, value in WRONG:
         store("run-7", loss_mean=0.5)
-        (file,) = (each for each in Path("runs").glob(f"ledgers/*/{name}") if b"run-7" in each.read_bytes())
+        (ledger,) = (each for each in Path("runs").glob("ledgers/*/ledger.json") if b"run-7" in each.read_bytes())
+        file = ledger.with_name(name)
         content = part = json.loads(file.read_bytes())
         for each in path[:-1]:
             part = part[each]
@@ -172,13 +169,9 @@ def now_ns() -> int:
     return time.time_ns()
 
 
-def restarted(now_ns: int) -> StoredRun:
+def restarted(now_ns: int) -> Run:
     """Return a run whose second attempt has run for 60 s with the process id 1, up to step 30."""
-    progress, before = Progress(10, 30), Progress(40, 39)
-    samples = Value("samples", (), "", 400, now_ns - 20 * SECOND, total="process", before=320)
-    values = RunValues("run-a", "second-1", now_ns, progress=progress, before=before, values=(samples,))
-    run_time = RunTime("run-a", {"step": 100 * SECOND}, 100 * SECOND, 2, now_ns - 100 * SECOND, now_ns, ended=False)
-    return StoredRun(run_time, Attempted("second-1", 20, 30), now_ns - 60 * SECOND, values)
+    return Run(RunTime("run-a", {"step": 100 * SECOND}, 2, now_ns), Attempt("second-1", {"step": 60 * SECOND}, now_ns))
 
 
 def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
@@ -200,9 +193,8 @@ def test_link_that_is_not_followed_is_reported_once_for_two_runs() -> None:
 def test_death_of_an_earlier_attempt_with_the_same_process_id_is_not_the_outcome(now_ns: int) -> None:
     """In containers every attempt may have the id 1: the process must have lived in the last attempt."""
     early, late = (process(now_ns - age * SECOND, death="killed by SIGKILL") for age in (70, 5))
-    run = run_of(restarted(now_ns), [early])
-    assert ("running", 50, 30) == (run.outcome, *run.values.whole)
-    assert "killed by SIGKILL" == run_of(restarted(now_ns)._replace(held=False), [early, late]).outcome
+    assert "running" == outcome_of(restarted(now_ns), [early], now_ns)
+    assert "killed by SIGKILL" == outcome_of(replace(restarted(now_ns), held=False), [early, late], now_ns)
 
 
 def test_other_rank_with_the_same_process_id_is_not_the_attempt(now_ns: int) -> None:
@@ -212,7 +204,7 @@ def test_other_rank_with_the_same_process_id_is_not_the_attempt(now_ns: int) -> 
         process(now_ns - 9, 2, "killed by SIGKILL"),
         process(now_ns - 8, 1, "died"),
     )
-    outcome = run_of(restarted(now_ns), [second, zero, first]).outcome
+    outcome = outcome_of(restarted(now_ns), [second, zero, first], now_ns)
     assert "running; rank 2 killed by SIGKILL, and 1 more" == outcome
 
 
@@ -229,15 +221,14 @@ def test_other_rank_with_the_same_process_id_is_not_the_attempt(now_ns: int) -> 
 def test_outcome_of_a_run_is_that_of_all_its_ranks(now_ns: int, other: dict[str, Any], outcome: str) -> None:
     """Rank zero has completed, and another rank has not; helpers and ``os._exit(0)`` do not count."""
     run, zero = restarted(now_ns), replace(process(now_ns, 0), state=State.ENDED, status="completed")
-    assert run.values is not None
-    run = run._replace(time=run.time._replace(ended=True), values=replace(run.values, status="completed"))
-    assert outcome == run_of(run, [zero, replace(process(now_ns, 1), **other)]).outcome
+    run = replace(run, time=replace(run.time, status="completed"))
+    assert outcome == outcome_of(run, [zero, replace(process(now_ns, 1), **other)], now_ns)
 
 
 def test_state_is_known_from_the_lock_of_a_process_of_this_boot(now_ns: int) -> None:
     """A heartbeat alone leaves open for ten seconds whether the process runs, and then whether it was killed."""
     states = {
-        (held, age): state_of(restarted(now_ns - age * SECOND)._replace(held=held), now_ns)
+        (held, age): replace(restarted(now_ns - age * SECOND), held=held).state(now_ns)
         for held in (True, False, None)
         for age in (9, 11)
     }

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_of, totals
 
 from monitel.console.ended import write_end
-from monitel.console.ledger.shares import RunTime
 from monitel.console.process import JobName, State, Total
 from monitel.console.summary import print_summary, summary_lines, with_cause
 from monitel.console.text import Screen, columns_of
+from monitel.runs.history import RunTime
 from monitel_otlp import Account
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monitel.console.process import Process
 
-RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 100 * S, 1, 0, 100 * S, ended=True)
+RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 1, 100 * S)
 
 
 def text(reports: list[Process], screen: Screen | None = None, problems: tuple[str, ...] = ()) -> str:

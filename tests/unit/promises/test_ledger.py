@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,22 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel.console.commands.ledger import table
-from monitel.console.ledger.history import (
-    Attempt,
-    Earlier,
-    History,
-    ascending,
-    decode,
-    encode,
-    fold,
-    gap,
-    run_time,
-)
-from monitel.console.ledger.run_folder import StoredRun
-from monitel.console.ledger.shares import RunTime, last_line, parts_of, print_last_line
-from monitel.console.runs import state_of
+from monitel.console.runs import Run
+from monitel.console.shares import last_line, parts_of, print_last_line
 from monitel.console.text import Screen
-from monitel.console.values import Attempted
+from monitel.runs.history import Attempt, History, RunTime, ascending, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +94,7 @@ JOBS = st.lists(
 def histories(jobs: Sequence[Job]) -> list[History]:
     """Return the history after each attempt, as its process stores it and the next one reads it."""
     found: list[History] = []
-    now_ns, earlier = 10**18, Earlier()
+    now_ns, earlier = 10**18, RunTime("run")
     for number, job in enumerate(jobs):
         job.down = job.down if number else 0
         before, marks = job.unknown, []
@@ -122,8 +110,8 @@ def histories(jobs: Sequence[Job]) -> list[History]:
             marks=ascending(marks),
             down_ns=job.down,
         )
-        found.append(decode(encode(History("run", earlier, attempt))))
-        earlier = fold(found[-1])
+        found.append(decode(encode(History(earlier, attempt))))
+        earlier = found[-1].time
     return found
 
 
@@ -133,7 +121,7 @@ def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> N
     truth = Truth()
     for number, history in enumerate(histories(jobs)):
         truth.add(jobs[number], first=number == 0)
-        run = run_time(history)
+        run = history.time
         assert truth.activities() == {name: time_ns for name, time_ns in run.activities.items() if time_ns}
         assert sum(run.activities.values()) == run.elapsed_ns == run.last_ns - run.start_ns
         assert (10**18, number + 1, history.attempt.last_ns) == (run.start_ns, run.attempts, run.last_ns)
@@ -147,20 +135,20 @@ def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> N
 )
 def test_steps_that_are_made_again_are_repeated_once(begin: int | None, step: int, repeated: int | None) -> None:
     """An attempt that resumes at a lower step makes the time of the later ones repeated, and nobody else does."""
-    earlier = Earlier(1, {"step": 50}, ((10, 0), (11, 25), (12, 50)))
+    earlier = RunTime("", {"step": 50}, 1, line=((10, 0), (11, 25), (12, 50)))
     marks = ((begin, 0),) if begin is not None else ()
-    history = History("", earlier, Attempt("", {"step": 5}, 1, begin=begin, marks=marks))
+    run = History(earlier, Attempt("", {"step": 5}, 1, begin=begin, marks=marks)).time
     expected = {"step": step, **({"repeated": repeated} if repeated else {})}
-    assert expected == run_time(history).activities
-    assert step / (step + (repeated or 0)) == run_time(history).goodput
+    assert expected == run.activities
+    assert step / (step + (repeated or 0)) == run.goodput
 
 
 def test_attempt_that_is_killed_right_after_its_first_step_repeats_steps_once() -> None:
     """The next attempt, which begins at the same step, repeats nothing more."""
-    earlier = Earlier(1, {"step": 50}, ((10, 0), (12, 50)))
-    killed = fold(History("", earlier, Attempt("", {"startup": 9}, 1, begin=11)))
+    earlier = RunTime("", {"step": 50}, 1, line=((10, 0), (12, 50)))
+    killed = History(earlier, Attempt("", {"startup": 9}, 1, begin=11)).time
     assert {"step": 25, "repeated": 25, "startup": 9} == killed.activities
-    again = fold(History("", killed, Attempt("", {"startup": 9, "step": 4}, 1, begin=11, marks=((11, 0),))))
+    again = History(killed, Attempt("", {"startup": 9, "step": 4}, 1, begin=11, marks=((11, 0),))).time
     assert {"step": 29, "repeated": 25, "startup": 18} == again.activities
 
 
@@ -174,9 +162,9 @@ def test_attempt_that_is_killed_right_after_its_first_step_repeats_steps_once() 
 )
 def test_overlap_of_two_attempts_is_counted_once(overlap: int, expected: dict[str, int]) -> None:
     """Time in which the earlier attempt was still alive is taken from the start of the later one; none is negative."""
-    earlier = Earlier(1, {"startup": 10, "step": 90}, ((0, 0), (9, 90)))
+    earlier = RunTime("", {"startup": 10, "step": 90}, 1, line=((0, 0), (9, 90)))
     own = {"data": 5, "step": 60, "startup": 30}
-    run = run_time(History("", earlier, Attempt("", own, 1000, marks=((9, 0), (10, 55)), begin=9, overlap_ns=overlap)))
+    run = History(earlier, Attempt("", own, 1000, marks=((9, 0), (10, 55)), begin=9, overlap_ns=overlap)).time
     assert (expected, 195 - overlap) == (run.activities, run.elapsed_ns)
 
 
@@ -194,7 +182,8 @@ def test_time_between_attempts_is_never_negative(
 ) -> None:
     """On one machine it is that of the clock since the boot, which nobody sets, otherwise that of the wall clock."""
     previous = Attempt("", {}, 1_000, boot="same", boot_ns=500)
-    assert expected == gap(previous, start_ns=start, boot=boot, boot_start_ns=boot_start, elapsed_ns=50)
+    found = Attempt("", {"startup": 50}, start + 50, boot=boot, boot_ns=boot_start + 50).after(previous)
+    assert expected == (found.down_ns, found.overlap_ns)
 
 
 # What is printed.
@@ -208,8 +197,7 @@ LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "repeat
 def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
     """Return the ledger of a run with these seconds in its activities."""
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
-    elapsed = sum(activities.values())
-    return RunTime("run-7", activities, elapsed, attempts, 0, elapsed, ended=True)
+    return RunTime("run-7", activities, attempts, sum(activities.values()), "completed")
 
 
 def test_last_line_has_total_attempts_shares_and_the_largest_overhead() -> None:
@@ -234,7 +222,7 @@ monitel ledger: 2 h 13 min in 3 attempts
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**17), min_size=1, max_size=70))
 def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
     """Each activity with time is a part, all parts have 100 % together, and each is its exact share, rounded."""
-    run = made({})._replace(activities=activities, elapsed_ns=sum(activities.values()))
+    run = RunTime(activities=activities)
     parts, whole = parts_of(activities), sum(activities.values())
     assert {name: time for name, time in activities.items() if time} == {each.name: each.time_ns for each in parts}
     assert all(abs(each.time_ns * 100 - each.percent * whole) < whole for each in parts)
@@ -261,15 +249,15 @@ def test_sentence_names_the_largest_overhead(seconds: dict[str, float], expected
 
 
 @pytest.mark.parametrize(
-    ("ended", "age", "state"),
+    ("status", "age", "state"),
     [
-        (True, 700, "ended at 2026-01-02 05:17:05, 11 min 40 s ago"),
-        (False, 9, "running; its last heartbeat was 9 s ago"),
-        (False, 11, "killed or hung: its last heartbeat was at 2026-01-02 05:17:05, 11 s\n            ago"),
+        ("failed", 700, "failed at 2026-01-02 05:17:05, 11 min 40 s ago"),
+        ("", 9, "running; its last heartbeat was 9 s ago"),
+        ("", 11, "killed or hung: its last heartbeat was at 2026-01-02 05:17:05, 11 s\n            ago"),
     ],
 )
 def test_table_has_state_attempts_and_a_row_for_each_activity(
-    monkeypatch: pytest.MonkeyPatch, ended: bool, age: int, state: str
+    monkeypatch: pytest.MonkeyPatch, status: str, age: int, state: str
 ) -> None:
     """A run without a heartbeat for ten seconds does not run; the rows are in the scale of the total.
 
@@ -278,8 +266,9 @@ def test_table_has_state_attempts_and_a_row_for_each_activity(
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     last_ns = 1_767_331_025 * SECOND
-    run = made(LONG, attempts=3)._replace(last_ns=last_ns, start_ns=last_ns - 7980 * SECOND, ended=ended, stages=STAGES)
-    stored, now_ns = StoredRun(run, Attempted(""), 0, None), last_ns + age * SECOND
+    run = replace(made(LONG, attempts=3), last_ns=last_ns, status=status, stages=STAGES)
+    now_ns = last_ns + age * SECOND
+    shown = Run(run, outcome=Run(run).state(now_ns))
     assert (
         f"""\
 run         run-7
@@ -297,7 +286,7 @@ total                                                2 h 13 min  100 %
 
 38 % of the time went into waiting for data
 of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
-        == table(stored, Screen(), state_of(stored, now_ns), now_ns)
+        == table(shown, Screen(), now_ns)
     )
 
 

@@ -19,10 +19,10 @@ from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_SIZE, box_settings
 from monitel.blackbox.silent import at_end
-from monitel.console.ledger.run_ledger import RunLedger
 from monitel.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
+from monitel.runs.ledger import RunLedger
 from monitel.sigterm import SigtermHandler, is_default
 from monitel.training_time import begin_run
 from monitel.variables import reads_variables

@@ -27,7 +27,7 @@ from monitel.blackbox.account import Account, print_exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
 from monitel.console.ended import store_end
-from monitel.console.ledger.shares import print_last_line
+from monitel.console.shares import print_last_line
 from monitel.exit import finalize
 from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from monitel.blackbox.recorder import Series
-    from monitel.console.ledger.run_ledger import RunLedger
-    from monitel.console.ledger.shares import RunTime
-    from monitel.console.values import RunValues
+    from monitel.runs.history import RunTime
+    from monitel.runs.ledger import RunLedger
+    from monitel.runs.values import RunValues
     from monitel.sigterm import SigtermHandler
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings

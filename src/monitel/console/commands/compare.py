@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.compare import comparison_as_json, comparison_lines
-from monitel.console.runs import Runs
+from monitel.console.runs import Runs, add_spool_dir
 from monitel.console.text import Screen, to_json
-from monitel.variables import read_variables
 
 if TYPE_CHECKING:
     import argparse
@@ -44,28 +39,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=_run, interrupted="interrupted")
 
 
-def add_spool_dir(command: argparse.ArgumentParser) -> None:
-    """Add the option ``--spool-dir``."""
-    command.add_argument(
-        "--spool-dir",
-        type=target,
-        metavar="DIR",
-        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
-    )
-
-
-def find_runs(arguments: argparse.Namespace) -> Runs:
-    """Return the runs below the folder that is given as ``--spool-dir``.
-
-    Raises:
-        FolderError: There are none on this platform.
-    """
-    check_platform()
-    folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
-    given = arguments.spool_dir or folders.get("spool_dir")
-    return Runs([Path(given) if given else default_root()], folders.get("black_box_dir"))
-
-
 def _run(arguments: argparse.Namespace) -> int:
     if len(arguments.runs) < 2:  # noqa: PLR2004  one has nothing to be compared with
         raise CommandError(
@@ -75,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
     if not all(arguments.runs):
         raise CommandError("expected the names of runs, got an empty one")
-    known = find_runs(arguments)
+    known = Runs.given(arguments)
     try:
         runs = [known.find(each) for each in arguments.runs]
     except FolderError as error:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from monitel.console.commands.compare import add_spool_dir, find_runs
 from monitel.console.commands.output import show, warn
-from monitel.console.ledger.shares import REPEATED, STEP, largest_overhead, parts_of, sentences
-from monitel.console.runs import RUNNING
+from monitel.console.runs import RUNNING, Runs, add_spool_dir, time_as_json
+from monitel.console.shares import largest_overhead, parts_of, sentences
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
+from monitel.runs.history import REPEATED, STEP
 from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
     import argparse
 
-    from monitel.console.ledger.run_folder import StoredRun
-    from monitel.console.ledger.shares import RunTime
+    from monitel.console.runs import Run
+    from monitel.runs.history import RunTime
 
 _LABEL = 12  # columns of the labels above the table
 _SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24
@@ -41,59 +41,65 @@ def _run(arguments: argparse.Namespace) -> int:
     Raises:
         FolderError: There is no run, or no run of this name.
     """
-    found, now_ns = find_runs(arguments), time.time_ns()
-    runs = found.stored if arguments.name is None else found.named(arguments.name)
-    outcome = found.outcome(runs[-1], now_ns) if runs else ""
+    found = Runs.given(arguments)
+    runs = found.all if arguments.name is None else found.named(arguments.name)
+    run = found.with_outcome(runs[-1]) if runs else None
     if not arguments.json:
         for problem in found.problems:
             warn(problem)
-    if not runs:
+    if run is None:
         raise found.unknown("run" if arguments.name is None else f"run {arguments.name!r}")
-    run = runs[-1]
     if arguments.json:
-        report = {"version": 1, "state": outcome, **run.time.as_json, "problems": found.problems}
-        show(to_json(report))
+        show(to_json({"version": 1, "state": run.outcome, **_as_json(run.time), "problems": found.problems}))
     else:
-        show("\n".join(table(run, Screen.of(sys.stdout), outcome, now_ns, latest_of=len(runs))))
+        show("\n".join(table(run, Screen.of(sys.stdout), time.time_ns(), latest_of=len(runs))))
     return 1 if found.problems else 0
 
 
-def table(stored: StoredRun, screen: Screen, outcome: str, now_ns: int, *, latest_of: int = 1) -> list[str]:
+def _as_json(run: RunTime) -> dict[str, Any]:
+    return {
+        "run": run.run or None,
+        **time_as_json(run),
+        "activities": {name: time_ns / 1e9 for name, time_ns in run.activities.items()},
+        "waiting": {name.replace(" ", "_"): share for name, share in run.waiting.items()},
+    }
+
+
+def table(run: Run, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
     """Return the lines that describe a run.
 
     Args:
-        stored: The run.
+        run: The run.
         screen: The stream that the lines are printed to.
-        outcome: The outcome of the run, or its state.
         now_ns: The time, in nanoseconds since the Unix epoch.
         latest_of: The number of runs, if the run is the latest one.
     """
-    run = stored.time
+    time = run.time
     latest = f" (the latest of {latest_of:,} runs)" if latest_of > 1 else ""
-    between = {name: run.activities.get(name, 0) for name in (DOWN, REPEATED)}
+    between = {name: time.activities.get(name, 0) for name in (DOWN, REPEATED)}
     breaks = " and ".join(f"{duration(time_ns)} {name}" for name, time_ns in between.items() if time_ns)
     rows = {
-        "run": f"{screen.printable(run.run) or 'without an id'}{latest}",
-        "started": moment(run.start_ns),
-        "state": screen.printable(_state(stored, outcome, now_ns)),
-        "attempts": f"{run.attempts}{f', with {breaks}' if breaks else ''}",
-        "goodput": "undefined, because no step was set" if run.goodput is None else f"{100 * run.goodput:.1f} %",
+        "run": f"{screen.printable(time.run) or 'without an id'}{latest}",
+        "started": moment(time.start_ns),
+        "state": screen.printable(_state(run, now_ns)),
+        "attempts": f"{time.attempts}{f', with {breaks}' if breaks else ''}",
+        "goodput": "undefined, because no step was set" if time.goodput is None else f"{100 * time.goodput:.1f} %",
     }
     lines = []
     for name, value in rows.items():
         texts = wrapped(value, screen.width - _LABEL)
         lines += [f"{left:<{_LABEL}}{right}" for left, right in zip_longest([name], texts, fillvalue="")]
-    below = [line for text in sentences(run, screen) for line in wrapped(text, screen.width)]
-    return [*lines, "", *_activities(run, screen), "", *below]
+    below = [line for text in sentences(time, screen) for line in wrapped(text, screen.width)]
+    return [*lines, "", *_activities(time, screen), "", *below]
 
 
-def _state(stored: StoredRun, state: str, now_ns: int) -> str:
-    last_ns = stored.time.last_ns
+def _state(run: Run, now_ns: int) -> str:
+    last_ns = run.time.last_ns
     ago = f"{duration(now_ns - last_ns)} ago"
-    if state.startswith(RUNNING):
-        return f"{state}; its last heartbeat was {ago}"
+    if run.outcome.startswith(RUNNING):
+        return f"{run.outcome}; its last heartbeat was {ago}"
     when = f"at {moment(last_ns)}, {ago if now_ns >= last_ns else 'ahead of the clock here'}"
-    return f"{state} {when}" if stored.time.ended else f"{state}: its last heartbeat was {when}"
+    return f"{run.outcome} {when}" if run.time.status else f"{run.outcome}: its last heartbeat was {when}"
 
 
 def _activities(run: RunTime, screen: Screen) -> list[str]:

@@ -108,8 +108,8 @@ def test_process_that_does_not_train_leaves_no_start(train: Run, end: str, env: 
 
 GROUP = """\
 import types
-from monitel.console.ledger import run_ledger
-run_ledger.HEARTBEAT = 0.03
+from monitel.runs import ledger
+ledger.HEARTBEAT = 0.03
 def initialize(rank):
     module = types.ModuleType("torch.distributed")
     module.is_available = module.is_initialized = lambda: True
@@ -136,8 +136,8 @@ def test_rank_that_becomes_known_later_gives_the_file_back(train: Run) -> None:
 def test_full_disk_is_logged_once(train: Run) -> None:
     """The job runs on without its ledger."""
     full = (
-        "import errno\nfrom monitel.console.ledger import run_folder, run_ledger\nrun_ledger.HEARTBEAT = 0.03\n"
-        'def encode(history): raise OSError(errno.ENOSPC, "No space left on device")\nrun_folder.encode = encode\n'
+        "import errno\nfrom monitel.runs import folder, ledger\nledger.HEARTBEAT = 0.03\n"
+        'def encode(history): raise OSError(errno.ENOSPC, "No space left on device")\nfolder.encode = encode\n'
     )
     ended = train(full + JOB + END, 0, 10, 0.02, 0.5, env=RUN)
     assert 1 == ended.stderr.count("the ledger of the run cannot be stored: [Errno 28]")

@@ -18,9 +18,9 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.record import READING, SIGNALS
 from monitel.blackbox.silent import give_way
-from monitel.console.values import latest
 from monitel.os_threads import Event, RLock
 from monitel.run_events import end_if_due
+from monitel.runs.values import latest
 from monitel.worker import Pace, yield_gil
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.account import Account
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
-    from monitel.console.values import RunValues
+    from monitel.runs.values import RunValues
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.messages.request import Request
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans

@@ -12,25 +12,14 @@ from typing import TYPE_CHECKING, Any
 from monitel.activities import since_boot_ns, total_ns
 from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
-from monitel.console.ledger.history import (
-    MARKS,
-    Attempt,
-    Earlier,
-    History,
-    ascending,
-    joined,
-    repeated_by,
-    run_time,
-    summed,
-)
-from monitel.console.ledger.run_folder import identify, open_run, remove_start, store_start
-from monitel.console.ledger.shares import STEP
-from monitel.console.process import whole
-from monitel.console.values import VALUES, ValuesFile
+from monitel.counter import find
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
-from monitel.step import first_step, get_step, unwatch, watch
+from monitel.runs.folder import VALUES, identify, open_run, remove_start, store_start
+from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
+from monitel.runs.values import ValuesFile
+from monitel.step import first_step, get_step, made_steps, unwatch, watch
 from monitel.training_time import Past, before, continue_run, repeat
 from monitel.worker import Worker
 
@@ -38,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from monitel.console.ledger.history import Mark
-    from monitel.console.ledger.run_folder import RunFolder
-    from monitel.console.ledger.shares import RunTime
-    from monitel.console.values import RunValues
+    from monitel.runs.folder import RunFolder
+    from monitel.runs.history import Mark
+    from monitel.runs.values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -51,6 +39,7 @@ _FORK_PATIENCE = 0.1  # seconds that a fork waits
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
 _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
+_STEPS = ("training.steps", "training.steps.skipped")
 
 _process = token_hex(8)
 
@@ -70,7 +59,7 @@ class RunLedger:
     def __init__(self, root: Path, attributes: Mapping[str, Any]) -> None:
         self._root = root.absolute()
         self._attributes = attributes
-        self._ranks = {name: rank for name in _RANKS if (rank := whole(attributes.get(name))) is not None}
+        self._ranks = {name: int(rank) for name in _RANKS if (rank := str(attributes.get(name))).isdecimal()}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self._before = before()
@@ -79,14 +68,14 @@ class RunLedger:
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=HEARTBEAT, ended=self._end)
         self._marks = StepMarks(self._worker.wake)
         self._stages: Callable[[], Mapping[str, int]] = dict
-        self._failed = self._has_start = False
-        self._status = ""  # until the end
+        self._has_start = False
+        self._status = ""  # until the end: how the process ends
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
         self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
         self._values: ValuesFile | None = None
         self._resumed = False
-        self._given_up = self._ending = False
+        self._given_up = False
         self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
         self._forking = False
         self._warned = False
@@ -99,7 +88,7 @@ class RunLedger:
             stages: Returns the nanoseconds of each stage so far.
         """
         if self._is_rank_zero():
-            self._values = ValuesFile(self._identity.run, self._name, self._attributes, latest)
+            self._values = ValuesFile(self._name, self._attributes, latest)
             self._stages = stages
             self._marks.install()
             if AVAILABLE:  # else the ledger of this process is only in memory
@@ -110,14 +99,14 @@ class RunLedger:
 
         It touches no file. Any thread may call it.
         """
-        if not self._is_rank_zero() or (history := self._history(self._place, ended=self._ending)) is None:
+        if not self._is_rank_zero() or (history := self._history(self._place)) is None:
             return None
-        return run_time(history) if {*history.attempt.activities} - {"startup", "shutdown"} else None
+        return history.time if {*history.attempt.activities} - {"startup", "shutdown"} else None
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds."""
-        self._ending, self._failed, self._status = True, failed(), status()
-        if self._failed and self._status == "completed":  # as without run events
+        self._status = status()
+        if self._status == "completed" and failed():  # as without run events
             self._status = "failed"
         if self._worker.started:
             self._worker.stop()
@@ -143,7 +132,7 @@ class RunLedger:
         """Store a heartbeat; return the pause until the next one."""
         if self._given_up:
             return None
-        self._store(ended=False)
+        self._store()
         return HEARTBEAT
 
     def _end(self) -> None:
@@ -151,27 +140,26 @@ class RunLedger:
         if self._given_up:
             return
         try:
-            self._store(ended=True)
+            self._store()
             if self._folder is not None:
                 self._folder.close()
         except Exception as error:  # the thread ends here, and nothing else may
             self._warn_once(error)
         self._give_up()
 
-    def _store(self, *, ended: bool) -> None:
+    def _store(self) -> None:
         try:
             folder = self._folder = self._folder or self._opened()
             if folder is None:
-                self._store_start(ended=ended)
+                self._store_start()
             elif not self._is_rank_zero():
                 self._withdraw(folder)  # torch.distributed was initialized after the first activity
-            elif (history := self._history(self._place, ended=ended)) is not None:
+            elif (history := self._history(self._place)) is not None:
                 if not self._resumed and history.attempt.begin is not None:
                     self._resumed = True
-                    repeat(repeated_by(history.earlier, history.attempt.begin))
+                    repeat(history.earlier.repeated_by(history.attempt.begin))
                 folder.store(history)
-                values = None if self._values is None else self._values.content(self._status, last=ended)
-                if values is not None:
+                if self._values is not None and (values := self._values.content(last=self._status != "")) is not None:
                     folder.replace(VALUES, values)
         except (OSError, FolderError) as error:
             self._warn_once(error)
@@ -179,13 +167,13 @@ class RunLedger:
                 self._folder.close()  # it was removed; the next heartbeat makes it again
                 self._folder = None
 
-    def _store_start(self, *, ended: bool) -> None:
+    def _store_start(self) -> None:
         """Store the start of this process until it has begun. A process that ends well without that was a helper."""
-        if self._given_up or self._has_begun() or (ended and not self._failed):
+        if self._given_up or self._has_begun() or self._status == "completed":
             if self._has_start:
                 self._has_start = False
                 remove_start(self._root, self._identity)
-        elif self._is_rank_zero() and (history := self._history(None, ended=ended)) is not None:
+        elif self._is_rank_zero() and (history := self._history(None)) is not None:
             self._has_start = True
             store_start(self._root, self._identity, history.attempt)
 
@@ -207,11 +195,11 @@ class RunLedger:
                 self._warn_once(error)
                 return None
             try:
-                found = folder.load(self._identity.run)
+                found = folder.load()
                 if found is not None or self._place is None:
                     self._place = self._join(found, folder)
                     if self._values is not None:
-                        self._values.resume(folder.values(), None if found is None else found.attempt.attempted)
+                        self._values.resume(folder.values())
             except BaseException:
                 folder.close()
                 raise
@@ -222,43 +210,45 @@ class RunLedger:
         """Return the run with this process, whose counters continue it."""
         if found is not None and found.attempt.name == self._name:  # an earlier pipeline of this process
             return found
-        own = self._history(None, ended=False)
+        own = self._history(None)
         assert own is not None  # because it has begun
-        place, past = joined(found, folder.starts(self._identity), own)
+        place, past = joined(found, folder.starts(self._identity), self._identity.run, own.attempt)
         continue_run(past)
         return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
 
-    def _history(self, place: History | None, *, ended: bool) -> History | None:
+    def _history(self, place: History | None) -> History | None:
         """Return the history of the run up to now; None without a ledger.
 
         Args:
             place: The run when this process joined it; None if it has not.
-            ended: The process ends.
         """
         if (step := get_step()) is not None:
             self._marks.notice(step)
-        place = place or History(self._identity.run, Earlier(), Attempt(self._name, {}, 0))
+        place = place or History(RunTime(self._identity.run), Attempt(self._name, {}, 0))
         marks = ascending([*place.attempt.marks, *self._marks.snapshot()])  # before the ledger, whose time is later
         begin, stages = first_step(), summed(place.attempt.stages, self._stages())
         book = self._before.ledger()
         if book is None:
             return None
-        boot_ns, now_ns = since_boot_ns(), time.time_ns()
-        last_ns = book.start_ns + book.elapsed_ns
-        attempt = Attempt(
-            name=self._name,
+        now_ns, last_ns = time.time_ns(), book.start_ns + book.elapsed_ns
+        attempt = replace(
+            place.attempt,
             activities=book.activities,
             last_ns=last_ns if abs(now_ns - last_ns) < _STEPPED_NS else now_ns,
             boot=self._boot,
-            boot_ns=boot_ns,
-            ended=ended,
+            boot_ns=since_boot_ns(),
+            status=self._status,
             begin=begin,
             marks=marks,
-            down_ns=place.attempt.down_ns,
-            overlap_ns=place.attempt.overlap_ns,
+            steps=self._made_steps(),
             stages=stages,
         )
         return replace(place, attempt=attempt)
+
+    def _made_steps(self) -> int:
+        counted = [each for name in _STEPS if (each := find(name)) is not None]
+        made = sum(each.total - self._before.counters.get(each, 0) for each in counted)
+        return int(made) or made_steps()
 
     def _is_rank_zero(self) -> bool:
         if (member := distributed_rank()) is not None:

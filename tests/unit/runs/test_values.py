@@ -9,34 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monitel.console.stored import LIMIT_BYTES, StoredError
-from monitel.console.values import (
-    LONGEST_TEXT,
-    MOST,
-    Attempted,
-    Progress,
-    RunValues,
-    Value,
-    ValuesFile,
-    decode,
-    encode,
-)
+from monitel.runs.stored import LIMIT_BYTES, StoredError
+from monitel.runs.values import LONGEST_TEXT, MOST, RunValues, Value, ValuesFile, decode, encode
 
 if TYPE_CHECKING:
-    from monitel.console.values import Scalar
+    from monitel.runs.values import Scalar
 
 COUNTER, STAT = Value("samples", (), "", 8, 2, "process"), Value("loss.count", (), "", 4, 2, "pipeline")
 GAUGE = Value("loss.mean", (), "", 0.5, 2)
-NOW = RunValues("", "", config={"rate": 0.5}, progress=Progress(4, 3), values=(GAUGE, STAT, COUNTER))
+NOW = RunValues(config={"rate": 0.5}, values=(GAUGE, STAT, COUNTER))
 VALUES = RunValues(
-    "run \udc80/\n'",
     "process",
     99,
-    "completed",
     {"training.world_size": 2, "host.name": "n04"},
-    {"rate": 1e-4, "name": "größer", "dropout": None, "on": True},
-    Progress(20, 19),
-    Progress(10, 9),
+    {"rate": 1e-4, "name": "größer \udc80/\n'", "dropout": None, "on": True},
     (
         Value("loss.mean", (("last", True), ("split", "train")), "", 0.25, 98),
         Value("samples", (), "{sample}", 160, 99, "process", 80),
@@ -48,16 +34,21 @@ VALUES = RunValues(
 
 def values_file(attempt: str, latest: RunValues | None = NOW) -> ValuesFile:
     """Return the file of a process with these values."""
-    return ValuesFile("run-7", attempt, {"training.world_size": 2, "odd": ("a",)}, lambda: latest)
+    return ValuesFile(attempt, {"training.world_size": 2, "odd": ("a",)}, lambda: latest)
 
 
-def stored(attempt: str, found: bytes | None, last: Attempted | None, latest: RunValues = NOW) -> bytes:
+def stored(attempt: str, found: bytes | None, latest: RunValues = NOW) -> bytes:
     """Return the file after a process that has continued the run."""
     each = values_file(attempt, latest)
-    each.resume(found, last)
-    content = each.content("completed", last=True)
+    each.resume(found)
+    content = each.content(last=True)
     assert content is not None
     return content
+
+
+def numbers(content: bytes) -> dict[str, float]:
+    """Return the values in a file by name."""
+    return {each.name: each.value for each in decode(content).values}
 
 
 def test_pause_between_writes_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,34 +58,27 @@ def test_pause_between_writes_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for second in range(3600):
         now = float(second)
-        if each.content("", last=False) is not None:
+        if each.content(last=False) is not None:
             written.append(second)
     assert [0, 1, 3, 7, 15, 31, 63, 123, 183] == written[:9]
     assert len(written) < 70
-    assert (content := each.content("completed", last=True)) is not None
-    assert "completed" == decode(content).status
+    assert each.content(last=True) is not None
 
 
 def test_attempts_are_added_up_and_the_newest_value_counts() -> None:
-    """A process whose values were not stored counts by the steps of the ledger."""
-    first = stored("one", None, None)
+    """A process whose values were not stored adds nothing."""
     later = replace(NOW, values=(GAUGE._replace(value=0.25, time_ns=9), STAT, COUNTER), config={"rate": 0.1, "more": 1})
-    second = decode(stored("three", first, Attempted("two", 10, 12), later))
-    assert {"samples": 16, "loss.count": 8, "loss.mean": 0.25} == {each.name: each.value for each in second.values}
-    assert (Progress(11, 3), {"rate": 0.1, "more": 1}) == (second.whole, second.config)
-    assert Progress(8, 7) == decode(first).until(Attempted("one", 0, 7)).whole
-    restarted = decode(first).until(Attempted("two", 4, 5))
-    assert ("", 6, 5) == (restarted.status, *restarted.whole)
-    assert 16 == {each.name: each.value for each in restarted.with_latest(NOW).values}["samples"]
+    second = stored("three", stored("one", None), later)
+    assert {"samples": 16, "loss.count": 8, "loss.mean": 0.25} == numbers(second)
+    assert {"rate": 0.1, "more": 1} == decode(second).config
+    assert {"training.world_size": 2, "odd": "('a',)"} == decode(second).attributes
 
 
 def test_second_pipeline_of_a_process_counts_nothing_twice() -> None:
-    """Counters and steps are those of the process; the totals of Stats begin again with the pipeline."""
-    first = stored("one", stored("zero", None, None), Attempted("zero"))
-    whole = replace(NOW, values=(STAT, COUNTER._replace(value=20)), progress=Progress(9, 8))
-    found = decode(stored("one", first, Attempted("one", 0, 3), whole))
-    assert {"samples": 28, "loss.count": 12, "loss.mean": 0.5} == {each.name: each.value for each in found.values}
-    assert Progress(13, 8) == found.whole
+    """Counters are those of the process; the totals of Stats begin again with the pipeline."""
+    first = stored("one", stored("zero", None))
+    found = stored("one", first, replace(NOW, values=(STAT, COUNTER._replace(value=20))))
+    assert {"samples": 28, "loss.count": 12, "loss.mean": 0.5} == numbers(found)
 
 
 def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:
@@ -103,24 +87,22 @@ def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:
     def fail() -> RunValues:
         raise RuntimeError
 
-    each = ValuesFile("run-7", "one", {}, fail)
-    assert [None, None] == [each.content("", last=last) for last in (False, True)]
-    assert values_file("one", None).content("", last=True) is None
+    each = ValuesFile("one", {}, fail)
+    assert [None, None] == [each.content(last=last) for last in (False, True)]
+    assert values_file("one", None).content(last=True) is None
 
 
 def test_damaged_values_are_refused_and_replaced() -> None:
-    """So are those of a newer version, and of another run. The content is in no message."""
+    """So are those of another version. The content is in no message."""
     for content, words in {
-        b'{"version": 1, "\x1b[2J": ': "is damaged",
-        b'{"version": 1, "secret": 2}': "is damaged",
-        b'{"version": 2}': "has another version",
+        b'{"version": 2, "\x1b[2J": ': "is damaged",
+        b'{"version": 2, "secret": 2}': "is damaged",
+        b'{"version": 3}': "has another version",
         b"x" * (LIMIT_BYTES + 1): "has more than",
     }.items():
         with pytest.raises(StoredError, match=words):
             decode(content)
-        assert NOW.progress == decode(stored("two", content, Attempted("one"))).whole
-    other = encode(replace(VALUES, run="run-8"))
-    assert NOW.progress == decode(stored("two", other, Attempted("one"))).whole
+        assert numbers(stored("two", None)) == numbers(stored("two", content))
 
 
 def test_size_is_limited_and_what_is_left_out_is_counted() -> None:

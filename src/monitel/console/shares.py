@@ -1,21 +1,20 @@
-"""The time of a run: its parts in percent, which add up to 100, the largest overhead, and the lines about it."""
+"""The parts of the time of a run in percent, which add up to 100, the largest overhead, and the lines about it."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.activities import ACTIVITIES
-from monitel.console.text import Screen, columns_of, cut, duration, percent, rfc3339, wrapped
+from monitel.console.text import Screen, columns_of, cut, duration, percent, wrapped
+from monitel.runs.history import REPEATED, STEP
 from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: The name of the time of steps that a later attempt has made again.
-REPEATED = "repeated"
-STEP = "step"
+    from monitel.runs.history import RunTime
 
 _ENOUGH = 95  # percent in steps, above which the overhead is not the news
 _ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, REPEATED))}  # of activities of the same length
@@ -39,58 +38,6 @@ _PHRASES = {
     DOWN: "downtime between attempts",
     REPEATED: "steps that had to be repeated after a restart",
 }
-
-
-class RunTime(NamedTuple):
-    """The time of a run up to its last heartbeat, divided into activities.
-
-    Attributes:
-        run: The run id; empty for a process without one.
-        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``repeated`` (steps that
-            were done again later). Their sum is ``elapsed_ns``.
-        elapsed_ns: Nanoseconds from the start of the first attempt to the last heartbeat.
-        attempts: Number of processes that have taken part, one after the other.
-        start_ns: Start of the first attempt, nanoseconds since the Unix epoch.
-        last_ns: Time of the last heartbeat, or of the end, nanoseconds since the Unix epoch.
-        ended: False if the last attempt is running, or was killed.
-        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
-    """
-
-    run: str
-    activities: Mapping[str, int]
-    elapsed_ns: int
-    attempts: int
-    start_ns: int
-    last_ns: int
-    ended: bool
-    stages: Mapping[str, int] = {}
-
-    @property
-    def goodput(self) -> float | None:
-        """The share of ``step``, without what is repeated, in the elapsed time; None before the first step."""
-        steps_ns = self.activities.get(STEP)
-        return None if steps_ns is None or not self.elapsed_ns else steps_ns / self.elapsed_ns
-
-    @property
-    def waiting(self) -> dict[str, float]:
-        """The shares of the cycles that wait for other ranks and for data, as a verdict has them."""
-        cycles_ns = sum(self.stages.values())
-        stages = {"other ranks": "sync", "data": "data"} if cycles_ns > 0 else {}
-        return {name: self.stages[stage] / cycles_ns for name, stage in stages.items() if stage in self.stages}
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        """The time of the run for a report in JSON."""
-        return {
-            "run": self.run or None,
-            "started": rfc3339(self.start_ns),
-            "last_seen": rfc3339(self.last_ns),
-            "duration_seconds": self.elapsed_ns / 1e9,
-            "attempts": self.attempts,
-            "goodput": self.goodput,
-            "activities": {name: time_ns / 1e9 for name, time_ns in self.activities.items()},
-            "waiting": {name.replace(" ", "_"): share for name, share in self.waiting.items()},
-        }
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""The attempts of a run, and how their times add up.
+"""The time of a run: its attempts, and how their times add up.
 
 A run is a sequence of attempts: processes that have the same run id, one after the other. Let attempt *k* have the
 elapsed time ``e[k]``, divided into activities. Between its predecessor's last heartbeat and its start lies either the
@@ -22,14 +22,12 @@ The name ``repeated`` is that of texts and JSON; the counter ``training.time`` e
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger.shares import REPEATED, STEP, RunTime
-from monitel.console.stored import StoredError, load
-from monitel.console.text import moment
-from monitel.console.values import Attempted
+from monitel.runs.stored import StoredError, load
 from monitel.training_time import DOWN, Past
 
 if TYPE_CHECKING:
@@ -37,8 +35,11 @@ if TYPE_CHECKING:
 
 Mark = tuple[int, int]  # a step, and the time in `step` before it
 
-VERSION = 1
+VERSION = 2
 MARKS = 256  # marks of a line, at most
+#: The name of the time of steps that a later attempt has made again.
+REPEATED = "repeated"
+STEP = "step"
 
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
 _TOLERANCE_NS = 10**8  # of the start of a process, which the system rounds down
@@ -49,15 +50,16 @@ class Attempt:
     """One process of a run, up to its last heartbeat.
 
     Attributes:
-        name: Unique name of the process.
+        name: Unique name of the process, which ends with its process id.
         activities: Nanoseconds of each activity of the process.
         last_ns: Last heartbeat, nanoseconds since the Unix epoch.
         boot: Boot id of the machine; empty if it has none.
         boot_ns: Last heartbeat by the clock of the machine since its boot.
-        ended: The process has ended its ledger.
+        status: How the process has ended: ``completed``, ``failed``, ``interrupted`` or ``preempted``; empty before.
         begin: The step at which the attempt begins; None if it is unknown.
         marks: Steps in ascending order, each with the time in ``step`` before it. ``begin`` is the first, unless the
             process has set a lower step later.
+        steps: Number of steps that were made, repeated and skipped ones included.
         down_ns: Time between the predecessor's last heartbeat and the start of this attempt.
         overlap_ns: Time that the predecessor's last heartbeat is after the start of this attempt.
         stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
@@ -68,22 +70,28 @@ class Attempt:
     last_ns: int
     boot: str = ""
     boot_ns: int = 0
-    ended: bool = False
+    status: str = ""
     begin: int | None = None
     marks: tuple[Mark, ...] = ()
+    steps: int = 0
     down_ns: int = 0
     overlap_ns: int = 0
     stages: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def attempted(self) -> Attempted:
-        """The name of the attempt and its steps."""
-        return Attempted(self.name, self.begin, self.marks[-1][0] if self.marks else self.begin)
-
-    @property
     def elapsed_ns(self) -> int:
         """The time of the process."""
         return sum(self.activities.values())
+
+    @property
+    def start_ns(self) -> int:
+        """The start of the process, nanoseconds since the Unix epoch."""
+        return self.last_ns - self.elapsed_ns
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step; None if there is none."""
+        return self.marks[-1][0] if self.marks else self.begin
 
     @property
     def counted(self) -> dict[str, int]:
@@ -95,36 +103,119 @@ class Attempt:
             left -= taken
         return found
 
+    def after(self, previous: Attempt | None) -> Attempt:
+        """Return the attempt with its gap to the one before, or its overlap with it. Neither is negative.
+
+        On one machine without a restart in between, its clock since the boot is used, which nobody can set. Otherwise
+        the difference of the wall clocks is used; a clock that was set back by more than this process has lasted shows
+        neither a gap nor an overlap.
+        """
+        if previous is None:
+            return self
+        if self.boot and self.boot == previous.boot:
+            gap_ns = self.boot_ns - self.elapsed_ns - previous.boot_ns
+        else:
+            gap_ns = self.start_ns - previous.last_ns
+            gap_ns = 0 if -gap_ns > self.elapsed_ns else gap_ns
+        return replace(self, down_ns=max(gap_ns, 0), overlap_ns=min(max(-gap_ns, 0), self.elapsed_ns))
+
 
 @dataclass(frozen=True)
-class Earlier:
-    """All earlier attempts of a run.
+class RunTime:
+    """The time of a run up to a heartbeat, divided into activities.
 
     Attributes:
-        attempts: Their number.
-        activities: Nanoseconds of each activity, with ``down`` and ``repeated``.
+        run: The run id; empty for a process without one.
+        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``repeated`` (steps that
+            were done again later).
+        attempts: Number of processes that have taken part, one after the other.
+        last_ns: Time of the last heartbeat, or of the end, nanoseconds since the Unix epoch.
+        status: How the last attempt has ended; empty if it is running, or was killed.
+        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
+        steps: Number of steps that were made, repeated and skipped ones included.
+        last_step: The last training step; None if none was set.
         line: The line of the run; empty if no step is known.
-        stages: Nanoseconds of each stage.
     """
 
-    attempts: int = 0
+    run: str = ""
     activities: Mapping[str, int] = field(default_factory=dict)
-    line: tuple[Mark, ...] = ()
+    attempts: int = 0
+    last_ns: int = 0
+    status: str = ""
     stages: Mapping[str, int] = field(default_factory=dict)
+    steps: int = 0
+    last_step: int | None = None
+    line: tuple[Mark, ...] = ()
 
     @property
     def elapsed_ns(self) -> int:
-        """From the first start to the last heartbeat."""
+        """Nanoseconds from the start of the first attempt to the last heartbeat."""
         return sum(self.activities.values())
+
+    @property
+    def start_ns(self) -> int:
+        """Start of the first attempt, nanoseconds since the Unix epoch."""
+        return self.last_ns - self.elapsed_ns
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of ``step``, without what is repeated, in the elapsed time; None before the first step."""
+        steps_ns, elapsed_ns = self.activities.get(STEP), self.elapsed_ns
+        return None if steps_ns is None or not elapsed_ns else steps_ns / elapsed_ns
+
+    @property
+    def waiting(self) -> dict[str, float]:
+        """The shares of the cycles that wait for other ranks and for data, as a verdict has them."""
+        cycles_ns = sum(self.stages.values())
+        stages = {"other ranks": "sync", "data": "data"} if cycles_ns > 0 else {}
+        return {name: self.stages[stage] / cycles_ns for name, stage in stages.items() if stage in self.stages}
+
+    def repeated_by(self, begin: int | None) -> int:
+        """Return the time in ``step`` that is repeated when an attempt begins at a step."""
+        return self.line[-1][1] - at(self.line, begin) if self.line and begin is not None else 0
 
 
 @dataclass(frozen=True)
 class History:
-    """A run up to the last heartbeat of its last attempt."""
+    """A run up to the last heartbeat of its last attempt.
 
-    run: str
-    earlier: Earlier
+    Attributes:
+        earlier: The attempts before the last one.
+        attempt: The last one.
+    """
+
+    earlier: RunTime
     attempt: Attempt
+
+    @property
+    def time(self) -> RunTime:
+        """The time of the run, which is that of the earlier attempts of the next one."""
+        earlier, attempt = self.earlier, self.attempt
+        counted = attempt.counted
+        found = summed(earlier.activities, counted)
+        if attempt.down_ns:
+            found[DOWN] = found.get(DOWN, 0) + attempt.down_ns
+        if repeated_ns := earlier.repeated_by(attempt.begin):
+            found[STEP] -= repeated_ns
+            found[REPEATED] = found.get(REPEATED, 0) + repeated_ns
+        return RunTime(
+            run=earlier.run,
+            activities=found,
+            attempts=earlier.attempts + 1,
+            last_ns=attempt.last_ns,
+            status=attempt.status,
+            stages=summed(earlier.stages, attempt.stages),
+            steps=earlier.steps + attempt.steps,
+            last_step=earlier.last_step if attempt.last_step is None else attempt.last_step,
+            line=_line_after(earlier, attempt, counted.get(STEP, 0)),
+        )
+
+    @property
+    def past(self) -> Past:
+        """The past of the last attempt, for its counters."""
+        earlier, attempt = self.earlier, self.attempt
+        before_ns = earlier.elapsed_ns + attempt.down_ns - attempt.overlap_ns
+        return Past(before_ns, earlier.activities.get(STEP, 0), attempt.down_ns)
 
 
 def at(line: tuple[Mark, ...], step: int) -> int:
@@ -137,79 +228,7 @@ def at(line: tuple[Mark, ...], step: int) -> int:
     return line[-1][1]
 
 
-def repeated_by(earlier: Earlier, begin: int | None) -> int:
-    """Return the time in ``step`` that is repeated when an attempt begins at a step."""
-    return earlier.line[-1][1] - at(earlier.line, begin) if earlier.line and begin is not None else 0
-
-
-def fold(history: History) -> Earlier:
-    """Return the earlier attempts of the next one: all attempts so far."""
-    earlier, attempt = history.earlier, history.attempt
-    counted = attempt.counted
-    found = summed(earlier.activities, counted)
-    if attempt.down_ns:
-        found[DOWN] = found.get(DOWN, 0) + attempt.down_ns
-    if repeated_ns := repeated_by(earlier, attempt.begin):
-        found[STEP] -= repeated_ns
-        found[REPEATED] = found.get(REPEATED, 0) + repeated_ns
-    line = _line_after(earlier, attempt, counted.get(STEP, 0))
-    return Earlier(earlier.attempts + 1, found, line, summed(earlier.stages, attempt.stages))
-
-
-def run_time(history: History) -> RunTime:
-    """Return the time of the run."""
-    total, last = fold(history), history.attempt
-    start_ns = last.last_ns - total.elapsed_ns
-    times = total.elapsed_ns, total.attempts, start_ns, last.last_ns
-    return RunTime(history.run, total.activities, *times, last.ended, total.stages)
-
-
-def past_of(history: History) -> Past:
-    """Return the past of the last attempt, for its counters."""
-    earlier, attempt = history.earlier, history.attempt
-    before_ns = earlier.elapsed_ns + attempt.down_ns - attempt.overlap_ns
-    return Past(before_ns, earlier.activities.get(STEP, 0), attempt.down_ns)
-
-
-def gap(previous: Attempt, *, start_ns: int, boot: str, boot_start_ns: int, elapsed_ns: int) -> tuple[int, int]:
-    """Return the time between an attempt and the next one, and their overlap. Neither is negative.
-
-    On one machine without a restart in between, its clock since the boot is used, which nobody can set. Otherwise the
-    difference of the wall clocks is used; a clock that was set back by more than the new process has lasted shows
-    neither a gap nor an overlap.
-
-    Args:
-        previous: The attempt before.
-        start_ns: Start of the new process, nanoseconds since the Unix epoch.
-        boot: Boot id of its machine.
-        boot_start_ns: Start by the clock of its machine since the boot.
-        elapsed_ns: Time of the new process up to now.
-    """
-    if boot and boot == previous.boot:
-        gap_ns = boot_start_ns - previous.boot_ns
-    else:
-        gap_ns = start_ns - previous.last_ns
-        if -gap_ns > elapsed_ns:
-            return 0, 0
-    return max(gap_ns, 0), min(max(-gap_ns, 0), elapsed_ns)
-
-
-def after(previous: Attempt | None, attempt: Attempt) -> Attempt:
-    """Return an attempt with its gap to the one before, or its overlap with it."""
-    if previous is None:
-        return attempt
-    elapsed_ns = attempt.elapsed_ns
-    down_ns, overlap_ns = gap(
-        previous,
-        start_ns=attempt.last_ns - elapsed_ns,
-        boot=attempt.boot,
-        boot_start_ns=attempt.boot_ns - elapsed_ns,
-        elapsed_ns=elapsed_ns,
-    )
-    return replace(attempt, down_ns=down_ns, overlap_ns=overlap_ns)
-
-
-def joined(found: History | None, starts: Iterable[Attempt], own: History) -> tuple[History, Past]:
+def joined(found: History | None, starts: Iterable[Attempt], run: str, own: Attempt) -> tuple[History, Past]:
     """Return the run with a new attempt, and its past for the counters.
 
     A start that failed is an attempt if it lies between the last one and the new one. Any other start is that of a
@@ -218,20 +237,21 @@ def joined(found: History | None, starts: Iterable[Attempt], own: History) -> tu
     Args:
         found: The run so far; None if there is none.
         starts: The starts that failed, in the order of their ends.
+        run: The run id.
         own: The new attempt, as if there were no other.
     """
-    earlier, last = (Earlier(), None) if found is None else (fold(found), found.attempt)
+    earlier, last = (RunTime(run), None) if found is None else (found.time, found.attempt)
     failed_ns = unseen_ns = 0
     for each in starts:
-        start = after(last, each)
-        overlap_ns = max(start.overlap_ns, after(start, own.attempt).overlap_ns)
-        if start.name != own.attempt.name and overlap_ns <= _TOLERANCE_NS:
-            earlier, last = fold(History(own.run, earlier, start)), start
+        start = each.after(last)
+        overlap_ns = max(start.overlap_ns, own.after(start).overlap_ns)
+        if start.name != own.name and overlap_ns <= _TOLERANCE_NS:
+            earlier, last = History(earlier, start).time, start
             failed_ns += start.down_ns
             if not {*start.activities} - {"startup", "shutdown"}:
                 unseen_ns += start.elapsed_ns - start.overlap_ns
-    history = History(own.run, earlier, after(last, own.attempt))
-    past = past_of(history)
+    history = History(earlier, own.after(last))
+    past = history.past
     return history, past._replace(down_ns=past.down_ns + failed_ns, startup_ns=unseen_ns)
 
 
@@ -246,7 +266,7 @@ def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:
     return tuple(found)
 
 
-def _line_after(earlier: Earlier, attempt: Attempt, productive_ns: int) -> tuple[Mark, ...]:
+def _line_after(earlier: RunTime, attempt: Attempt, productive_ns: int) -> tuple[Mark, ...]:
     """Return the line after an attempt."""
     begin, marks = attempt.begin, attempt.marks
     if begin is None:
@@ -269,7 +289,7 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 def encode(history: History) -> bytes:
     """Return the stored form of a history."""
     parts = {"earlier": vars(history.earlier), "attempt": vars(history.attempt)}
-    return json.dumps({"version": VERSION, "run": history.run, **parts}, separators=(",", ":")).encode()
+    return json.dumps({"version": VERSION, **parts}, separators=(",", ":")).encode()
 
 
 def decode(content: bytes) -> History:
@@ -280,7 +300,7 @@ def decode(content: bytes) -> History:
     """
     found = load(History, content, VERSION)
     try:
-        moment(run_time(found).start_ns)
+        time.localtime(found.time.start_ns / 1e9)
     except Exception:  # its numbers do not fit together
         raise StoredError("is damaged") from None
     return found

@@ -1,4 +1,4 @@
-"""The folders of runs below the spool root: which process belongs to which run, the files of a run, and their readers.
+"""The folders of runs below the spool root: which process belongs to which run, and the files of a run.
 
 A file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock of a folder
 writes into it. Until a process begins, it stores its start beside the folders, so that the time of one that is killed
@@ -21,27 +21,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.blackbox.box import process_start
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
 from monitel.blackbox.process import Owner, this_process
-from monitel.console.ledger.history import Earlier, History, decode, encode, run_time
-from monitel.console.stored import LIMIT_BYTES, StoredError
-from monitel.console.values import VALUES
-from monitel.console.values import decode as decode_values
+from monitel.runs.history import History, RunTime, decode, encode
+from monitel.runs.stored import LIMIT_BYTES, StoredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from monitel.console.ledger.history import Attempt
-    from monitel.console.ledger.shares import RunTime
-    from monitel.console.values import Attempted, RunValues
+    from monitel.runs.history import Attempt
 
 _log = logging.getLogger("monitel.otlp")
 
 LEDGERS = "ledgers"
-FILE = "ledger.json"
+FILE, VALUES = "ledger.json", "values.json"
 RUNS = 100  # runs that are kept
 STARTS = 100  # starts that are kept
 
-_FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
+FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 
@@ -117,13 +113,10 @@ class RunFolder:
         self._starts: list[str] = []
         self.path = folder.path
 
-    def load(self, run: str) -> History | None:
+    def load(self) -> History | None:
         """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
         try:
-            history = decode(self._folder.read(FILE, LIMIT_BYTES + 1))
-            if history.run == run:
-                return history
-            reason = "belongs to another run"
+            return decode(self._folder.read(FILE, LIMIT_BYTES + 1))
         except FileNotFoundError:
             return None
         except StoredError as error:
@@ -192,7 +185,7 @@ def open_run(root: Path, identity: RunIdentity) -> RunFolder:
         existing = ledgers.names()
         opened = RunFolder(ledgers, identity.folder(existing))
         if opened.name not in existing:
-            _prune(ledgers, [name for name in existing if name.startswith(_FOLDERS)])
+            _prune(ledgers, [name for name in existing if name.startswith(FOLDERS)])
     except BaseException:
         ledgers.close()
         raise
@@ -223,7 +216,7 @@ def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
         return
     make_folder(root / LEDGERS)
     with closing(Folder.open(root / LEDGERS)) as ledgers:
-        ledgers.replace(_start(identity), encode(History(identity.run, Earlier(), attempt)))
+        ledgers.replace(_start(identity), encode(History(RunTime(identity.run), attempt)))
         with suppress(OSError):
             for name in _oldest_first(ledgers, _starts(ledgers))[:-STARTS]:
                 ledgers.unlink(name)
@@ -245,71 +238,3 @@ def _starts(ledgers: Folder, begin: str = "start-") -> list[str]:
 
 def _oldest_first(ledgers: Folder, names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: ledgers.status(name).st_mtime_ns)
-
-
-class StoredRun(NamedTuple):
-    """The files of a run.
-
-    Attributes:
-        time: Its time.
-        last: The last attempt. Its name ends with its process id.
-        attempt_start_ns: Start of the last attempt, Unix ns.
-        values: Its values, with the last step of the ledger; None if there are none.
-        held: The process of the last attempt holds the lock; None for one of another machine, or before the last boot.
-    """
-
-    time: RunTime
-    last: Attempted
-    attempt_start_ns: int
-    values: RunValues | None
-    held: bool | None = None
-
-
-def read_stored(root: Path) -> tuple[list[StoredRun], list[str]]:
-    """Read the ledgers and the values of all runs, without locking or changing anything.
-
-    Args:
-        root: The folder that holds the spool folders.
-
-    Returns:
-        The runs in the order of their last heartbeats, and a message for each file that cannot be read. Without
-        ledgers both are empty.
-    """
-    path = root / LEDGERS
-    runs: list[StoredRun] = []
-    problems: list[str] = []
-    try:
-        with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
-            for name in sorted(each for each in ledgers.names() if each.startswith(_FOLDERS)):
-                try:
-                    with closing(ledgers.subfolder(name, create=False)) as folder:
-                        runs.append(_read(folder, problems))
-                except FileNotFoundError:
-                    continue  # nothing is written yet, or the run was removed
-                except (StoredError, FolderError, OSError) as error:
-                    problems.append(_describe(path / name, error))
-    except (FolderError, OSError) as error:
-        problems += [] if isinstance(error, FileNotFoundError) else [_describe(path, error)]
-    return sorted(runs, key=lambda run: run.time.last_ns), problems
-
-
-def _read(folder: Folder, problems: list[str]) -> StoredRun:
-    history = decode(folder.read(FILE, LIMIT_BYTES + 1))
-    last, values = history.attempt, None
-    try:
-        values = decode_values(folder.read(VALUES, LIMIT_BYTES + 1))
-        values = values.until(last.attempted) if values.run == history.run else None
-    except FileNotFoundError:
-        pass
-    except StoredError as error:
-        problems.append(f"the file {VALUES} in {str(folder.path)!r} {error}")
-    held = Lock.is_held(folder) if last.boot and last.boot == this_process().boot else None
-    return StoredRun(run_time(history), last.attempted, last.last_ns - last.elapsed_ns, values, held)
-
-
-def _describe(path: Path, error: Exception) -> str:
-    """Return one line about an error; it does not contain what the file contains."""
-    if isinstance(error, FolderError):
-        return str(error)
-    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    return f"the ledger in {str(path)!r} {reason}"

@@ -14,7 +14,6 @@ from monitel.attributes import INT64_MAX
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.process import Owner
-from monitel.console.ledger.shares import RunTime
 
 LIMIT_BYTES = 1 << 20
 
@@ -24,7 +23,7 @@ _Stored = TypeVar("_Stored")
 
 #: Names that modules import for annotations only.
 _NAMES = {**vars(collections.abc), "Record": Any}
-_NAMES |= {each.__name__: each for each in (Account, Owner, RunTime, Stage, Wait)}
+_NAMES |= {each.__name__: each for each in (Account, Owner, Stage, Wait)}
 
 
 class StoredError(ValueError):

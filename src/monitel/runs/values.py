@@ -1,4 +1,4 @@
-"""The last values of a run: its numbers, its configuration and its steps, stored beside its ledger by rank zero."""
+"""The last values of a run: its numbers and its configuration, stored beside its ledger by rank zero."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.console.stored import LIMIT_BYTES, StoredError, load
-from monitel.step import made_steps
+from monitel.runs.stored import LIMIT_BYTES, StoredError, load
 from monitel.training_time import before
 from monitel.worker import Pace
 
@@ -32,11 +31,9 @@ Scalar = None | bool | int | float | str
 #: The name of a metric, and its attributes in the order of their names.
 Key = tuple[str, tuple[tuple[str, Scalar], ...]]
 
-VALUES = "values.json"
-VERSION = 1
+VERSION = 2
 LONGEST_TEXT = 1000  # characters of a setting or attribute
 MOST = 1000  # values, settings, and attributes
-_STEPS = ("training.steps", "training.steps.skipped")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
@@ -72,87 +69,31 @@ class Value(NamedTuple):
         return self.name, self.attributes
 
 
-class Progress(NamedTuple):
-    """The steps of one attempt, or of several.
-
-    Attributes:
-        steps: Number of steps that were made, repeated and skipped ones included.
-        last_step: The last training step; None if none was set.
-    """
-
-    steps: int = 0
-    last_step: int | None = None
-
-    def plus(self, later: Progress) -> Progress:
-        """Return both as one."""
-        return Progress(self.steps + later.steps, self.last_step if later.last_step is None else later.last_step)
-
-
-NO_STEPS = Progress()
-
-
-class Attempted(NamedTuple):
-    """The last attempt of a run, as its ledger has it.
-
-    Attributes:
-        name: Unique name of the process.
-        begin: The step at which it begins; None if it is unknown.
-        last_step: The last step; None if there is none.
-    """
-
-    name: str
-    begin: int | None = None
-    last_step: int | None = None
-
-
 @dataclass(frozen=True)
 class RunValues:
     """The values of a run.
 
     Attributes:
-        run: The run id; empty for a process without one.
         attempt: Unique name of the process that has written them.
         time_ns: Time of the writing, Unix ns.
-        status: How the process ended: ``completed``, ``failed``, ``interrupted`` or ``preempted``; empty before that.
         attributes: Attributes of the resource.
         config: The configuration by dotted name.
-        progress: The steps of this attempt.
-        before: The steps of earlier attempts.
         values: The last value of each series.
         left_out: Number of values, parts of the configuration and attributes for which there was no room.
     """
 
-    run: str
-    attempt: str
+    attempt: str = ""
     time_ns: int = 0
-    status: str = ""
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
     config: Mapping[str, Scalar] = field(default_factory=dict)
-    progress: Progress = NO_STEPS
-    before: Progress = NO_STEPS
     values: tuple[Value, ...] = ()
     left_out: int = 0
 
-    @property
-    def whole(self) -> Progress:
-        """The steps of all attempts."""
-        return self.before.plus(self.progress)
-
-    def until(self, last: Attempted) -> RunValues:
-        """Return the values with the steps that the ledger has recorded later, and no status of an earlier attempt."""
-        _, begin, step = last
-        if last.name != self.attempt:
-            progress = Progress(0 if begin is None or step is None else max(step - begin, 0) + 1, step)
-            kept = tuple(each._replace(before=each.value) if each.total else each for each in self.values)
-            return replace(self, attempt=last.name, status="", before=self.whole, progress=progress, values=kept)
-        known = self.progress.last_step
-        more = 0 if step is None or known is None else max(step - known, 0)
-        progress = self.progress._replace(steps=self.progress.steps + more, last_step=step if more else known)
-        return replace(self, progress=progress)
-
-    def with_latest(self, latest: RunValues) -> RunValues:
-        """Return the values with newer ones of the process of this attempt."""
+    def continued(self, latest: RunValues) -> RunValues:
+        """Return the values with the newer ones of a process, which may have written these itself."""
         earlier, found = {each.key: each for each in self.values}, []
+        if self.attempt != latest.attempt:
+            earlier = {key: each._replace(before=each.value) if each.total else each for key, each in earlier.items()}
         for value in latest.values:
             known = earlier.pop(value.key, value)
             if known.total and value.total:
@@ -160,8 +101,7 @@ class RunValues:
                 found.append(value._replace(value=before + value.value, before=before))
             else:
                 found.append(max(known, value, key=lambda each: each.time_ns))
-        config, values = {**self.config, **latest.config}, (*found, *earlier.values())
-        return replace(self, progress=latest.progress, config=config, values=values)
+        return replace(latest, config={**self.config, **latest.config}, values=(*found, *earlier.values()))
 
 
 def encode(values: RunValues) -> bytes:
@@ -215,7 +155,6 @@ class ValuesFile:
     minute. Not thread-safe.
 
     Args:
-        run: The run id; empty for a process without one.
         attempt: Unique name of this process.
         attributes: Attributes of the resource.
         latest: Returns the values of this process; None if there are none.
@@ -224,47 +163,36 @@ class ValuesFile:
         found: The content before this process has written it; None if there was none.
     """
 
-    def __init__(
-        self, run: str, attempt: str, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]
-    ) -> None:
+    def __init__(self, attempt: str, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
         scalars = {str(name): each if isinstance(each, Scalar) else str(each) for name, each in attributes.items()}
-        self._new = RunValues(run, attempt, attributes=scalars)
+        self._names: dict[str, Any] = {"attempt": attempt, "attributes": scalars}
         self._latest = latest
-        self._earlier = RunValues(run, "")
+        self._earlier = RunValues()
         self._pause, self._due = _FIRST_PAUSE, 0.0
         self._failed = False
         self.found: bytes | None = None
 
-    def resume(self, found: bytes | None, last: Attempted | None) -> None:
-        """Take over the values of earlier attempts, the last of which is known from the ledger, if they can be used."""
-        self.found, self._earlier = found, RunValues(self._new.run, "")
+    def resume(self, found: bytes | None) -> None:
+        """Take over the values of earlier attempts, if they can be used."""
+        self.found, self._earlier = found, RunValues()
         with suppress(StoredError):
-            if found is not None and (earlier := decode(found)).run == self._new.run:
-                self._earlier = earlier
-        if last is not None:
-            self._earlier = self._earlier.until(last)
+            if found is not None:
+                self._earlier = decode(found)
 
-    def content(self, status: str, *, last: bool) -> bytes | None:
-        """Return the content to write; None if no write is due. The status is how the process ends, in the last one."""
+    def content(self, *, last: bool) -> bytes | None:
+        """Return the content to write; None if no write is due, except the last one."""
         now = time.monotonic()
         if self._failed or (now < self._due and not last):
             return None
         self._due, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         try:
-            latest = self._latest()
-            return None if latest is None else encode(replace(self._after(latest), status=status))
+            if (latest := self._latest()) is None:
+                return None
+            return encode(self._earlier.continued(replace(latest, time_ns=time.time_ns(), **self._names)))
         except Exception:  # of an object of the application; the ledger must go on
             self._failed = True
             _log.debug("the values of the run cannot be stored", exc_info=True)
             return None
-
-    def _after(self, latest: RunValues) -> RunValues:
-        """Return the values of the run with those of this process."""
-        earlier, new = self._earlier, self._new
-        if earlier.attempt != new.attempt:  # else it is of an earlier pipeline of this process
-            earlier = earlier.until(Attempted(new.attempt))
-        values = earlier.with_latest(latest)
-        return replace(values, time_ns=time.time_ns(), status="", attributes=new.attributes, left_out=0)
 
 
 def latest(
@@ -290,17 +218,13 @@ def latest(
         pace.pause()
         values += [] if window is None else _of_stat(each, window)
     newest = {each.key: each for each in values}
-    now_ns = time.time_ns()
-    earlier = before()
+    now_ns, earlier = time.time_ns(), before().counters
     counters = [
         Value(each.name, _scalars(each.attributes), each.unit, rest, now_ns, _PROCESS)
         for each, total, _ in monitel.counters()
-        if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.counters.get(each, 0))
+        if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.get(each, 0))
     ]
-    made = sum(each.value for each in counters if each.name in _STEPS and not each.attributes)
-    made, step = int(made) or made_steps(), monitel.get_step()
-    last = step if made or step != earlier.step else None
-    return RunValues("", "", config=config, progress=Progress(made, last), values=(*newest.values(), *counters))
+    return RunValues(config=config, values=(*newest.values(), *counters))
 
 
 def _of_stat(series: Series, window: monitel.Window | Snapshot) -> Iterator[Value]:

@@ -9,11 +9,10 @@ import pytest
 from tests.unit.promises.program import Program, program
 
 from monitel.console.commands.ledger import table
-from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import StoredRun, identify, open_run
-from monitel.console.ledger.shares import RunTime
+from monitel.console.runs import Run
 from monitel.console.text import Screen
-from monitel.console.values import Attempted
+from monitel.runs.folder import identify, open_run
+from monitel.runs.history import Attempt, History, RunTime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,15 +35,15 @@ def store(
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
     with closing(open_run(root, identify(attributes))) as folder:
-        attempt = Attempt("one", activities, last_ns, ended=ended)
-        folder.store(History(run, Earlier(attempts - 1), attempt))
+        attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
+        folder.store(History(RunTime(run, attempts=attempts - 1), attempt))
 
 
 def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
     """Steps are green, and the largest overhead is red; what does not fit is wrapped or cut."""
     seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
-    run = RunTime("run\n7", activities, 100 * SECOND, 1, START, START + 100 * SECOND, ended=False)
+    run = RunTime("run\n7", activities, 1, START + 100 * SECOND)
     expected = """\
 run         run\\n7
 started     2026-01-02 03:04:05
@@ -62,7 +61,7 @@ total                            1 min 40 s  100 %
 60 % of the time went into the activity "waiting
 for the storage system\""""
     screen = Screen(50, terminal=True, colours=True, encoding="ascii")
-    assert expected.splitlines() == table(StoredRun(run, Attempted(""), 0, None), screen, "killed or hung", NOW)
+    assert expected.splitlines() == table(Run(run, outcome="killed or hung"), screen, NOW)
 
 
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:

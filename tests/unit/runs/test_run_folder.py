@@ -8,9 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.console.ledger import run_folder
-from monitel.console.ledger.history import Attempt, Earlier, History
-from monitel.console.ledger.run_folder import FILE, LEDGERS, identify, open_run, read_stored
+from monitel.console.runs import read_runs
+from monitel.runs import folder
+from monitel.runs.folder import FILE, LEDGERS, identify, open_run
+from monitel.runs.history import Attempt, History, RunTime
 
 if TYPE_CHECKING:
     import pytest
@@ -35,12 +36,12 @@ def test_run_id_is_never_part_of_a_path() -> None:
 
 def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
     """Return a history with one attempt."""
-    return History(run, Earlier(), Attempt("name", {"step": step}, last))
+    return History(RunTime(run), Attempt("name", {"step": step}, last))
 
 
 def write(root: Path, stored: History) -> Path:
     """Write the file of a run as a process does that ends, and return its path."""
-    opened = open_run(root, identify({"training.run.id": stored.run} if stored.run else {}))
+    opened = open_run(root, identify({"training.run.id": stored.earlier.run}))
     opened.store(stored)
     opened.close()
     return opened.path / FILE
@@ -48,7 +49,7 @@ def write(root: Path, stored: History) -> Path:
 
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
-    monkeypatch.setattr(run_folder, "RUNS", 3)
+    monkeypatch.setattr(folder, "RUNS", 3)
     busy = open_run(tmp_path, identify({"training.run.id": "busy"}))
     busy.store(history("busy"))
     os.utime(busy.path, ns=(0, 0))
@@ -60,7 +61,7 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path = write(tmp_path, history(f"run {number}", last=number))
         os.utime(path.parent, ns=(number + 2, number + 2))
         opened.append(len([*Path("/proc/self/fd").iterdir()]))
-    found = [run.time.run for run in read_stored(tmp_path)[0]]
+    found = [run.time.run for run in read_runs(tmp_path, [])]
     busy.close()
     assert {"busy", "run 4", "run 5"} == set(found)
     assert notes.is_dir()
