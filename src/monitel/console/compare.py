@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.runs import time_as_json
@@ -30,8 +29,7 @@ _NOT_COMPARED = {
 }
 _MISSING = object()  # the place of a setting that a run does not have
 _GAP = "  "
-_LEAST_NAME, _LONGEST_NAME = 12, 40  # columns
-_LEAST_COLUMN, _LONGEST_COLUMN = 14, 60
+_LONGEST_CELL = 60  # columns
 _DIGITS = 15  # characters of a value
 _SHOWN = 30  # rows of values
 
@@ -72,25 +70,21 @@ def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = Fa
     remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
     remarks += _remarks(runs, config)
     texts = [line for each in remarks for line in wrapped(screen.printable(each), screen.width)]
-    return [*_lines(rows, len(runs), screen), *(["", *texts] if texts else [])]
+    return [*_lines(rows, screen), *(["", *texts] if texts else [])]
 
 
-def _lines(rows: Sequence[Row], runs: int, screen: Screen) -> Iterator[str]:
-    """Yield the lines of rows: a column for each run, or where these are too narrow, a line for each run."""
+def _lines(rows: Sequence[Row], screen: Screen) -> Iterator[str]:
+    """Yield the lines of rows: a column for each run, or a line for each run where a cell or the screen is too long."""
     rows = [Row(screen.printable(row.name), [*map(screen.printable, row.cells)]) for row in rows]
-    needed = max(columns_of(cell) for row in rows for cell in row.cells)
-    longest = max(columns_of(row.name) for row in rows if row.cells)
-    for_names = screen.columns - runs * (_LEAST_COLUMN + len(_GAP))
-    of_name = max(min(longest, _LONGEST_NAME, for_names), _LEAST_NAME)
-    left = (screen.columns - of_name) // runs - len(_GAP)
-    of_cell = min(max(needed, _LEAST_COLUMN), left, _LONGEST_COLUMN)
+    parts = [[row.name, *row.cells] for row in rows if row.cells]
+    short = [each for each in parts if max(map(columns_of, each)) <= _LONGEST_CELL]
+    widths = [max(map(columns_of, column)) for column in zip(*short, strict=True)]
+    in_columns = sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.columns
     for name, cells in rows:
         if not cells:
             yield from ("", *wrapped(name, screen.columns))
-        elif left >= _LEAST_COLUMN:
-            parts = [wrapped(name, of_name), *(wrapped(cell, of_cell) for cell in cells)]
-            for first, *others in zip_longest(*parts, fillvalue=""):
-                yield _GAP.join([pad(first, of_name), *(pad(each, of_cell) for each in others)]).rstrip()
+        elif in_columns and [name, *cells] in short:
+            yield _GAP.join(map(pad, (name, *cells), widths)).rstrip()
         else:
             yield from wrapped(name, screen.columns)
             for place, cell in enumerate(cells, start=1):
