@@ -22,7 +22,7 @@ from monitel.context_page import PAGE_BYTES, Context, read_page
 from monitel.window_bytes import OpenWindow, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from monitel.blackbox.activity import Doing
     from monitel.blackbox.folder import Folder
@@ -226,13 +226,16 @@ class Record:
         return [LogRecord(*item.value) for item in self.unsettled("logs") if item.kind == EVENT]
 
 
-def read_record(folder: Folder, disk: Folder | None = None, journals: Sequence[str] = JOURNALS) -> Record:
+def read_record(
+    folder: Folder, disk: Folder | None = None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()
+) -> Record:
     """Read a record, whether its process has ended or runs.
 
     Args:
         folder: The box; without one the spool folder.
         disk: The spool folder of the same process, if it has both.
         journals: The journals that are read.
+        events: Names of the events that are wanted: most others are left out, which is faster. All by default.
 
     Raises:
         RecordError: Its values are not those of a record, or it is of a newer version.
@@ -248,7 +251,9 @@ def read_record(folder: Folder, disk: Folder | None = None, journals: Sequence[s
                 settled[name] = max(number, settled.get(name, 0))
         position = 1 if snapshot is None else snapshot.position
         after = {**settled, "metrics": min(totals[0], position - 1)}
-        items = {name: [*_items(folders, name, after.get(name, 0))] for name in journals}
+        items = {
+            name: [*_items(folders, name, after.get(name, 0), events if name == "logs" else ())] for name in journals
+        }
         names = names_of(*folders)  # after the items, which refer to them
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals, folder.has(ENDED))
         found.stacks = text_of(folder, STACKS)
@@ -304,8 +309,8 @@ def files_of(folder: Folder, journal: str) -> list[str]:
     return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
 
-def _items(folders: Sequence[Folder], journal: str, after: int) -> Iterator[Item]:
-    files = []
+def _items(folders: Sequence[Folder], journal: str, after: int, events: Collection[str]) -> Iterator[Item]:
+    files, wanted = [], [each.encode() for each in events]
     for folder in folders:
         for name in files_of(folder, journal):
             with suppress(FileNotFoundError):  # a running process has removed it
@@ -313,7 +318,8 @@ def _items(folders: Sequence[Folder], journal: str, after: int) -> Iterator[Item
                 files.append((first_of(content), content))
     for first, content in sorted(files, key=lambda file: file[0]):
         for part in scan(content, HEAD.size, len(content), first) if first else ():
-            item = Item(part.number, part.items, part.kind, None)
-            if item.last > after:
-                after = item.last
-                yield item._replace(value=load(content[part.begin : part.end]))
+            last, value = part.number + part.items - 1, content[part.begin : part.end]
+            if last > after:
+                after = last
+                if not wanted or any(name in value for name in wanted):
+                    yield Item(part.number, part.items, part.kind, load(value))

@@ -240,7 +240,7 @@ def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNA
     for path in found.folders:
         try:
             with closing(Folder.open(path)) as folder:
-                record = read_record(folder, journals=journals)
+                record = read_record(folder, journals=journals, events=(DIED, _ENDED))
             ends += [_of_end(record, event) for event in record.events if event.name in {DIED, _ENDED}]
         except Exception as error:  # the spool may be damaged in any way
             words = str(error) if isinstance(error, FolderError) else f"{str(path)!r} cannot be read: {reason(error)}"
