@@ -19,6 +19,7 @@ from monitel.console.runs import is_given
 from monitel.console.shares import ledger_lines, shows_work
 from monitel.console.text import Screen, duration, step_rate, wrapped
 from monitel.console.verdict import named
+from monitel.runs.folder import correct_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,8 +59,13 @@ def print_summary(
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
-        found, problems = read_ends(folder)
-        found = [with_cause(each, cause(each.owner)) for each in found if each.owner is not None]
+        reported, problems = read_ends(folder)
+        found = []
+        for each in reported:
+            if each.owner is not None and each.pid is not None:
+                found.append(process := with_cause(each, cause(each.owner)))
+                if process.status != each.status and each.run_time is not None:
+                    correct_status(Path(each.spool).parent, each.pid, each.started_ns, process.status)
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -203,6 +204,27 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
                 surplus -= 1
             if not surplus:
                 break
+
+
+def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
+    """Replace the status with which an attempt has ended, because its parent has seen another end. Never raises.
+
+    Args:
+        root: The folder that holds the spool folders.
+        pid: The process id of the attempt.
+        began_ns: A time at which the process ran, Unix ns.
+        status: The status.
+    """
+    with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
+        for name in ledgers.names():
+            with suppress(OSError, FolderError, StoredError), closing(ledgers.subfolder(name, create=False)) as folder:
+                found = decode(folder.read(FILE, LIMIT_BYTES + 1))
+                attempt, lock = found.attempt, None
+                if attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}"):
+                    lock = Lock.take(folder)
+                if lock is not None:
+                    with closing(lock):
+                        folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
 
 
 def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:

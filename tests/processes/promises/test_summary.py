@@ -126,6 +126,14 @@ if rank == 3:
     assert "failed" not in summary
 
 
+def test_exit_status_that_only_the_parent_knows_is_that_of_the_run(console: Console) -> None:
+    """A process cannot see the code of a SystemExit that it raises itself: its parent stores that it has failed."""
+    summary = run("import monitel\nmonitel.set_step(1)\nraise SystemExit(3)\n", status=3)
+    assert re.search(r"verdict failed: process \d+ failed at step 1: exit status 3 ", summary)
+    (found,) = console.json("runs", "--spool-dir", "monitel-runs")["runs"]
+    assert "failed" == found["state"]
+
+
 def test_printed_commands_work(receiver: Receiver) -> None:
     """In any folder: ``autopsy`` shows the killed process, and ``replay`` delivers everything that is on disk."""
     summary = run(
