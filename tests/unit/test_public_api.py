@@ -178,6 +178,15 @@ def test_imports_run_downwards(package: Path) -> None:
     assert [] == wrong_imports(package)
 
 
+def test_console_is_imported_by_commands_and_at_the_end_of_a_process() -> None:
+    """Besides ``monitel run`` and commands, exporters use it for the end that it shows, and to begin without code."""
+    files = [file for package in PACKAGES if package != CORE for file in sources(package)]
+    files = [file for file in files if "commands" not in file.parts]
+    modules = {each.module for file in files for each in imports(file, typing_too=True)}
+    used = {each.rpartition(".")[2] for each in modules if each.startswith("monitel.console")}
+    assert {"ended", "exporters", "shares"} == used
+
+
 def test_import_that_goes_upwards_is_found(tmp_path: Path) -> None:
     """The test above finds imports within functions, of modules and of names."""
     package = tmp_path / "monitel_otel"

@@ -174,7 +174,7 @@ class Runs:
     """The runs on this machine.
 
     Args:
-        roots: Folders that hold spool folders.
+        root: The folder that holds spool folders.
         boxes: The folder that holds black boxes; None for those that jobs use by default.
 
     Attributes:
@@ -182,11 +182,11 @@ class Runs:
         problems: Descriptions of the files that cannot be read.
     """
 
-    def __init__(self, roots: Sequence[Path], boxes: Path | None = None) -> None:
+    def __init__(self, root: Path, boxes: Path | None = None) -> None:
         self.problems: list[str] = []
-        self._roots, self._boxes = roots, boxes
+        self._root, self._boxes = root, boxes
         self._ended: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
-        self.all = self._below(roots)
+        self.all = read_runs(root, self.problems)
 
     @classmethod
     def given(cls, arguments: argparse.Namespace) -> Runs:
@@ -198,7 +198,7 @@ class Runs:
         check_platform()
         folders = read_variables(VARIABLES, {"spool_dir": None, "black_box_dir": None})
         given = arguments.spool_dir or folders.get("spool_dir")
-        return cls([Path(given) if given else default_root()], folders.get("black_box_dir"))
+        return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
 
     def find(self, target: str) -> Run:
         """Return the run that a user names, with its outcome.
@@ -210,42 +210,43 @@ class Runs:
         Raises:
             FolderError: There is no such run, or there are several.
         """
-        roots, named = self._roots, self.named(target)
+        root, named = self._root, self.named(target)
         if len(named) > 1:
             advice = "give the process id of one that runs, or set training.run.id to give runs a name"
             raise FolderError(f"{len(named):,} runs without an id have started at {target}: {advice}")
         if not named and Path(target).is_dir():
-            roots = [Path(target)]
-            named = self._below(roots)
+            root = Path(target)
+            named = read_runs(root, self.problems)
             if len(named) > 1:
                 raise _listed(f"{target!r} holds {len(named):,} runs; give one of them by its name:", named)
             if not named:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
         if not named and target.isdecimal():  # the job may have another spool_dir, which its box names
             boxes = [each for each in find_boxes(self._boxes).live if process_of(each) == int(target)]
-            roots = [Path(each.spool).parent for each in read_boxes(boxes, self.problems, stacks=False) if each.spool]
-            named = _of_process(self._below(roots), target)
+            for each in read_boxes(boxes, self.problems, stacks=False):
+                if each.spool and not named:
+                    root = Path(each.spool).parent
+                    named = _of_process(read_runs(root, self.problems), target)
         if not named:
             raise self.unknown(f"run, folder or process {target!r}")
-        return self.with_outcome(named[0], roots)
+        return self.with_outcome(named[0], root)
 
-    def with_outcome(self, run: Run, roots: Sequence[Path] | None = None) -> Run:
+    def with_outcome(self, run: Run, root: Path | None = None) -> Run:
         """Return a run with its outcome.
 
         Args:
             run: The run.
-            roots: The folders that hold its spool folders; those of all runs by default.
+            root: The folder that holds its spool folders; that of all runs by default.
         """
-        ends = self._ends(self._roots if roots is None else roots)
-        return replace(run, outcome=outcome_of(run, ends, time.time_ns()))
+        return replace(run, outcome=outcome_of(run, self._ends(root or self._root), time.time_ns()))
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
-        below = " and ".join(repr(str(root)) for root in self._roots)
+        root = str(self._root)
         if self.all:
-            return _listed(f"there is no {what}; the runs below {below} are", self.all)
+            return _listed(f"there is no {what}; the runs below {root!r} are", self.all)
         return FolderError(
-            f"there is no ledger of a run below {below}: rank zero of a job with monitel_otlp.configure() writes one; "
+            f"there is no ledger of a run below {root!r}: rank zero of a job with monitel_otlp.configure() writes one; "
             "if it has another spool_dir, give --spool-dir"
         )
 
@@ -255,17 +256,13 @@ class Runs:
         found = found or [each for each in self.all if each.name == name]
         return found or _of_process(self.all, name)
 
-    def _below(self, roots: Sequence[Path]) -> list[Run]:
-        found = [run for root in roots for run in read_runs(root, self.problems)]
-        return sorted(found, key=lambda each: each.time.last_ns)
-
-    def _ends(self, roots: Sequence[Path]) -> list[Process]:
-        """Return the processes that have ended: of black boxes, and of records below some roots."""
+    def _ends(self, root: Path) -> list[Process]:
+        """Return the processes that have ended: of black boxes, and of records below a folder."""
         if None not in self._ended:
             self._ended[None] = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
-        for root in (each for each in roots if each not in self._ended):
+        if root not in self._ended:
             self._ended[root] = ends_below(root, self.problems, ["logs"])
-        return [each for root in (None, *roots) for each in self._ended[root]]
+        return self._ended[None] + self._ended[root]
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
@@ -317,5 +314,5 @@ def add_spool_dir(command: argparse.ArgumentParser) -> None:
         "--spool-dir",
         type=target,
         metavar="DIR",
-        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
+        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folder that jobs use by default",
     )

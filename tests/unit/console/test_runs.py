@@ -184,7 +184,7 @@ def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
 def test_link_that_is_not_followed_is_reported_once_for_two_runs() -> None:
     """The records of dead processes are read once, however many runs are compared."""
     Path("runs", "link").symlink_to("/")
-    known = Runs([Path("runs")], Path("boxes"))
+    known = Runs(Path("runs"), Path("boxes"))
     for name in ("live", "run\x1b[2J"):
         known.find(name)
     assert 1 == len(known.problems), known.problems
