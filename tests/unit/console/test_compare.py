@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitel.console.compare import comparison_as_json, comparison_lines, difference
+from monitel.console.commands.compare import comparison_as_json, comparison_lines, difference
 from monitel.console.runs import Run
 from monitel.console.text import Screen, columns_of, to_json
 from monitel.runs.history import RunTime

@@ -1,20 +1,54 @@
-"""``compare``: the numbers of several runs, side by side."""
+"""``compare``: the numbers of several runs side by side, a column for each run, or in blocks, or as JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import FolderError
 from monitel.console.commands.output import CommandError, show, warn
-from monitel.console.compare import comparison_as_json, comparison_lines
-from monitel.console.runs import Runs, add_spool_dir
-from monitel.console.text import Screen, to_json
+from monitel.console.runs import Runs, add_spool_dir, time_as_json
+from monitel.console.shares import parts_of
+from monitel.console.text import (
+    Screen,
+    columns_of,
+    duration,
+    labelled,
+    moment,
+    number,
+    pad,
+    per_second,
+    rfc3339,
+    to_json,
+    wrapped,
+)
+from monitel.masking import MASK
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from monitel.console.runs import Run
+    from monitel.console.shares import Part
+    from monitel.runs.values import Key, Scalar
+
+    Change = Callable[[Any, Any], str]
+
+NOTHING = "-"
+
+#: Attributes of a resource that differ between all processes, or do not describe the run.
+_NOT_COMPARED = {
+    *("training.run.id", "training.rank", "training.local_rank", "training.node_rank", "training.attempt"),
+    *("service.instance.id", "process.pid", "process.runtime.description"),
+}
+_MISSING = object()  # the place of a setting that a run does not have
+_GAP = "  "
+_LONGEST_CELL = 60  # columns
+_DIGITS = 15  # characters of a value
+_SHOWN = 30  # rows of values
 _MOST = 16  # runs
 
 
@@ -61,3 +95,224 @@ def _run(arguments: argparse.Namespace) -> int:
         warn(problem)
     show("\n".join(comparison_lines(runs, Screen.of(sys.stdout), complete=arguments.all)))
     return 0
+
+
+class Row(NamedTuple):
+    """The name of a row, and its text for each run; no text for the title of a section."""
+
+    name: str
+    cells: Sequence[str] = ()
+
+
+class Settings(NamedTuple):
+    """The settings in which runs differ, with the values of all runs; and the number of equal, and of masked ones."""
+
+    differing: Mapping[str, Sequence[Any]]
+    equal: int
+    masked: int
+
+
+def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = False) -> list[str]:
+    """Return the lines of a comparison.
+
+    Args:
+        runs: The runs. Differences are those from the first one.
+        screen: The stream that the lines are printed to.
+        complete: Show all values.
+    """
+    config, values = _config(runs), _value_rows(runs)
+    shown = values if complete else values[:_SHOWN]
+    rows = [Row("", [each.name for each in runs]), *_summary_rows(runs)]
+    for title, section in (
+        ("time", _time_rows(runs)),
+        ("last values of rank zero", shown),
+        ("configuration that differs", _setting_rows(config)),
+        ("attributes that differ", _setting_rows(_attributes(runs))),
+    ):
+        rows += [Row(title), *section] if section else []
+    remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
+    remarks += _remarks(runs, config)
+    texts = [line for each in remarks for line in wrapped(screen.printable(each), screen.width)]
+    return [*_lines(rows, screen), *(["", *texts] if texts else [])]
+
+
+def _lines(rows: Sequence[Row], screen: Screen) -> Iterator[str]:
+    """Yield the lines of rows: a column for each run, or a line for each run where a cell or the screen is too long."""
+    rows = [Row(screen.printable(row.name), [*map(screen.printable, row.cells)]) for row in rows]
+    parts = [[row.name, *row.cells] for row in rows if row.cells]
+    short = [each for each in parts if max(map(columns_of, each)) <= _LONGEST_CELL]
+    widths = [max(map(columns_of, column)) for column in zip(*short, strict=True)]
+    in_columns = sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.columns
+    for name, cells in rows:
+        if not cells:
+            yield from ("", *wrapped(name, screen.columns))
+        elif in_columns and [name, *cells] in short:
+            yield _GAP.join(map(pad, (name, *cells), widths)).rstrip()
+        else:
+            yield from wrapped(name, screen.columns)
+            for place, cell in enumerate(cells, start=1):
+                yield from labelled(f"  {place}", cell, screen.columns)
+
+
+def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int) -> dict[str, Any]:
+    """Return a comparison for programs. Its form is documented; later versions only add fields."""
+    return {
+        "version": 1,
+        "time": rfc3339(now_ns),
+        "runs": [_run_as_json(each) for each in runs],
+        "config_differs": _as_json(_config(runs)),
+        "attributes_differ": _as_json(_attributes(runs)),
+        "problems": problems,
+    }
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    values = run.values
+    return {
+        "run": run.name,
+        "outcome": run.outcome,
+        **time_as_json(run.time),
+        "activities": {name: time_ns / 1e9 for name, time_ns in run.time.activities.items()},
+        "steps": run.time.steps or None,
+        "last_step": run.time.last_step,
+        "steps_per_second": run.rate,
+        "values": [
+            {"name": each.name, "attributes": dict(each.attributes), "unit": each.unit}
+            | {"value": each.value, "total": bool(each.total)}
+            for each in values.values
+        ],
+        "config": values.config,
+        "attributes": values.attributes,
+        "left_out": values.left_out,
+    }
+
+
+def _as_json(settings: Settings) -> dict[str, list[Any]]:
+    """Return a list for each setting, with null where a run does not have it."""
+    return {name: [None if each is _MISSING else each for each in row] for name, row in settings.differing.items()}
+
+
+def _row(name: str, values: Sequence[Any], text: Callable[[Any], str], change: Change | None = None) -> Row:
+    """Return a row of values, which may be None, with the differences from the first one."""
+    texts = [NOTHING if each is None else text(each) for each in values]
+    changes = [change(each, values[0]) if change else "" for each in values]
+    return Row(name, [f"{each} ({by})" if by else each for each, by in zip(texts, changes, strict=True)])
+
+
+def difference(value: float | None, first: float | None) -> str:
+    """Return the difference of a value from that of the first run in percent; empty where it has no meaning.
+
+    Example:
+        >>> difference(1.1, 1.0), difference(30.0, 10.0), difference(1.0, 1.0), difference(1.0, 0.0)
+        ('+10 %', '+200 %', '', '')
+    """
+    if value is None or not first or value == first or not math.isfinite(change := 100 * (value - first) / abs(first)):
+        return ""
+    return f"{change:+,.0f} %" if abs(round(change, 1)) >= 10 else f"{change:+.1f} %"  # noqa: PLR2004  two digits
+
+
+def _points(share: float | None, first: float | None) -> str:
+    """Return the difference of two shares in percentage points; empty without one."""
+    return "" if share is None or first is None or share == first else f"{100 * (share - first):+.1f} points"
+
+
+def _summary_rows(runs: Sequence[Run]) -> list[Row]:
+    times = [each.time for each in runs]
+    return [
+        _row("outcome", [each.outcome for each in runs], str),
+        _row("started", [each.start_ns for each in times], moment),
+        _row("attempts", [each.attempts for each in times], str),
+        _row("duration", [each.elapsed_ns for each in times], duration, difference),
+        _row("steps", [each.steps or None for each in times], "{:,}".format, difference),
+        _row("last step", [each.last_step for each in times], "{:,}".format, difference),
+        _row("steps/s", [each.rate for each in runs], per_second, difference),
+        _row("goodput", [each.goodput for each in times], lambda share: f"{100 * share:.1f} %", _points),
+    ]
+
+
+def _time_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the rows of the ledgers: the activities in the order of the largest times, ``step`` first."""
+    parts = [{part.name: part for part in parts_of(run.time.activities)} for run in runs]
+    largest = {name: max(each[name].time_ns for each in parts if name in each) for name in set().union(*parts)}
+
+    def text(part: Part) -> str:
+        return f"{duration(part.time_ns)}, {part.share}"
+
+    def change(part: Part | None, first: Part | None) -> str:
+        return difference(part and part.time_ns, first and first.time_ns)
+
+    names = [part.name for part in parts_of(largest)]
+    return [_row(name, [of_run.get(name) for of_run in parts], text, change) for name in names]
+
+
+def _value_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the rows of the last values, those of monitel's own sources at the end."""
+    numbers = [{each.key: each for each in run.values.values} for run in runs]
+    rows = []
+    keys: set[Key] = set().union(*numbers)
+    for key in sorted(keys, key=lambda key: (key[0].startswith("training."), _name_of(key))):
+        found = [of_run.get(key) for of_run in numbers]
+        unit = next((each.unit for each in found if each is not None and each.unit), "")
+        name = f"{_name_of(key)} ({unit})" if unit and unit != "1" and not unit.startswith("{") else _name_of(key)
+        values = [None if each is None else each.value for each in found]
+        rows.append(_row(name, values, lambda value: number(value, _DIGITS), difference))
+    return rows
+
+
+def _name_of(key: Key) -> str:
+    """Return the name of a value with its attributes: ``loss.mean{split=val}``."""
+    name, attributes = key
+    listed = ", ".join(f"{attribute}={value}" for attribute, value in attributes)
+    return f"{name}{{{listed}}}" if listed else name
+
+
+def _config(runs: Sequence[Run]) -> Settings:
+    return _settings([run.values.config for run in runs])
+
+
+def _attributes(runs: Sequence[Run]) -> Settings:
+    return _settings(
+        [{name: each for name, each in run.values.attributes.items() if name not in _NOT_COMPARED} for run in runs]
+    )
+
+
+def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
+    """Return the settings in which runs differ. A run without any setting is not compared, nor is a masked setting."""
+    known = [settings for settings in each_run if settings]
+    differing: dict[str, Sequence[Any]] = {}
+    names, masked = sorted(set().union(*known)), 0
+    for name in names:
+        if len({_setting(settings.get(name, _MISSING)) for settings in known}) > 1:
+            differing[name] = [settings.get(name, _MISSING) for settings in each_run]
+        elif any(MASK in str(settings[name]) for settings in known[:1]):
+            masked += 1
+    return Settings(differing, len(names) - len(differing) - masked, masked)
+
+
+def _setting_rows(settings: Settings) -> list[Row]:
+    return [Row(name, [*map(_setting, values)]) for name, values in settings.differing.items()]
+
+
+def _setting(value: Any) -> str:
+    if value is _MISSING:
+        return NOTHING
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _remarks(runs: Sequence[Run], config: Settings) -> Iterator[str]:
+    """Yield sentences about what is not in the table."""
+    if without := ", ".join(run.name for run in runs if not run.values.config):
+        yield f"no configuration found for {without}"
+    if sum(bool(run.values.config) for run in runs) > 1:
+        if not config.differing and any(run.values.left_out for run in runs):
+            yield "the settings that were stored are the same"
+        elif not config.differing:
+            yield "the configuration is the same"
+        elif config.equal:
+            settings = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
+            yield f"{config.equal:,} other {settings} the same"
+        if config.masked:
+            yield f"{config.masked:,} {'setting is' if config.masked == 1 else 'settings are'} masked, and may differ"
+    for run in runs:
+        if count := run.values.left_out:
+            yield f"{run.name}: there was no room for {count:,} of its values, settings and attributes"
