@@ -1,4 +1,4 @@
-"""The runs on this machine: the ledgers and values that rank zero stores, and the deaths of their processes.
+"""The runs on this machine: the ledgers that rank zero stores, and the deaths of their processes.
 
 The values of a run that has not ended by itself are at most a minute old, its last step a second.
 """
@@ -22,8 +22,7 @@ from monitel.console.job import jobs_of
 from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
 from monitel.console.text import moment, rfc3339
-from monitel.runs import values
-from monitel.runs.folder import FILE, FOLDERS, LEDGERS, VALUES
+from monitel.runs.folder import FILE, FOLDERS, LEDGERS
 from monitel.runs.history import Attempt, RunTime, decode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 from monitel.runs.values import RunValues
@@ -53,7 +52,7 @@ class Run:
     Attributes:
         time: Its time.
         attempt: The last attempt.
-        values: Its values; those that nobody has stored are empty.
+        values: Its last values.
         held: The process of the last attempt holds the lock; None for one of another machine, or before the last boot.
         outcome: How the run ended, or its state, in words; empty before :meth:`Runs.with_outcome`.
     """
@@ -123,7 +122,7 @@ def time_as_json(run: RunTime) -> dict[str, Any]:
 
 
 def read_runs(root: Path, problems: list[str]) -> list[Run]:
-    """Read the ledgers and the values of all runs, without locking or changing anything.
+    """Read the ledgers of all runs, without locking or changing anything.
 
     Args:
         root: The folder that holds the spool folders.
@@ -139,7 +138,7 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
             for name in sorted(each for each in ledgers.names() if each.startswith(FOLDERS)):
                 try:
                     with closing(ledgers.subfolder(name, create=False)) as folder:
-                        runs.append(_read(folder, problems))
+                        runs.append(_read(folder))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed
                 except (StoredError, FolderError, OSError) as error:
@@ -149,18 +148,11 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
     return sorted(runs, key=lambda run: run.time.last_ns)
 
 
-def _read(folder: Folder, problems: list[str]) -> Run:
-    history, found = decode(folder.read(FILE, LIMIT_BYTES + 1)), RunValues()
-    try:
-        found = values.decode(folder.read(VALUES, LIMIT_BYTES + 1))
-    except FileNotFoundError:
-        pass
-    except StoredError as error:
-        problems.append(f"the file {VALUES} in {str(folder.path)!r} {error}")
+def _read(folder: Folder) -> Run:
+    history = decode(folder.read(FILE, LIMIT_BYTES + 1))
     boot = history.attempt.boot
-    return Run(
-        history.time, history.attempt, found, Lock.is_held(folder) if boot and boot == this_process().boot else None
-    )
+    held = Lock.is_held(folder) if boot and boot == this_process().boot else None
+    return Run(history.time, history.attempt, history.values, held)
 
 
 def _describe(path: Path, error: Exception) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 LEDGERS = "ledgers"
-FILE, VALUES = "ledger.json", "values.json"
+FILE = "ledger.json"
 RUNS = 100  # runs that are kept
 STARTS = 100  # starts that are kept
 
@@ -131,19 +131,9 @@ class RunFolder:
 
     def store(self, history: History) -> None:
         """Replace the history. If that fails, the previous one is still there."""
-        self.replace(FILE, encode(history))
+        self._folder.replace(FILE, encode(history))
         while self._starts:
             self._ledgers.unlink(self._starts.pop())
-
-    def values(self) -> bytes | None:
-        """Return the content of the file of the values; None if it cannot be read."""
-        with suppress(OSError):
-            return self._folder.read(VALUES, LIMIT_BYTES + 1)
-        return None
-
-    def replace(self, name: str, content: bytes) -> None:
-        """Replace a file as a whole. If that fails, the previous one is still there."""
-        self._folder.replace(name, content)
 
     def starts(self, identity: RunIdentity) -> list[Attempt]:
         """Return the starts that failed, in the order of their ends. The next :meth:`store` removes all starts."""

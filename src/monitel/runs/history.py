@@ -28,6 +28,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monitel.runs.stored import StoredError, load
+from monitel.runs.values import RunValues
 from monitel.training_time import DOWN, Past
 
 if TYPE_CHECKING:
@@ -182,10 +183,12 @@ class History:
     Attributes:
         earlier: The attempts before the last one.
         attempt: The last one.
+        values: The last values of all attempts.
     """
 
     earlier: RunTime
     attempt: Attempt
+    values: RunValues = field(default_factory=RunValues)
 
     @property
     def time(self) -> RunTime:
@@ -250,7 +253,7 @@ def joined(found: History | None, starts: Iterable[Attempt], run: str, own: Atte
             failed_ns += start.down_ns
             if not {*start.activities} - {"startup", "shutdown"}:
                 unseen_ns += start.elapsed_ns - start.overlap_ns
-    history = History(earlier, own.after(last))
+    history = History(earlier, own.after(last), RunValues() if found is None else found.values.ended)
     past = history.past
     return history, past._replace(down_ns=past.down_ns + failed_ns, startup_ns=unseen_ns)
 
@@ -288,8 +291,9 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 def encode(history: History) -> bytes:
     """Return the stored form of a history."""
-    parts = {"earlier": vars(history.earlier), "attempt": vars(history.attempt)}
-    return json.dumps({"version": VERSION, **parts}, separators=(",", ":")).encode()
+    parts = {"version": VERSION, "earlier": vars(history.earlier), "attempt": vars(history.attempt)}
+    content = json.dumps(parts, separators=(",", ":"))
+    return f'{content[:-1]},"values":{history.values.stored}}}'.encode()
 
 
 def decode(content: bytes) -> History:

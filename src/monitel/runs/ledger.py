@@ -16,9 +16,9 @@ from monitel.counter import find
 from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
-from monitel.runs.folder import VALUES, identify, open_run, remove_start, store_start
+from monitel.runs.folder import identify, open_run, remove_start, store_start
 from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
-from monitel.runs.values import ValuesFile
+from monitel.runs.values import CurrentValues
 from monitel.step import first_step, get_step, made_steps, unwatch, watch
 from monitel.training_time import Past, before, continue_run, repeat
 from monitel.worker import Worker
@@ -73,7 +73,7 @@ class RunLedger:
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
         self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
-        self._values: ValuesFile | None = None
+        self._values: CurrentValues | None = None
         self._resumed = False
         self._given_up = False
         self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
@@ -88,7 +88,7 @@ class RunLedger:
             stages: Returns the nanoseconds of each stage so far.
         """
         if self._is_rank_zero():
-            self._values = ValuesFile(self._name, self._attributes, latest)
+            self._values = CurrentValues(self._attributes, latest)
             self._stages = stages
             self._marks.install()
             if AVAILABLE:  # else the ledger of this process is only in memory
@@ -158,9 +158,10 @@ class RunLedger:
                 if not self._resumed and history.attempt.begin is not None:
                     self._resumed = True
                     repeat(history.earlier.repeated_by(history.attempt.begin))
+                if self._values is not None:
+                    values = self._values.after(history.values, last=self._status != "")
+                    history = replace(history, values=values)
                 folder.store(history)
-                if self._values is not None and (values := self._values.content(last=self._status != "")) is not None:
-                    folder.replace(VALUES, values)
         except (OSError, FolderError) as error:
             self._warn_once(error)
             if isinstance(error, FileNotFoundError) and self._folder is not None:
@@ -198,8 +199,6 @@ class RunLedger:
                 found = folder.load()
                 if found is not None or self._place is None:
                     self._place = self._join(found, folder)
-                    if self._values is not None:
-                        self._values.resume(folder.values())
             except BaseException:
                 folder.close()
                 raise
@@ -263,8 +262,6 @@ class RunLedger:
             folder.remove()
         else:
             folder.store(self._found)
-            if self._values is not None and self._values.found is not None:
-                folder.replace(VALUES, self._values.found)
             folder.close()
         self._folder = None
         continue_run(Past(0, 0, 0))

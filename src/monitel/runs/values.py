@@ -6,14 +6,13 @@ import json
 import logging
 import math
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.runs.stored import LIMIT_BYTES, StoredError, load
 from monitel.training_time import before
 from monitel.worker import Pace
 
@@ -31,9 +30,9 @@ Scalar = None | bool | int | float | str
 #: The name of a metric, and its attributes in the order of their names.
 Key = tuple[str, tuple[tuple[str, Scalar], ...]]
 
-VERSION = 2
 LONGEST_TEXT = 1000  # characters of a setting or attribute
 MOST = 1000  # values, settings, and attributes
+LIMIT_BYTES = 1 << 18  # of all together as JSON
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
@@ -74,26 +73,31 @@ class RunValues:
     """The values of a run.
 
     Attributes:
-        attempt: Unique name of the process that has written them.
-        time_ns: Time of the writing, Unix ns.
         attributes: Attributes of the resource.
         config: The configuration by dotted name.
         values: The last value of each series.
         left_out: Number of values, parts of the configuration and attributes for which there was no room.
     """
 
-    attempt: str = ""
-    time_ns: int = 0
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
     config: Mapping[str, Scalar] = field(default_factory=dict)
     values: tuple[Value, ...] = ()
     left_out: int = 0
 
+    @cached_property
+    def stored(self) -> str:
+        """The stored form. It is made once, because each heartbeat writes it."""
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, separators=(",", ":"))
+
+    @property
+    def ended(self) -> RunValues:
+        """The values at the end of their attempt: the next one adds to all totals."""
+        values = (each._replace(before=each.value) if each.total else each for each in self.values)
+        return replace(self, values=tuple(values))
+
     def continued(self, latest: RunValues) -> RunValues:
-        """Return the values with the newer ones of a process, which may have written these itself."""
+        """Return the values with the newer ones of a process."""
         earlier, found = {each.key: each for each in self.values}, []
-        if self.attempt != latest.attempt:
-            earlier = {key: each._replace(before=each.value) if each.total else each for key, each in earlier.items()}
         for value in latest.values:
             known = earlier.pop(value.key, value)
             if known.total and value.total:
@@ -103,37 +107,19 @@ class RunValues:
                 found.append(max(known, value, key=lambda each: each.time_ns))
         return replace(latest, config={**self.config, **latest.config}, values=(*found, *earlier.values()))
 
-
-def encode(values: RunValues) -> bytes:
-    """Return the content of the file. Values for which there is no room are left out and counted, the last ones first.
-
-    Raises:
-        StoredError: There is not even room for the names of the run.
-    """
-    config, attributes = (
-        {name: _limited(each) for name, each in islice(settings.items(), MOST)}
-        for settings in (values.config, values.attributes)
-    )
-    kept = replace(values, attributes=attributes, config=config, values=values.values[:MOST])
-    while True:
-        given, stored = (sum(map(len, (each.values, each.config, each.attributes))) for each in (values, kept))
-        fields = {"version": VERSION, **vars(kept), "left_out": values.left_out + given - stored}
-        content = json.dumps(fields, separators=(",", ":")).encode()
-        if len(content) <= LIMIT_BYTES:
-            return content
-        if not (kept.values or kept.config):
-            raise StoredError(f"has more than {LIMIT_BYTES} bytes")
-        config = dict(islice(config.items(), len(config) // 2))
-        kept = replace(kept, values=kept.values[: len(kept.values) // 2], config=config)
-
-
-def decode(content: bytes) -> RunValues:
-    """Return the values in a file.
-
-    Raises:
-        StoredError: The content is too large, damaged, or of another version.
-    """
-    return load(RunValues, content, VERSION)
+    @property
+    def limited(self) -> RunValues:
+        """The values as they are stored: those for which there is no room are left out and counted, the last first."""
+        config, attributes = (
+            {name: _limited(each) for name, each in islice(settings.items(), MOST)}
+            for settings in (self.config, self.attributes)
+        )
+        kept = RunValues(attributes, config, self.values[:MOST])
+        while len(kept.stored) > LIMIT_BYTES:
+            config, attributes = (dict(islice(each.items(), len(each) // 2)) for each in (config, attributes))
+            kept = RunValues(attributes, config, kept.values[: len(kept.values) // 2])
+        given, stored = (sum(map(len, (each.values, each.config, each.attributes))) for each in (self, kept))
+        return replace(kept, left_out=given - stored)
 
 
 def _limited(value: Scalar) -> Scalar:
@@ -148,51 +134,36 @@ def _limited(value: Scalar) -> Scalar:
     return value[: LONGEST_TEXT - len(end)] + end
 
 
-class ValuesFile:
-    """The content of the file: the values of this process, together with those of earlier attempts of the run.
+class CurrentValues:
+    """The values of the run of this process.
 
-    The pause between two writes doubles from a second to a minute: a killed process loses at most those of its last
+    The pause between two reads doubles from a second to a minute: a killed process loses at most those of its last
     minute. Not thread-safe.
 
     Args:
-        attempt: Unique name of this process.
         attributes: Attributes of the resource.
         latest: Returns the values of this process; None if there are none.
-
-    Attributes:
-        found: The content before this process has written it; None if there was none.
     """
 
-    def __init__(self, attempt: str, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
-        scalars = {str(name): each if isinstance(each, Scalar) else str(each) for name, each in attributes.items()}
-        self._names: dict[str, Any] = {"attempt": attempt, "attributes": scalars}
+    def __init__(self, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
+        scalars = ((str(name), each if isinstance(each, Scalar) else str(each)) for name, each in attributes.items())
+        self._attributes = dict(scalars)
         self._latest = latest
-        self._earlier = RunValues()
+        self._found: RunValues | None = None
         self._pause, self._due = _FIRST_PAUSE, 0.0
-        self._failed = False
-        self.found: bytes | None = None
 
-    def resume(self, found: bytes | None) -> None:
-        """Take over the values of earlier attempts, if they can be used."""
-        self.found, self._earlier = found, RunValues()
-        with suppress(StoredError):
-            if found is not None:
-                self._earlier = decode(found)
-
-    def content(self, *, last: bool) -> bytes | None:
-        """Return the content to write; None if no write is due, except the last one."""
+    def after(self, earlier: RunValues, *, last: bool) -> RunValues:
+        """Return the values with those of earlier attempts. They are read if that is due, and for the last time."""
         now = time.monotonic()
-        if self._failed or (now < self._due and not last):
-            return None
-        self._due, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-        try:
-            if (latest := self._latest()) is None:
-                return None
-            return encode(self._earlier.continued(replace(latest, time_ns=time.time_ns(), **self._names)))
-        except Exception:  # of an object of the application; the ledger must go on
-            self._failed = True
-            _log.debug("the values of the run cannot be stored", exc_info=True)
-            return None
+        if now >= self._due or (last and self._due < math.inf):
+            self._due, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+            try:
+                if (latest := self._latest()) is not None:
+                    self._found = earlier.continued(replace(latest, attributes=self._attributes)).limited
+            except Exception:  # of an object of the application; the ledger must go on
+                self._due = math.inf
+                _log.debug("the values of the run cannot be stored", exc_info=True)
+        return self._found or earlier
 
 
 def latest(

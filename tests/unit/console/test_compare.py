@@ -39,7 +39,6 @@ FIRST = made_run(
     "run-7",
     {"startup": 20, "step": 150, "data": 30},
     RunValues(
-        "one",
         values=(value("loss.mean", 0.5), value("eval.loss", 0.25, "s", split="val")),
         config={"rate": 0.1, "layers": 4},
         attributes={"training.world_size": 2, "service.name": "train", "process.pid": 1},
@@ -50,7 +49,6 @@ OTHER = made_run(
     "run-8",
     {"step": 120, "down": 80, "startup": 30},
     RunValues(
-        "one",
         values=(value("loss.mean", 0.75), value("samples", 4800, "{sample}", total="process")),
         config={"rate": 0.2, "layers": 4, "optimizer": "adam"},
         attributes={"training.world_size": 4, "service.name": "train", "process.pid": 2},

@@ -15,9 +15,9 @@ from tests.unit.promises.program import Program, program
 
 from monitel.console.process import JobName, Process, State
 from monitel.console.runs import Run, Runs, outcome_of
-from monitel.runs.folder import VALUES, identify, open_run
+from monitel.runs.folder import identify, open_run
 from monitel.runs.history import Attempt, History, RunTime
-from monitel.runs.values import RunValues, Value, encode
+from monitel.runs.values import RunValues, Value
 
 __all__ = ["program"]
 
@@ -43,9 +43,10 @@ def store(
     with closing(open_run(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
         marks = () if step is None else ((step, 0),)
         activities = {"startup": SECOND, "step": (seconds - 1) * SECOND}
-        folder.store(History(RunTime(run), Attempt("one-7", activities, last_ns, status=status, marks=marks)))
         values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
-        folder.replace(VALUES, encode(RunValues("one-7", last_ns, {"service.name": service}, values=values)))
+        found = RunValues({"service.name": service}, values=values)
+        attempt = Attempt("one-7", activities, last_ns, status=status, marks=marks)
+        folder.store(History(RunTime(run), attempt, found))
 
 
 @pytest.fixture
@@ -130,28 +131,26 @@ def test_no_runs_and_damaged_ledgers_are_named(
     assert (1, 2) == (printed.stderr.count("is damaged"), len(printed.stdout.splitlines()))
 
 
-WRONG: list[tuple[str, list[Any], object]] = [
-    *(("ledger.json", path, 5) for path in (["earlier"], ["earlier", "run"], ["earlier", "line"], ["attempt", "name"])),
-    *(("ledger.json", ["attempt", "activities", "step"], value) for value in (float("inf"), 10**400, True, None)),
-    ("ledger.json", ["attempt", "last_ns"], -(10**30)),
-    ("ledger.json", ["other"], 1),
-    *((VALUES, path, "x") for path in (["attributes"], ["values", 0, 3], ["config"])),
-    *((VALUES, path, -1) for path in (["attempt"], ["config"], ["values"], ["values", 0, 1])),
-    *((VALUES, ["attempt"], value) for value in (True, None)),
-    (VALUES, ["config", "rate"], [1]),
+WRONG: list[tuple[list[Any], object]] = [
+    *((path, 5) for path in (["earlier"], ["earlier", "run"], ["earlier", "line"], ["attempt", "name"])),
+    *((["attempt", "activities", "step"], value) for value in (float("inf"), 10**400, True, None)),
+    (["attempt", "last_ns"], -(10**30)),
+    (["other"], 1),
+    *((["values", *path], "x") for path in ([], ["attributes"], ["values", 0, 3])),
+    *((["values", *path], -1) for path in (["config"], ["values"], ["values", 0, 1])),
+    (["values", "config", "rate"], [1]),
 ]
 
 
-def test_wrong_type_in_a_file_of_a_run_is_named_and_hides_no_other_run(
+def test_wrong_type_in_the_file_of_a_run_is_named_and_hides_no_other_run(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ledger that cannot be used is not listed; a run is without its values."""
+    """A ledger that cannot be used is not listed."""
     monkeypatch.chdir(tmp_path)
     store("run-8", loss_mean=0.5)
-    for name, path, value in WRONG:
+    for path, value in WRONG:
         store("run-7", loss_mean=0.5)
-        (ledger,) = (each for each in Path("runs").glob("ledgers/*/ledger.json") if b"run-7" in each.read_bytes())
-        file = ledger.with_name(name)
+        (file,) = (each for each in Path("runs").glob("ledgers/*/ledger.json") if b"run-7" in each.read_bytes())
         content = part = json.loads(file.read_bytes())
         for each in path[:-1]:
             part = part[each]
@@ -159,8 +158,9 @@ def test_wrong_type_in_a_file_of_a_run_is_named_and_hides_no_other_run(
         file.write_text(json.dumps(content))
         for command in (["runs"], ["ledger", "run-8"], ["compare", "run-8", "run-8"]):
             printed = program(*command, "--spool-dir", "runs", status=int(command[0] != "compare"))
-            assert (name, 1, True) == (name, printed.stderr.count("is damaged"), "run-8" in printed.stdout)
-            assert command != ["runs"] or (name == VALUES) == ("run-7" in printed.stdout)
+            assert (path, 1, True) == (path, printed.stderr.count("is damaged"), "run-8" in printed.stdout)
+            assert "run-7" not in printed.stdout
+        file.unlink()
 
 
 @pytest.fixture
