@@ -215,8 +215,7 @@ def total_ns(name: str) -> int:
         >>> activities.total_ns("no such activity")
         0
     """
-    found = _activities.read()
-    return 0 if found is None else found[1].get(name, 0)
+    return _activities.total_ns(name)
 
 
 def position() -> tuple[int, str, int]:

@@ -24,7 +24,8 @@ else:
     from _queue import Empty, SimpleQueue
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
-__all__ += ["frames", "get_ident", "in_main_thread", "local", "names", "start_thread"]
+__all__ += ["call_in_main_thread", "frames", "get_ident", "in_main_thread", "local", "main_thread_pulse", "names"]
+__all__ += ["start_thread"]
 
 
 def _copy(name: str, **imported: Any) -> Any:
@@ -79,6 +80,42 @@ def frames() -> dict[int, FrameType]:
         return sys._current_frames()
     finally:
         gc.enable()
+
+
+_scheduled: list[Callable[[], object]] = []
+_run_scheduled: Any = None  # kept, because C calls it
+
+
+def call_in_main_thread(function: Callable[[], object]) -> None:
+    """Call a function in the main thread when it executes Python code next, between two bytecodes."""
+    global _run_scheduled
+    import ctypes  # late: it is rarely needed
+
+    if _run_scheduled is None:
+
+        def run(_argument: None) -> int:
+            while _scheduled:
+                _scheduled.pop()()
+            return 0
+
+        _run_scheduled = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
+    if function not in _scheduled:
+        _scheduled.append(function)
+    ctypes.pythonapi.Py_AddPendingCall(_run_scheduled, None)  # if too many calls are pending, the next one calls it
+
+
+_pulse = 0
+
+
+def main_thread_pulse() -> int:
+    """Return a number that changes between two calls if the main thread executes Python code between them."""
+    call_in_main_thread(_count_pulse)
+    return _pulse
+
+
+def _count_pulse() -> None:
+    global _pulse
+    _pulse += 1
 
 
 if not TYPE_CHECKING:

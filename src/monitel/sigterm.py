@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
 from monitel.mapped_files import keep_high
-from monitel.os_threads import Event, Lock, Thread, in_main_thread, local, start_thread
+from monitel.os_threads import Event, Lock, Thread, call_in_main_thread, in_main_thread, local, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +30,10 @@ __all__ = ["SigtermHandler", "call_at_end", "check", "is_default"]
 
 _log = logging.getLogger("monitel.sigterm")
 
-# All of them keep the GIL.
+# Both keep the GIL.
 _getsig: Any = ctypes.pythonapi.PyOS_getsig  # the handler in C, in any thread
 _getsig.restype = ctypes.c_void_p
 _sigaction: Any = ctypes.PyDLL(None).sigaction if hasattr(signal, "pthread_kill") else lambda *_: None
-_call_in_main_thread: Any = ctypes.pythonapi.Py_AddPendingCall
 
 _CREDENTIALS = struct.Struct("iii")  # process, user and group
 _STOP = b"\0"
@@ -60,16 +59,12 @@ def check() -> None:
     The main thread does so when it runs Python next. Cheap; callable from any thread.
     """
     if _current is not None:
-        _call_in_main_thread(_in_c, None)
+        call_in_main_thread(_listen_again)
 
 
-def _listen_again(_argument: None) -> int:
+def _listen_again() -> None:
     if _current is not None:
         _current._listen()
-    return 0
-
-
-_in_c = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_listen_again)
 
 
 def call_at_end(function: Callable[[float], object]) -> None:

@@ -6,8 +6,7 @@ from threading import main_thread
 from typing import TYPE_CHECKING
 
 from monitel import activities
-from monitel._activities import main_thread_pulse
-from monitel.os_threads import Event, Thread, frames, get_ident
+from monitel.os_threads import Event, Thread, frames, get_ident, main_thread_pulse
 from monitel.step import get_step
 from monitel.wait_counter import waits_of
 
