@@ -23,7 +23,7 @@ COUNTERS = {
     "training.recompilation.time": ("s", "Time of compilations of code that was compiled before"),
     "training.time": ("s", "Wall-clock time by activity"),
 }
-#: The options by which torch's instrumentation counts them, too; it always counts steps.
+#: The options by which torch's instrumentation counts them, too.
 _OPTIONS = {"training.samples": "samples_per_step", "training.tokens": "tokens_per_step"}
 
 
@@ -44,7 +44,6 @@ def count_work(name: str, number: int = 1) -> None:
     """Count steps, samples or tokens, unless the running instrumentation of torch counts them."""
     instrumentation = sys.modules.get("monitel.torch.instrumentation")
     running = None if instrumentation is None else instrumentation._running
-    if number and not (
-        running and "steps" in running.sources and getattr(running._options, _OPTIONS.get(name, "steps"))
-    ):
+    counted = running and "steps" in running.sources and (name not in _OPTIONS or running._options[_OPTIONS[name]])
+    if number and not counted:
         training_counter(name).add(number)

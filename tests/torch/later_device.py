@@ -137,7 +137,7 @@ class Later:
 
     def run(self) -> None:
         """Execute all operations."""
-        with self._lock:
+        with self._lock, torch.inference_mode():  # which may change the memory of any tensor
             while sum(stream.run() for stream in reversed(self.streams)):  # in reverse, to run a stream ahead of others
                 pass
 
@@ -252,9 +252,8 @@ def idle() -> Iterator[Later]:
     later.reset()
     yield later
     later.reset()
-    for module, name in (("scalars.staging_ring", "_abandoned_pages"), ("stages.device_clock", "_abandoned")):
-        # Memory that a real device may still use is kept until the end of the process, with the Stats of its numbers.
-        getattr(sys.modules.get(f"monitel.torch.{module}"), name, []).clear()
+    # Memory that a real device may still use is kept until the end of the process, with the Stats of its numbers.
+    getattr(sys.modules.get("monitel.torch.scalars.device_queue"), "_abandoned", []).clear()
 
 
 class LaterTensor(torch.Tensor):  # type: ignore[misc]
@@ -287,6 +286,19 @@ def _implements(name: str) -> Callable[[Any], Any]:
 @_implements("empty.memory_format")
 def _empty(size: Any, dtype: Any = None, **_: Any) -> LaterTensor:
     return LaterTensor(torch.full(size, torch.nan, dtype=dtype))
+
+
+@_implements("empty_strided")
+def _empty_strided(size: Any, _stride: Any, dtype: Any = None, **_: Any) -> LaterTensor:
+    return LaterTensor(torch.full(size, torch.nan, dtype=dtype))
+
+
+@_implements("cat")
+def _cat(tensors: Any, dim: int = 0) -> LaterTensor:
+    """Join the tensors when the device gets there."""
+    joined = LaterTensor(torch.full([len(tensors)], torch.nan, dtype=tensors[0].dtype))
+    later.launch(lambda: joined.host.copy_(torch.cat([each.host for each in tensors], dim)))
+    return joined
 
 
 @_implements("detach")

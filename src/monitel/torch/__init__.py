@@ -5,6 +5,6 @@
 
 from monitel.torch.boundaries.batch_loading import Batches, batches
 from monitel.torch.instrumentation import Instrumentation, instrument
-from monitel.torch.monkeypatch import Replacement, replace
+from monitel.torch.sources.monitor import Replacement, replace
 
 __all__ = ["Batches", "Instrumentation", "Replacement", "batches", "instrument", "replace"]

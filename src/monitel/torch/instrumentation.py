@@ -5,37 +5,40 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from contextlib import ExitStack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from monitel.failures import call_each
 from monitel.fork import register_at_fork
 from monitel.os_threads import RLock
-from monitel.torch._compat import Missing
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
-from monitel.torch.options import CHOICES, InstrumentOptions, takes_options
+from monitel.torch.hooks import Missing, Source
+from monitel.torch.options import CHOICES, SOURCES, chosen_sources
 from monitel.torch.poller import Poller
 from monitel.torch.rates import Rates
-from monitel.torch.scalars.compiled_adds import CompiledAdds
 from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
+from monitel.torch.sources.activities import DataActivity, ProcessGroups
 from monitel.torch.sources.checkpoints import Checkpoints
-from monitel.torch.sources.compilation import Compilation
-from monitel.torch.sources.data_activity import DataActivity
+from monitel.torch.sources.compilation import Compilations
 from monitel.torch.sources.failures import Failures
-from monitel.torch.sources.process_groups import ProcessGroups
+from monitel.torch.sources.monitor import TorchMonitor
 from monitel.torch.sources.steps import Steps
-from monitel.torch.sources.torch_monitor import TorchMonitor
-from monitel.torch.sources.waits.stuck_waits import StuckWaits
-from monitel.torch.sources.waits.wait_counters import WaitCounters
+from monitel.torch.sources.waits import StuckWaits, WaitCounters
 from monitel.torch.stages.cycle import TrainingThread
 from monitel.torch.stages.device_stages import DeviceStages
 from monitel.torch.stages.stages import Stages
 from monitel.variables import reads_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    Amount = float | Callable[[], float]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger("monitel.torch")
 _lock = RLock()
@@ -43,52 +46,41 @@ _running: Instrumentation | None = None
 _warned: set[str] = set()
 
 
-class Source(Protocol):
-    """A source of telemetry in torch."""
-
-    def install(self) -> None:
-        """Install hooks; raise Missing if this version of torch or the machine lacks what they need."""
-
-    def remove(self) -> None:
-        """Remove the hooks and flush."""
-
-
-@runtime_checkable
-class PolledSource(Source, Protocol):
-    """A source that is polled every second."""
-
-    def poll(self) -> None:
-        """Log what has happened since the last poll."""
-
-
 class Instrumentation:
     """The result of :func:`monitel.torch.instrument`; leaving ``with instrumentation:`` calls ``uninstrument()``.
 
     Attributes:
-        sources: The names of the installed sources, as in the arguments of ``instrument()``.
+        sources: The names of the installed sources, as in the argument ``sources`` of ``instrument()``.
         missing: The sources that this version of torch or the machine does not support, each with what is lacking.
     """
 
-    def __init__(self, options: InstrumentOptions, sources: dict[str, Source]) -> None:
+    def __init__(self, options: dict[str, Any], sources: dict[str, Source]) -> None:
         self._options = options
-        self._sources: dict[str, Source] = {}
+        self._installed: list[Source] = []
+        self.sources: tuple[str, ...] = ()
         self.missing: dict[str, str] = {}
         for name, source in sources.items():
             try:
-                source.install()
+                self._install(source)
             except Missing as missing:
                 self.missing[name] = str(missing)
                 if name not in _warned:
                     _warned.add(name)
-                    _log.warning("instrument(%s=...) has no effect here: %s", name, missing)
+                    _log.warning("instrument() does not install %s here: %s", name, missing)
             else:
-                self._sources[name] = source
-        self._poller = Poller([each.poll for each in self._sources.values() if isinstance(each, PolledSource)])
+                self.sources += (name,)
+        polled = [each.poll for each in self._installed if type(each).poll is not Source.poll]
+        self._poller = Poller(polled)
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The names of the installed sources."""
-        return tuple(self._sources)
+    def _install(self, source: Source) -> None:
+        """Install a source and the hooks that it needs. If one of them raises, nothing is left."""
+        missing = [*_unless_in(self._installed, source)]
+        with ExitStack() as undo:
+            for each in missing:
+                each.install()
+                undo.callback(each.remove)
+            undo.pop_all()
+        self._installed += missing
 
     def uninstrument(self) -> None:
         """Remove all hooks from torch and flush all Stats. Idempotent.
@@ -99,10 +91,10 @@ class Instrumentation:
         with _lock:
             if _running is self:
                 _running = None
-            sources, self._sources = self._sources, {}
-        if sources:
+            installed, self._installed, self.sources = self._installed, [], ()
+        if installed:
             self._poller.close()
-            call_each(lambda source: source.remove(), reversed(sources.values()))
+            call_each(lambda each: each.remove(), reversed(installed))
 
     def __enter__(self) -> Instrumentation:  # noqa: PYI034  typing.Self requires Python 3.11
         return self
@@ -111,89 +103,154 @@ class Instrumentation:
         self.uninstrument()
 
     def __repr__(self) -> str:
-        return f"<Instrumentation of {', '.join(self._sources) or 'nothing'}>"
+        return f"<Instrumentation of {', '.join(self.sources) or 'nothing'}>"
 
 
+def _unless_in(installed: list[Source], source: Source) -> list[Source]:
+    """Return a source behind the hooks that it needs, without those that are installed."""
+    found: list[Source] = []
+    for each in source.needs:
+        found += (other for other in _unless_in(installed, each) if other not in found)
+    return [*found, *([] if source in installed else [source])]
+
+
+def _refuses_switches(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Raise a TypeError that names ``sources`` if the name of a source is an argument."""
+
+    @wraps(function)
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        for name in SOURCES.keys() & options.keys():
+            sign = "+" if options[name] else "-"
+            raise TypeError(f'instrument() has no argument {name!r}: it is a source, sources="{sign}{name}"')
+        return function(*arguments, **options)
+
+    return call
+
+
+@_refuses_switches
 @reads_variables(CHOICES)
-@takes_options(InstrumentOptions)
-def instrument(**options: Any) -> Instrumentation:
+def instrument(
+    *,
+    sources: str | Iterable[str] | None = None,
+    stuck_after: float | None = 300.0,
+    rank_group: str | None = None,
+    samples_per_step: Amount | None = None,
+    tokens_per_step: Amount | None = None,
+    flops_per_step: Amount | None = None,
+    peak_flops: float | None = None,
+    window_size: float = 60.0,
+) -> Instrumentation:
     """Record what a PyTorch job does: steps, data loading, waits, compilations, failures and more.
 
-    A second call with the same options returns the running instrumentation. A call with other options ends it first.
+    A second call with the same arguments returns the running instrumentation. A call with others ends it first. An
+    omitted argument is read from an environment variable: MONITEL_ with its name in capitals, e.g.
+    MONITEL_SAMPLES_PER_STEP. If a variable has a wrong value, a warning is logged, and the default is used. An option
+    of a source that is not chosen has no effect.
+
+    Sources, by default all except the first one:
+
+    * ``stages_on_device``: The stages on the accelerator too: ``training.stage.device.duration``. Requires ``stages``.
+    * ``stages``: The stages of a training step: ``training.stage.duration``, which shows in which stage a rank is late.
+    * ``steps``: Optimizer steps: ``training.steps``, ``training.steps.skipped``, ``training.step.duration``, the
+      process's step, and the rates of ``training.samples`` and ``training.tokens``.
+    * ``loading``: Time that the loop waits for batches: the activity ``data``.
+    * ``waits``: torch's wait counters, in :func:`monitel.wait_counters` and in all exporters.
+    * ``stuck``: Waits in flight, torch's or monitel's, that exceed ``stuck_after``: ``wait.stuck`` events, and the
+      activity ``stuck``.
+    * ``monitor``: Events and Stats that torch code logs through torch.monitor, forwarded to monitel's handlers.
+    * ``compilation``: A range, events and the activity ``compile`` for compilations by torch.compile, with the reasons
+      for recompilations.
+    * ``failures``: Events for uncaught exceptions, GPU memory errors and failed collectives.
+    * ``checkpoints``: Activities and events of checkpoints by torch.save, torch.load and torch.distributed.checkpoint.
+    * ``process_groups``: The activity ``init``: set-up of process groups of torch.distributed.
+    * ``tensors``: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device, and ``Stat.add``
+      in code that torch.compile compiles, without a graph break.
 
     Args:
-        **options: The fields of :class:`monitel.torch.options.InstrumentOptions`, which has their types, defaults and
-            documentation. Each source can be switched on and off. An omitted option is read from
-            an environment variable: MONITEL_ with its name in capitals, e.g. MONITEL_SAMPLES_PER_STEP. If a variable
-            has a wrong value, a warning is logged, and the default is used.
+        sources: Names of sources, which replace the default, or names with signs, which change it: ``["steps"]``,
+            ``"-failures"``, ``"+stages_on_device,-monitor"``.
+        stuck_after: Seconds after which a wait is stuck; None for never.
+        rank_group: Name of the group of ranks with which this rank is compared, where ranks differ by design, as
+            pipeline stages do: the attribute ``training.group`` of the stages. None for all ranks.
+        samples_per_step: Samples per step of this process, for ``training.samples`` and its rate: a number, or a
+            function without arguments that is called after each step.
+        tokens_per_step: Tokens per step of this process, for ``training.tokens`` and its rate, in the same form.
+        flops_per_step: The model's floating point operations per step of this process, for ``training.mfu``, in the
+            same form. Requires ``peak_flops``.
+        peak_flops: Peak floating point operations per second of the device. Requires ``flops_per_step``.
+        window_size: Window size of all Stats in seconds, at least 0.001.
 
     Returns:
         The running instrumentation, to end it and to look up the installed sources.
 
     Raises:
         TypeError: An argument is unknown or has the wrong type.
-        ValueError: A number is out of range, or an argument lacks another one that it requires.
+        ValueError: A number is out of range, a source is unknown, or an argument lacks another one that it requires.
 
     Example:
         >>> import monitel.torch
-        >>> with monitel.torch.instrument(failures=False, compilation=False, checkpoints=False) as running:
+        >>> with monitel.torch.instrument(sources="-failures,-compilation,-checkpoints") as running:
         ...     running.sources
-        ('stages', 'steps', 'loading', 'waits', 'stuck_after', 'monitor', 'process_groups', 'tensors', 'compiled_adds')
+        ('stages', 'steps', 'loading', 'waits', 'stuck', 'monitor', 'process_groups', 'tensors')
     """
     global _running
-    try:
-        signature(instrument).bind(**options)
-    except TypeError as error:
-        raise TypeError(f"instrument() {error}") from None
-    wanted = InstrumentOptions(**options)
+    if (flops_per_step is None) != (peak_flops is None):
+        raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
+    options = {
+        "sources": chosen_sources(sources),
+        "stuck_after": stuck_after,
+        "rank_group": rank_group,
+        "samples_per_step": samples_per_step,
+        "tokens_per_step": tokens_per_step,
+        "flops_per_step": flops_per_step,
+        "peak_flops": peak_flops,
+        "window_size": window_size,
+    }
     with _lock:
-        if _running is not None and _running._options == wanted:
+        if _running is not None and _running._options == options:
             return _running
-        sources = _create_sources(wanted)
+        created = _create_sources(options)
         if _running is not None:
             _running.uninstrument()
-        _running = Instrumentation(wanted, sources)
+        _running = Instrumentation(options, created)
         atexit.unregister(_end)
         atexit.register(_end)  # registered last, so that it runs before the exit functions of exporters
         return _running
 
 
-def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
-    """Create the sources that are switched on, by the names of their options. Changes nothing in torch."""
-    size = options.window_size
+def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
+    """Create the sources that are chosen, by their names. Changes nothing in torch."""
+    size, group, stuck_after = options["window_size"], options["rank_group"], options["stuck_after"]
     rates = Rates(
         size,
-        samples=options.samples_per_step,
-        tokens=options.tokens_per_step,
-        flops=options.flops_per_step,
-        peak_flops=options.peak_flops,
+        samples=options["samples_per_step"],
+        tokens=options["tokens_per_step"],
+        flops=options["flops_per_step"],
+        peak_flops=options["peak_flops"],
     )
-    fetcher = Fetcher(size)
-    thread = TrainingThread()
+    chosen, fetcher, thread = options["sources"], Fetcher(size), TrainingThread()
     optimizers, batches = OptimizerSteps(thread), BatchLoading(thread)
-    stuck_after, group = options.stuck_after, options.rank_group
-    device = DeviceStages(size, group, optimizers, fetcher) if options.stages_on_device else None
-    factories: dict[str, Callable[[], Source] | None] = {
-        # Before the steps: listeners are called in this order, and the range of an optimizer has the step of its start.
-        "stages_on_device": (lambda: device) if device is not None else None,
-        "stages": (lambda: Stages(size, group, thread, optimizers, batches, device=device)) if options.stages else None,
-        "steps": (lambda: Steps(size, rates, fetcher, optimizers)) if options.steps else None,
-        "loading": (lambda: DataActivity(batches)) if options.loading else None,
-        "waits": WaitCounters if options.waits else None,
-        "stuck_after": (lambda: StuckWaits(stuck_after)) if stuck_after is not None else None,
-        "monitor": TorchMonitor if options.monitor else None,
-        "compilation": Compilation if options.compilation else None,
-        "failures": Failures if options.failures else None,
-        "checkpoints": Checkpoints if options.checkpoints else None,
-        "process_groups": ProcessGroups if options.process_groups else None,
-        "tensors": (lambda: ScalarHooks(fetcher)) if options.tensors else None,
-        "compiled_adds": CompiledAdds if options.compiled_adds else None,
+    device = DeviceStages(size, group, optimizers, fetcher) if "stages_on_device" in chosen else None
+    factories: dict[str, Callable[[], Source | None]] = {
+        "stages_on_device": lambda: device,
+        "stages": lambda: Stages(size, group, thread, optimizers, batches, device=device),
+        "steps": lambda: Steps(size, rates, fetcher, optimizers),
+        "loading": lambda: DataActivity(batches),
+        "waits": WaitCounters,
+        "stuck": lambda: None if stuck_after is None else StuckWaits(stuck_after),
+        "monitor": TorchMonitor,
+        "compilation": Compilations,
+        "failures": Failures,
+        "checkpoints": Checkpoints,
+        "process_groups": ProcessGroups,
+        "tensors": lambda: ScalarHooks(fetcher),
     }
-    return {name: create() for name, create in factories.items() if create is not None}
+    created = {name: factories[name]() for name in SOURCES if name in chosen}
+    return {name: source for name, source in created.items() if source is not None}
 
 
 def _end() -> None:
-    """End the polling thread at exit, and remove the sources that must not outlive it.
+    """End the polling thread at exit, and the sources that must not outlive it.
 
     torch would crash with a handler of torch.monitor, pending tensors are waited for, and the last rates are logged.
     The other sources stay, for the final collection of exporters. The last flush logs the events that are queued: with
@@ -201,14 +258,11 @@ def _end() -> None:
     """
     if _running is not None:
         _running._poller.stop()
-        for source in _running._sources.values():
-            if isinstance(source, TorchMonitor):
-                source.detach()
-            elif isinstance(source, (DeviceStages, Steps, ScalarHooks)):
-                try:
-                    source.remove()
-                except Exception:
-                    _log.warning("an event handler raised at exit", exc_info=True)
+        for source in reversed(_running._installed):
+            try:
+                source.end()
+            except Exception:
+                _log.warning("an event handler raised at exit", exc_info=True)
 
 
 def _reset_in_child() -> None:
@@ -219,11 +273,10 @@ def _reset_in_child() -> None:
     global _lock
     _lock = RLock()
     if _running is not None:
-        monitors = [each for each in _running._sources.values() if isinstance(each, TorchMonitor)]
-        _running._poller = Poller([each.poll for each in monitors], math.inf)
-        for source in _running._sources.values():
-            if isinstance(source, (DeviceStages, Stages, Steps, ScalarHooks)):
-                source.reset()
+        polled = [each.poll for each in _running._installed if isinstance(each, TorchMonitor)]
+        _running._poller = Poller(polled, math.inf)
+        for source in _running._installed:
+            source.reset()
 
 
 register_at_fork(after_in_child=_reset_in_child)

@@ -21,7 +21,7 @@ _PEER = "nv-one-logger, an iteration"
 _RATES = {"samples_per_step": 32, "tokens_per_step": 4096, "flops_per_step": 1e12, "peak_flops": 1e15}
 #: Options of each contender, and the budget for what it costs above bare torch, in ns; None for a sum.
 _ASKED: dict[str, tuple[dict[str, Any], float | None]] = {
-    "torch: steps and batches": ({"stages": False}, 3000),
+    "torch: steps and batches": ({"sources": "-stages"}, 3000),
     "torch: the same, and stages": ({}, None),
     "torch: the same, rates and utilisation": (_RATES, None),
 }

@@ -55,7 +55,7 @@ def main() -> None:
     def repeated(code: str) -> Callable[[], float]:
         return timed(f"for _ in range({_CALLS}): {code}", prepare, calls=_CALLS)
 
-    with monitel.torch.instrument(failures=False, compilation=False):
+    with monitel.torch.instrument(sources="-compilation,-failures"):
         costs = race({name: repeated(name) for name in ("add(loss)", "add(loss.item())", _TORCHS)})
     ours = costs["add(loss)"]
     if real:

@@ -109,8 +109,7 @@ def test_hooks_are_not_compiled(option: str, events: list[monitel.Event]) -> Non
     """The compiler skips torch's wrapper of step(), which calls them. No warning, and no failed compilation."""
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
-    alone: dict[str, Any] = {each: each == option for each in ("steps", "stages")}
-    with monitel.torch.instrument(**alone), warnings.catch_warnings(record=True) as caught:
+    with monitel.torch.instrument(sources=(option, "compilation")), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.compile(optimizer.step, backend="eager")()
     compiled = [(each.data["compile.function"], each.severity) for each in events if each.name == "torch.compile"]

@@ -404,7 +404,7 @@ def report(event):  # unbuffered: a forked child would copy a line that another 
 
 monitel.register_event_handler(report)
 parent = os.getpid()
-monitel.torch.instrument(waits=False, monitor=False, compilation=False, failures=False)
+monitel.torch.instrument(sources="-waits,-monitor,-compilation,-failures")
 stat = monitel.Stat("loss", [monitel.SUM], math.inf)
 stat.add(on_later(1.0))
 stat.add(on_later(2.0))

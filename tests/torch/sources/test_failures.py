@@ -94,7 +94,7 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """Put the stand-in in place. The observer is attached once in a process, so that is forgotten."""
-    monkeypatch.setattr("monitel.torch.sources.out_of_memory._attached", False)
+    monkeypatch.setattr("monitel.torch.sources.failures._attached", False)
     return Cuda(monkeypatch)
 
 
@@ -103,7 +103,7 @@ def test_failed_allocation_is_an_event_even_if_it_is_caught(
 ) -> None:
     """With device, bytes, and the moment and the step of the failure, in the next flush, once."""
     monkeypatch.setenv("RANK", "3")
-    with monitel.torch.instrument(window_size=float("inf"), stages=False):
+    with monitel.torch.instrument(sources="-stages", window_size=float("inf")):
         assert [] == cuda.observers  # attaching one would initialize CUDA
         cuda.initialize()
         cuda.fail_allocation(0, GIB, GIB, 0)  # before the first step

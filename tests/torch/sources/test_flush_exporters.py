@@ -12,7 +12,7 @@ EXIT = """\
 import sys
 from datetime import datetime
 import torch, monitel.torch, monitel_otlp
-monitel.torch.instrument(waits=False, compilation=False, stuck_after=None)
+monitel.torch.instrument(sources="-waits,-compilation", stuck_after=None)
 monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
 torch.monitor.log_event(torch.monitor.Event("checkpoint", datetime.now(), {"bytes": 5}))
 """

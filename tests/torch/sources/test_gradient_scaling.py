@@ -136,7 +136,7 @@ class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
 def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: Any, totals: Any) -> None:
     """No step waits for the device, and none is counted before the device has decided. The end waits."""
     with idle():
-        end, own = windows(tensors=tensors), OnDevice(None)
+        end, own = windows(sources=None if tensors else "-tensors"), OnDevice(None)
         for found_inf in (1.0, 0.0, 0.0, 2.0):
             own.found_inf = on_later(found_inf)
             own.step()

@@ -22,18 +22,11 @@ if TYPE_CHECKING:
 
 HOURS = timedelta(hours=100)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
-OTHERS: dict[str, Any] = {
-    **dict.fromkeys(
-        ("stages", "steps", "loading", "waits", "compilation", "failures", "tensors", "compiled_adds"), False
-    ),
-    **dict.fromkeys(("checkpoints", "process_groups"), False),
-    "stuck_after": None,
-}
 
 
 @pytest.fixture
 def _monitored(only_flushes_poll: None) -> Iterator[None]:
-    with monitel.torch.instrument(**OTHERS) as running:
+    with monitel.torch.instrument(sources="monitor") as running:
         assert ("monitor",) == running.sources
         yield
 
@@ -93,12 +86,12 @@ def test_instrument_forwards_events_within_seconds() -> None:
     """The polling thread forwards them, and uninstrument() forwards the remaining ones."""
     received = threading.Event()
     handle = monitel.register_event_handler(lambda event: received.set() if event.name == "live" else None)
-    with handle, monitel.torch.instrument(**OTHERS) as running:
+    with handle, monitel.torch.instrument(sources="monitor") as running:
         assert ("monitor",) == running.sources
         torch.monitor.log_event(torch.monitor.Event("live", MOMENT, {}))
         assert received.wait(60)
     with monitel.testing.capture_events() as events:
-        with monitel.torch.instrument(**OTHERS):
+        with monitel.torch.instrument(sources="monitor"):
             torch.monitor.log_event(torch.monitor.Event("last", MOMENT, {}))
         torch.monitor.log_event(torch.monitor.Event("later", MOMENT, {}))
     assert ["last"] == [event.name for event in events]

@@ -32,7 +32,7 @@ import torch, monitel, monitel.torch, monitel_otlp
 sys.argv = ["train.py"]
 pipeline = monitel_otlp.configure(endpoint=URL, spool_dir="spool", export_interval=3600.0)
 """
-INSTRUMENT = "instrumentation = monitel.torch.instrument(waits=False, compilation=False)"
+INSTRUMENT = "instrumentation = monitel.torch.instrument(sources='-waits,-compilation')"
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_uninstrument_ends_the_events(receiver: Receiver, shell: Callable[..., s
         f"print('same callbacks:', before == {callbacks})",
         "raise ValueError('not observed')",
         INSTRUMENT,
-        "monitel.torch.instrument(steps=False, waits=False, compilation=False)",
+        "monitel.torch.instrument(sources='-steps,-waits,-compilation')",
         "raise ValueError('observed')",
     )
     assert "same callbacks: True" in output

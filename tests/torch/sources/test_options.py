@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 import monitel.torch
 
+REST = ["steps", "stuck", "monitor", "process_groups", "tensors"]
 DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch.instrument).parameters.items()}
 
 
@@ -25,22 +26,37 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def used(**given: Any) -> dict[str, Any]:
     """Return the options of an instrumentation that differ from the defaults."""
-    options = monitel.torch.instrument(**given)._options
-    found = {name: getattr(options, name) for name in DEFAULTS}
+    found = dict(monitel.torch.instrument(**given)._options)
+    found.pop("sources")
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
-@pytest.mark.parametrize("name", ["steps", "tensors", "stages_on_device"])
-def test_variable_switches_a_source(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+@pytest.mark.parametrize(
+    ("sources", "installed"),
+    [
+        ("steps, tensors", ["steps", "tensors"]),
+        (["waits"], ["waits"]),
+        ("+steps,waits", ["steps", "waits"]),
+        ("-stages,-loading,-waits,-compilation,-failures,-checkpoints", REST),
+        (("-stages", "-loading", "-waits", "-compilation", "+failures", "-failures", "-checkpoints"), REST),
+        ([], []),
+    ],
+)
+def test_names_choose_sources_and_signs_change_the_default(
+    sources: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An argument overrides it."""
-    other = not DEFAULTS[name]
-    monkeypatch.setenv(f"MONITEL_{name.upper()}", str(other))
-    assert {name: other} == used()
-    running = monitel.torch.instrument()
-    assert other == (name in {*running.sources, *running.missing})  # a machine may have no accelerator
-    assert {} == used(**{name: not other})
+    """As the argument, and as the variable, which an argument overrides."""
+    if isinstance(sources, str):
+        monkeypatch.setenv("MONITEL_SOURCES", sources)
+        assert installed == [*monitel.torch.instrument().sources]
+        monkeypatch.setenv("MONITEL_SOURCES", "checkpoints")
+    assert installed == [*monitel.torch.instrument(sources=sources).sources]
+
+
+def test_stages_on_device_are_a_source_that_is_off_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    """The machine of the tests may have no accelerator."""
+    running = monitel.torch.instrument(sources="+stages_on_device")
+    assert "stages_on_device" in {*running.sources, *running.missing}
     caplog.clear()  # the records have exceptions
 
 
@@ -67,9 +83,7 @@ def test_variable_has_the_value_of_its_option(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        *(("steps", "maybe"), ("stuck_after", "-1"), ("window_size", "1 minute"), ("samples_per_step", "inf")),
-    ],
+    [("sources", "steps,batches"), ("stuck_after", "-1"), ("window_size", "1 minute"), ("samples_per_step", "inf")],
 )
 def test_wrong_value_is_one_warning_and_the_default(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
@@ -91,7 +105,6 @@ def test_wrong_value_is_one_warning_and_the_default(
             "samples_per_step must be a positive and finite number, or callable, got 0",
         ),
         ({"flops_per_step": 1e9}, ValueError, "flops_per_step and peak_flops must be given together"),
-        ({"samples_per_step": 8, "steps": False}, ValueError, "samples_per_step, .* require steps=True"),
         (
             {"stuck_after": float("nan")},
             ValueError,
@@ -99,7 +112,11 @@ def test_wrong_value_is_one_warning_and_the_default(
         ),
         ({"rank_group": ""}, ValueError, "rank_group must be None or a name, got an empty str"),
         ({"stepz": True}, TypeError, r"instrument\(\) got an unexpected keyword argument 'stepz'"),
-        ({"steps": "no"}, TypeError, "steps must be True or False, got 'no'"),
+        ({"steps": False}, TypeError, r"no argument 'steps': it is a source, sources=\"-steps\""),
+        ({"stages_on_device": True}, TypeError, r"sources=\"\+stages_on_device\""),
+        ({"sources": "steps,batches"}, ValueError, "sources must be names of stages_on_device, .*, got 'batches'"),
+        ({"sources": True}, TypeError, "sources must be names of sources, got True"),
+        ({"sources": ["stages_on_device"]}, ValueError, "stages_on_device requires stages"),
         ({"window_size": 60}, TypeError, "window_size must be a timedelta, or seconds as a float"),
     ],
 )
@@ -112,8 +129,8 @@ def test_wrong_argument_raises_and_changes_nothing(options: Any, error: type[Exc
 
 
 def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A variable that contradicts an argument is not used."""
-    monkeypatch.setenv("MONITEL_STEPS", "false")
-    assert {"samples_per_step": 32} == used(samples_per_step=32)
-    expected = "MONITEL_STEPS: samples_per_step requires steps, which is False, got 'false'; using True"
+    """A variable that lacks the argument that it requires is not used."""
+    monkeypatch.setenv("MONITEL_PEAK_FLOPS", "1e15")
+    assert {} == used(flops_per_step=None)
+    expected = "MONITEL_PEAK_FLOPS: peak_flops requires flops_per_step, which is None, got '1e15'; using the default"
     assert [expected] == [record.getMessage() for record in caplog.records]

@@ -30,7 +30,7 @@ class Loop:
     """
 
     def __init__(self, clock: ManualClock, **options: Any) -> None:
-        self.running = monitel.torch.instrument(stages=False, failures=False, **options)
+        self.running = monitel.torch.instrument(sources="-stages,-failures", **options)
         self.ends: list[tuple[float, float]] = []
         self._clock = clock
         self._parameter = torch.nn.Parameter(torch.ones(1))

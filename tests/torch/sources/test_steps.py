@@ -141,7 +141,7 @@ def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows:
 @pytest.mark.parametrize("foreign", [True, False])
 def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -> None:
     """A thread that Python has not started steps within backward on a GPU, while the training thread waits."""
-    with monitel.torch.instrument(failures=False):
+    with monitel.torch.instrument(sources="-failures"):
         (in_foreign_thread if foreign else run_together)(sgd().step)
         with monitel.activity("evaluation"):
             book = monitel.ledger()

@@ -93,7 +93,7 @@ def torchs() -> Any:
 @pytest.fixture
 def watch(clock: ManualClock, only_flushes_poll: None) -> Iterator[Watch]:
     """Instrument, and provide a training thread."""
-    with monitel.torch.instrument(stuck_after=LIMIT, stages=False, steps=False, window_size=float("inf")):
+    with monitel.torch.instrument(sources="-stages,-steps", stuck_after=LIMIT, window_size=float("inf")):
         watch = Watch(clock)
         yield watch
         watch.close()

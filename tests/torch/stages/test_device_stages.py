@@ -56,7 +56,7 @@ class Job:
         self.events: list[monitel.Event] = []
         self.handle = monitel.register_event_handler(self.events.append)
         self.running = monitel.torch.instrument(
-            **{"stages_on_device": True, "window_size": 1e6, "waits": False, "compilation": False, **options}
+            **{"sources": "+stages_on_device,-waits,-compilation", "window_size": 1e6, **options}
         )
         self.parameter = torch.nn.Parameter(torch.ones(1)) if parameter is None else parameter
         self.optimizer = torch.optim.SGD([self.parameter], lr=0.0)
@@ -226,7 +226,7 @@ def test_without_a_device_there_are_no_samples(
     """Without an accelerator the reason is in ``missing``. A device that the job does not use stays uninitialized."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
-        with monitel.torch.instrument(stages_on_device=True, window_size=1e6) as running:
+        with monitel.torch.instrument(sources="+stages_on_device", window_size=1e6) as running:
             assert "stages" in running.sources
             assert {"stages_on_device": "this torch was built for no accelerator"} == running.missing
     monkeypatch.setattr(type(later), "is_initialized", lambda _: False)
@@ -235,8 +235,8 @@ def test_without_a_device_there_are_no_samples(
         job.step()
     assert {} == job.end()
     assert (0, set()) == (job.lost, later.used)
-    with pytest.raises(ValueError, match="stages_on_device requires stages=True"):
-        monitel.torch.instrument(stages_on_device=True, stages=False)
+    with pytest.raises(ValueError, match="stages_on_device requires stages"):
+        monitel.torch.instrument(sources="+stages_on_device,-stages")
     caplog.clear()  # the records have exceptions
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOOKS = "monitel.torch.stages", "monitel.torch.boundaries"
 
-_LOGGING = {"_log", "_owns", "<lambda>", "several_ranks"}
+_LOGGING = {"_log", "_owns", "<lambda>"}
 
 
 def _interrupting(at: int) -> Callable[[Any, str, Any], None]:
@@ -111,6 +111,6 @@ def test_memory_stays_constant(work: Work) -> None:
             gc.collect()
             blocks.append(sys.getallocatedblocks())
 
-    with monitel.torch.instrument(window_size=float("inf"), tensors=False, compilation=False):
+    with monitel.torch.instrument(sources="-compilation,-tensors", window_size=float("inf")):
         loop()
     assert blocks[2] - blocks[1] < 5000

@@ -136,12 +136,12 @@ def test_stages_of_a_real_loop() -> None:
 def test_only_the_training_thread_that_is_alive() -> None:
     """Before the end of a cycle it is the newest thread with a backward; after its end there is none."""
     assert stage_now() is None
-    with monitel.torch.instrument(waits=False, compilation=False, failures=False):
+    with monitel.torch.instrument(sources="-waits,-compilation,-failures"):
         run_together(partial(train, Numbers()))
         assert stage_now() is None
         torch.nn.Parameter(torch.ones(1)).sum().backward()  # the cycle has not ended
         assert stage_now() is None, "the thread that trained has ended, and no other one has trained"
-    with monitel.torch.instrument(waits=False, compilation=False, failures=False, window_size=30.0):
+    with monitel.torch.instrument(sources="-waits,-compilation,-failures", window_size=30.0):
         torch.nn.Parameter(torch.ones(1)).sum().backward()
         found = stage_now()
         assert found is not None

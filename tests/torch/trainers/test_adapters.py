@@ -92,7 +92,7 @@ def test_event_handler_that_raises_stops_nothing(name: str, caplog: pytest.LogCa
 def test_evaluations_and_checkpoints_are_activities(name: str, events: list[monitel.Event]) -> None:
     """Beside ``instrument()``, which counts no step twice. Each checkpoint is one event, with its size."""
     truth = Truth()
-    with monitel.torch.instrument(failures=False, compilation=False, window_size=float("inf")):
+    with monitel.torch.instrument(sources="-compilation,-failures", window_size=float("inf")):
         TRAINERS[name](truth)
     assert ({"evaluation"} if name in COUNTING else set()) == truth.activities
     assert (STEPS, STEPS) == (monitel.get_step(), monitel.counter("training.steps").total)

@@ -33,7 +33,7 @@ def measured() -> Iterator[dict[str, monitel.Window]]:
     """Instrument the block, and fill a dict with the windows of the stages at its end."""
     found: dict[str, monitel.Window] = {}
     with monitel.testing.capture_events() as events:
-        with monitel.torch.instrument(window_size=float("inf"), failures=False, compilation=False, waits=False):
+        with monitel.torch.instrument(sources="-waits,-compilation,-failures", window_size=float("inf")):
             yield found
         windows = [event.window for event in events if event.window]
         found |= {

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
 from monitel.profiler.ranges import record_past, recorder
-from monitel.torch._compat import (
+from monitel.torch.hooks import (
+    COMPILER,
     NO_GRAPH,
-    autograd_engine,
-    backward_is_compiled,
+    Missing,
+    Source,
     compile_only_below,
     current_graph,
+    find,
     never_compile,
-    without_overrides,
 )
-from monitel.torch.training_ranges import open_range
+from monitel.torch.recording import open_range, several_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.torch.stages.cycle import Cycle, TrainingThread
 
+_ENGINE = "_execution_engine"  # the attribute of Variable through which Python runs the engine
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
 
-class Backward:
+class Backward(Source):
     """Reports each backward to its thread's cycle: it replaces the object through which Python runs the engine.
 
     All calls go through this object: ``Tensor.backward``, ``torch.autograd.backward``, including references that were
@@ -56,10 +59,12 @@ class Backward:
     def install(self) -> None:
         """Replace the object."""
         graph = current_graph()
-        self._owner, self._name, base = autograd_engine()
-        self._engine = engine = getattr(self._owner, self._name)
+        self._owner, base = find("torch.autograd.variable", "Variable"), find("torch._C", "_ImperativeEngine")
+        self._engine = engine = getattr(self._owner, _ENGINE, None)
+        if engine is None:
+            raise Missing(f"torch.autograd.variable.Variable.{_ENGINE} does not exist")
         self._original = original = engine.run_backward
-        self._without_overrides = without_overrides()
+        self._without_overrides = find("torch._C", "DisableTorchFunction")
         self._on = True
         state, now = self._thread, self._now
 
@@ -73,7 +78,7 @@ class Backward:
                     if nested:  # in a thread of autograd
                         return original(*args, **kwargs)
                     cycle = state.cycle = self._start()
-                several = several_ranks() and not backward_is_compiled()
+                several = several_ranks() and not _is_compiled()
                 if nested:
                     return self._among_ranks(cycle, True, args, kwargs) if several else original(*args, **kwargs)
                 end_range = _begin_ranges(cycle, now()) if recorder.active else None
@@ -87,17 +92,17 @@ class Backward:
 
         for function in (TimedEngine.run_backward, self._among_ranks):
             compile_only_below(function)
-        for each in (several_ranks, backward_is_compiled, self._start, self._hook, _accumulates, _begin_ranges):
+        for each in (several_ranks, _is_compiled, self._start, self._hook, _accumulates, _begin_ranges):
             never_compile(each)
         self._timed = timed = TimedEngine()
         self._queue = timed.queue_callback
-        setattr(self._owner, self._name, self._timed)
+        setattr(self._owner, _ENGINE, timed)
 
     def remove(self) -> None:
         """Restore the object. If somebody else has replaced it since, it stays and only passes calls on."""
         self._on = False
-        if getattr(self._owner, self._name) is self._timed:
-            setattr(self._owner, self._name, self._engine)
+        if getattr(self._owner, _ENGINE) is self._timed:
+            setattr(self._owner, _ENGINE, self._engine)
 
     def _among_ranks(self, cycle: Cycle, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the original function, and report the time that it has waited at its end."""
@@ -152,7 +157,7 @@ def _begin_ranges(cycle: Cycle, now_ns: int) -> Callable[[None, None, None], Non
     return open_range("training.backward")
 
 
-def several_ranks() -> bool:
-    """Return whether this process is in a process group of several ranks."""
-    world = distributed.group.WORLD if distributed.is_available() else None
-    return world is not None and world.size() > 1
+def _is_compiled() -> bool:
+    """Return whether torch compiles backward, and with it all hooks (compiled autograd)."""
+    compiled = sys.modules.get(f"{COMPILER}.compiled_autograd")
+    return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))

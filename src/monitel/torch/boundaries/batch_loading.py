@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import wraps
+from contextlib import nullcontext
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
-from monitel.fork import register_at_fork
+from monitel import clock
 from monitel.profiler.ranges import recorder
-from monitel.torch._compat import NO_GRAPH, current_graph, loader_iterator
-from monitel.torch.boundaries.shared_hooks import SharedHooks
-from monitel.torch.training_ranges import open_range
+from monitel.torch.hooks import NO_GRAPH, Patch, Source, current_graph, find
+from monitel.torch.recording import open_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from monitel.torch.stages.cycle import TrainingThread
 
@@ -25,62 +25,40 @@ _Batch = TypeVar("_Batch")
 _running: BatchLoading | None = None
 
 
-@runtime_checkable
-class BatchListener(Protocol):
-    """Receives requests for batches, in the thread that waits for them."""
+class BatchLoading(Source):
+    """Reports each ``next()`` of a DataLoader's iterator to the thread's cycle, also of iterators that exist already.
 
-    def batch_began(self) -> Any:
-        """A request begins; what this returns is passed to batch_ended()."""
-
-    def batch_ended(self, began: Any) -> None:
-        """A request has ended.
-
-        Args:
-            began: The result of batch_began().
-        """
-
-
-class BatchLoading(SharedHooks[BatchListener]):
-    """Reports each ``next()`` of a DataLoader's iterator, including iterators that exist already.
-
-    The reports go to the thread's cycle, and to those users that are listeners. ``iter(loader)``, which starts the
-    workers, is a request too. A request within another one is part of it.
+    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it.
 
     Range: ``training.data``, for each ``next()``.
 
     Args:
         thread: State of each thread.
+
+    Attributes:
+        activity: Returns a context manager in which a request runs.
     """
 
     def __init__(self, thread: TrainingThread) -> None:
-        super().__init__(thread, BatchListener)
+        self.activity: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._thread = thread
+        self._now = clock.reading()
 
-    def _install(self) -> None:
+    def install(self) -> None:
         """Wrap ``__next__`` of the base class of the iterators, and ``__iter__`` of the DataLoader."""
         global _running
-        self._class = loader_iterator()
         self._graph = current_graph()
-        self._originals = original, original_iter = self._class.__next__, DataLoader.__iter__
-
-        @wraps(original)
-        def timed_next(iterator: Any) -> Any:
-            return self.request(original, iterator) if self.users else original(iterator)
-
-        @wraps(original_iter)
-        def timed_iter(loader: Any) -> Any:
-            return self.request(original_iter, loader, opens=True) if self.users else original_iter(loader)
-
-        self._timed = timed_next, timed_iter
-        self._class.__next__, DataLoader.__iter__ = self._timed
+        self._patches = [
+            Patch(find("torch.utils.data.dataloader", "_BaseDataLoaderIter"), "__next__", self.request),
+            Patch(DataLoader, "__iter__", lambda original, loader: self.request(original, loader, opens=True)),
+        ]
         _running = self
 
-    def _remove(self) -> None:
-        """Restore the methods. If somebody else has wrapped one since, it stays and only passes calls on."""
+    def remove(self) -> None:
+        """Restore the methods."""
         global _running
-        if self._class.__next__ is self._timed[0]:
-            self._class.__next__ = self._originals[0]
-        if DataLoader.__iter__ is self._timed[1]:
-            DataLoader.__iter__ = self._originals[1]
+        for each in self._patches:
+            each.remove()
         if _running is self:
             _running = None
 
@@ -95,7 +73,6 @@ class BatchLoading(SharedHooks[BatchListener]):
         thread = self._thread
         if thread.requests:
             return get(source)
-        began: list[tuple[BatchListener, Any]] = []
         end_range, iterator, received = None, None if opens else source, None
         cycle = thread.cycle if self._graph() == NO_GRAPH else None
         try:
@@ -104,17 +81,14 @@ class BatchLoading(SharedHooks[BatchListener]):
                 end_range = open_range("training.data")
             if cycle is not None:
                 cycle.batch_began(self._now())
-            for each in self._listeners:
-                began.append((each, each.batch_began()))  # noqa: PERF401  an interrupt leaves what has begun
-            result = get(source)
+            with self.activity():
+                result = get(source)
             if opens:
                 iterator, received = result, 0
             else:
                 received = 1
         finally:
             thread.requests = False
-            for each, token in began:
-                each.batch_ended(token)
             if cycle is not None:
                 cycle.batch_ended(self._now(), iterator, received, is_grad_enabled())
             if end_range is not None:
@@ -211,11 +185,3 @@ def batches(iterable: Iterable[_Batch]) -> Batches[_Batch]:
     if iter_method is None:
         raise TypeError(f"batches() takes an iterable, got {type(iterable).__qualname__}: {iterable!r:.80}")
     return BatchIterator(iterable) if isinstance(iterable, Iterator) else Batches(iterable)
-
-
-def _forget_requests() -> None:
-    if _running is not None:
-        _running.reset()
-
-
-register_at_fork(after_in_child=_forget_requests)

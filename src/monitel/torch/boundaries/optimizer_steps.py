@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from monitel import clock
 from monitel.profiler.ranges import record_past, recorder
-from monitel.torch._compat import NO_GRAPH, compile_only_below, current_graph, never_compile, untraced
-from monitel.torch.boundaries.shared_hooks import SharedHooks
+from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,19 +25,11 @@ if TYPE_CHECKING:
 Results: TypeAlias = "list[Tensor] | None"
 
 
-@runtime_checkable
-class StepListener(Protocol):
-    """Receives steps of optimizers, in the thread of the step."""
-
-    def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
-        """An optimizer has made a step, or skipped it: once for all nested calls, when they have ended."""
-
-
-class OptimizerSteps(SharedHooks[StepListener]):
+class OptimizerSteps(Source):
     """Reports each ``optimizer.step()``, through torch's global hooks.
 
     Calls are reported to the thread's cycle: nested ones too, as in wrappers and subclasses; a call that raises
-    never ends. Steps are reported to those users that are listeners.
+    never ends. Steps are reported to the listeners.
 
     If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
     innermost call is a step. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
@@ -47,15 +38,21 @@ class OptimizerSteps(SharedHooks[StepListener]):
 
     Args:
         thread: State of each thread.
+
+    Attributes:
+        listeners: Called with each step, or skipped step, in its thread: once for all nested calls, when they have
+            ended, with the optimizer, the results and the time.
+        foreign_step: Called for an optimizer in a thread of autograd.
     """
 
     def __init__(self, thread: TrainingThread) -> None:
-        super().__init__(thread, StepListener)
-        self._scaling = GradientScaling(self._around_scaler)
+        self.listeners: list[Callable[[object, Results, int], None]] = []
+        self.foreign_step: Callable[[], object] = int
+        self._thread = thread
+        self._now = clock.reading()
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
-        self.foreign_step: Callable[[], None] = _ignore  # called for an optimizer in a thread of autograd
 
-    def _install(self) -> None:
+    def install(self) -> None:
         """Hook all optimizers and GradScalers, including those created later.
 
         torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
@@ -69,9 +66,10 @@ class OptimizerSteps(SharedHooks[StepListener]):
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
-        self._scaling.install()
+        self._scaling = GradientScaling(self._around_scaler)
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._scaling.remove()
@@ -99,15 +97,15 @@ class OptimizerSteps(SharedHooks[StepListener]):
         results = None if found_inf is None else [found_inf]
         self._end(thread, optimizer, results, stepped=innermost)
 
-    def _around_scaler(self, scaler: Any, optimizer: Any, step: Callable[[], Any]) -> Any:
+    def _around_scaler(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kw: Any) -> Any:
         thread = self._thread
         if thread.scaled is not None:  # the step() of a subclass calls that of its base
-            return step()
+            return original(scaler, optimizer, *args, **kw)
         found: list[Tensor | None] = []
         thread.scaled = found
         self._begin(thread)
         try:
-            returned = step()
+            returned = original(scaler, optimizer, *args, **kw)
         finally:
             thread.scaled = None
         results = [each for each in found if each is not None]
@@ -136,12 +134,8 @@ class OptimizerSteps(SharedHooks[StepListener]):
                 record_past("training.optimizer", max(cycle.step_ns, cycle.mark_ns), now_ns)
             cycle.optimizer_ended(now_ns)
         if stepped:
-            for each in self._listeners:
-                each.optimizer_stepped(optimizer, results, now_ns)
-
-
-def _ignore() -> None:
-    pass
+            for listener in self.listeners:
+                listener(optimizer, results, now_ns)
 
 
 _SUBCLASS_HOOK = "__init_subclass__"
@@ -151,52 +145,34 @@ class GradientScaling:
     """Wraps ``step()`` of torch's GradScaler and of its subclasses, including those defined later.
 
     Args:
-        around: Called with the scaler, the optimizer, and a function that calls the original ``step()``.
+        around: Called with the original ``step()``, the scaler, the optimizer, and further arguments.
     """
 
-    def __init__(self, around: Callable[[Any, Any, Callable[[], Any]], Any]) -> None:
+    def __init__(self, around: Callable[..., Any]) -> None:
         self._around = around
-        self._on = False
-        self._wrapped: list[tuple[Any, Any, Any]] = []  # class, original, wrapper
-
-    def install(self) -> None:
-        """Wrap the methods."""
-        self._on = True
+        self._patches: list[Patch] = []
         for each in dict.fromkeys(_with_subclasses(GradScaler)):
             self._wrap(each)
 
         def wrap_subclass(subclass: Any, **kwargs: Any) -> None:
             super(GradScaler, subclass).__init_subclass__(**kwargs)
-            if self._on:
-                self._wrap(subclass)
+            self._wrap(subclass)
 
         self._hook: Any = classmethod(wrap_subclass)  # type: ignore[arg-type]  # Any, where torch is missing
         setattr(GradScaler, _SUBCLASS_HOOK, self._hook)
 
     def remove(self) -> None:
         """Restore the methods. A wrapper that somebody else has wrapped stays, and only passes calls on."""
-        self._on = False
-        for scaler, original, wrapper in self._wrapped:
-            if vars(scaler)["step"] is wrapper:
-                scaler.step = original
-        self._wrapped.clear()
         if vars(GradScaler).get(_SUBCLASS_HOOK) is self._hook:
             delattr(GradScaler, _SUBCLASS_HOOK)
+        for each in self._patches:
+            each.remove()
 
     def _wrap(self, scaler: Any) -> None:
-        original = vars(scaler).get("step")
-        if not callable(original):  # inherited
-            return
-
-        @wraps(original)
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return original(scaler, optimizer, *args, **kwargs)
-            return self._around(scaler, optimizer, lambda: original(scaler, optimizer, *args, **kwargs))
-
-        scaler.step = untraced(step)
-        compile_only_below(step)
-        self._wrapped.append((scaler, original, step))
+        if callable(vars(scaler).get("step")):  # else it is inherited
+            patch = Patch(scaler, "step", self._around)
+            compile_only_below(patch.replacement)
+            self._patches.append(patch)
 
 
 def _with_subclasses(scaler: Any) -> Iterator[Any]:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
 from monitel import clock
-from monitel.torch._compat import never_compile, places_that_wait, untraced
-from monitel.torch.function_wrapper import FunctionWrapper
+from monitel.torch.hooks import PackagePatch, Patch, Source, find, never_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.torch.stages.cycle import Cycle
 
-    #: Returns the cycle of the calling thread; None if its waits do not count.
-    Waiting: TypeAlias = Callable[[], "Cycle | None"]
-
 _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 
 
-class WaitsForRanks:
+class WaitsForRanks(Source):
     """Reports to a thread's cycle its waits for other ranks, which no wait counter of torch contains.
 
     * ``Work.wait`` is behind collectives, barriers, object collectives, point-to-point operations and FSDP;
@@ -34,50 +29,43 @@ class WaitsForRanks:
     A wait may contain another one: the cycle receives both. Errors and timeouts of a wait are passed on.
 
     Args:
-        waiting: Called at the begin of a wait, in its thread.
+        waiting: Called at the begin of a wait, in its thread: returns its cycle; None if its waits do not count.
     """
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: Callable[[], Cycle | None]) -> None:
         self._waiting = waiting
         self._now = clock.reading()
-        self._functions: list[FunctionWrapper] = []
-        self._replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, original, wrapper
-        self._on = False
+        self._patches: list[Patch] = []
 
     def install(self) -> None:
         """Wrap what waits; raise Missing if this version of torch lacks a part of it."""
         if not distributed.is_available():
             return
-        places = places_that_wait()
-        self._functions = [FunctionWrapper(distributed.__name__, name, self._call) for name in _FUNCTIONS]
+        package, packet = distributed.__name__, find("torch.ops", "_c10d_functional").wait_tensor
+        work, store = find(package, "Work"), find(package, "Store")
+        # ``_op`` of an operator is the function that runs it. Compiled code, too, calls an operator that waits through
+        # this attribute, and the compiler does not look at it.
+        places = [(work, "wait"), (find("torch._C", "Future"), "wait"), (store, "get"), (store, "wait")]
+        places += [(packet, "_op"), (packet.default, "_op")]
+        try:
+            for name in _FUNCTIONS:
+                self._patches.append(PackagePatch(package, name, self._call))
+            for owner, name in places:
+                self._patches.append(Patch(owner, name, self._call))
+        except BaseException:
+            self.remove()
+            raise
         never_compile(self._call)
-        self._on = True
-        for owner, name in places:
-            original = getattr(owner, name)
-            wrapper = self._wrap(original)
-            setattr(owner, name, wrapper)
-            self._replaced.append((owner, name, original, wrapper))
+        for each in self._patches:
+            never_compile(each.replacement)
 
     def remove(self) -> None:
-        """Restore what was wrapped. If somebody else has wrapped it since, it stays and only passes calls on."""
-        self._on = False
-        for owner, name, original, wrapper in self._replaced:
-            if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
-        for each in self._functions:
+        """Restore what was wrapped."""
+        for each in reversed(self._patches):
             each.remove()
-        self._replaced, self._functions = [], []
+        self._patches = []
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @untraced
-        @wraps(original)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            return self._call(original, args, kwargs) if self._on else original(*args, **kwargs)
-
-        never_compile(wait)
-        return wait
-
-    def _call(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         begin_ns = self._now()
         cycle = self._waiting()
         if cycle is None:

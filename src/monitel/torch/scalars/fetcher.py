@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monitel.aggregation import COUNT
-from monitel.os_threads import Event, Lock, RLock, Thread, current_thread, start_thread
-from monitel.torch._compat import plain_tensor_check
-from monitel.torch.guarded_stat import GuardedStat
-from monitel.torch.scalars.graph_capture import CaptureGuard
-from monitel.torch.scalars.staging_ring import StagingRing
+from monitel.os_threads import Event, RLock, get_ident
+from monitel.torch.hooks import Missing, Source, find
+from monitel.torch.recording import GuardedStat
+from monitel.torch.scalars.device_queue import CaptureGuard, _abandoned
+from monitel.torch.scalars.staged_numbers import StagedNumbers
+from monitel.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.torch.scalars.staging_ring import Pending
+    from monitel.torch.scalars.device_queue import DeviceQueue, Pending
 
 _log = logging.getLogger("monitel.torch")
 _POLL_S = 1.0
-_FULL_PAGE_POLL_S = 0.02  # after a page was full: each poll takes the GIL and calls the device, beside the training
+_FAST_POLL_S = 0.02  # after many numbers: each poll takes the GIL and calls the device, beside the training
 _WAITING_POLL_S = 0.001  # while a caller waits
 _WAIT_S = 2.0  # how long a flush waits for pending numbers
 _REQUIRED = ("Event", "Stream", "current_stream", "device", "stream")  # names in the module of a device
@@ -34,33 +36,9 @@ _REASONS = {
     "exit": "the device had not delivered them when instrumentation ended",
 }
 
-#: Rings of the parent process, in a forked child. They are never freed: freeing memory that CUDA uses would abort.
-_parent_rings: list[list[Ring]] = []
 
-_Ring = TypeVar("_Ring", bound="Ring")
-
-
-class Ring(Protocol):
-    """Pending numbers that the thread delivers: a :class:`StagingRing`, for example.
-
-    Attributes:
-        opened: Counts what becomes pending, in its order.
-    """
-
-    opened: int
-
-    def advance(self) -> bool:
-        """Deliver what has arrived; return whether anything has. For a single thread."""
-
-    def has_pending(self, up_to: int) -> bool:
-        """Return whether any of the first ``up_to`` is pending."""
-
-    def abandon(self) -> None:
-        """Give up all that is pending as lost, with the reason "exit"."""
-
-
-class Fetcher:
-    """The staging rings, one per device, and the daemon thread that serves them. Both are created on first use.
+class Fetcher(Source):
+    """The queues of the devices, and the daemon thread that serves them. Both are created on first use.
 
     Stat: ``training.tensors.lost`` (COUNT), which exists from the first loss on. Each reason is logged once.
 
@@ -69,53 +47,42 @@ class Fetcher:
     """
 
     def __init__(self, window_size: float) -> None:
+        self.captures = CaptureGuard()
+        self.needs = (self.captures,)
         self._window_size = window_size
-        self._captures = CaptureGuard()
-        self._is_plain = plain_tensor_check()
+        self._is_plain = _plain_tensor_check()
         self._lost: GuardedStat | None = None
         self._warned: set[str] = set()
-        self._users = 0
         self._start_empty()
 
     def reset(self) -> None:
-        """Drop all rings. For a forked child: the parent fetches the numbers in them."""
-        _parent_rings.append(self.rings())
-        self._captures.reset()
+        """Drop all queues. For a forked child: the parent fetches the numbers in them."""
+        _abandoned.append(self._queues)
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._rings: dict[torch.device, StagingRing | None] = {}
-        self._added: list[Ring] = []
+        self._numbers: dict[torch.device, StagedNumbers | None] = {}
+        self._queues: list[DeviceQueue] = []
         self._lock = RLock()
-        self._advancing = Lock()
-        self._thread: Thread | None = None
-        self._due = Event()
-        self._closed = False
+        self._worker = Worker("monitel-torch-devices", self._run, first=_POLL_S)
+        self._serving = 0  # identity of the thread
         self._fast_until = 0.0
         self._responsive = True  # False after wait() has timed out, until a device delivers again
 
-    def open(self) -> None:
-        """Start to track graph captures. Each user calls it once, and close() at its end."""
-        if not self._users:
-            self._captures.install()
-        self._users += 1
-
-    def close(self) -> None:
-        """Wait for pending numbers as a flush does. After the last user, give up the rest, and end the thread."""
+    def end(self) -> None:
+        """Wait for pending numbers as a flush does, give up the rest, and end the thread. Idempotent."""
         self.wait()
-        self._users -= 1
-        if self._users > 0:
-            return
-        self._closed = True
-        self._due.set()
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(_WAIT_S)
-        for ring in self.rings():
-            ring.abandon()
-        self._rings, self._added = {}, []
-        self._captures.remove()
+        self._worker.stop()
+        if self._worker.started:
+            with suppress(RuntimeError):  # an event handler has called this, in the thread itself
+                self._worker.join(time.monotonic() + _WAIT_S)
+        queues, self._queues, self._numbers = self._queues, [], {}
+        for queue in queues:
+            queue.abandon()
         if self._lost is not None:
             self._lost.flush()
+
+    remove = end
 
     def read(self, tensor: torch.Tensor, pending: Pending) -> None:
         """Resolve ``pending`` with the number of a tensor that torch provides. Never raises.
@@ -125,49 +92,45 @@ class Fetcher:
         """
         value = None
         try:
-            ring = self.ring(tensor)
-            if ring is None:
+            staged = self.queue_of(tensor)
+            if staged is None:
                 value = tensor.item() if self._is_plain(tensor) else None
-            elif not ring.is_capturing():
-                ring.put(tensor, pending)
+            elif not staged.is_capturing():
+                staged.put(tensor, pending)
                 return
         except Exception as error:
             self.count_lost(1, "failed", error)
         pending.resolve(value)
 
-    def ring(self, tensor: torch.Tensor) -> StagingRing | None:
-        """Return the ring for a tensor, or None if the caller must read its value synchronously.
+    def queue_of(self, tensor: torch.Tensor) -> StagedNumbers | None:
+        """Return the queue for a tensor, or None if the caller must read its value synchronously.
 
         The latter applies on the CPU, on a device without streams, to a tensor of several elements or of complex
         numbers, and to a tensor that does not hold its number itself.
         """
         device = tensor.device
         try:
-            ring = self._rings[device]
+            staged = self._numbers[device]
         except KeyError:
-            ring = self._create_ring(device)
-        if ring is None or tensor.numel() != 1 or tensor.is_complex() or not self._is_plain(tensor):
+            staged = self._create(device)
+        if staged is None or tensor.numel() != 1 or tensor.is_complex() or not self._is_plain(tensor):
             return None
-        return ring
+        return staged
 
-    def rings(self) -> list[Ring]:
-        """Return the rings of all devices that have one, and what was added."""
-        return [*(ring for ring in list(self._rings.values()) if ring is not None), *self._added]
-
-    def serve(self, create: Callable[[CaptureGuard, Callable[..., None]], _Ring]) -> _Ring:
-        """Create something that is served like a ring: called with the guard of captures and :meth:`count_lost`."""
-        created = create(self._captures, self.count_lost)
+    def serve(self, queue: DeviceQueue) -> bool:
+        """Deliver what is put into a queue; return False if the interpreter shuts down and starts no more threads."""
         with self._lock:
-            self._added.append(created)
-            self._start()
-        return created
+            if self._worker.start():
+                self._queues = [*self._queues, queue]
+                return True
+            return False
 
-    def lost_to_capture(self, ring: StagingRing) -> bool:
+    def lost_to_capture(self, staged: StagedNumbers) -> bool:
         """Return whether the current stream is being captured, and if so count one lost tensor.
 
         Nothing may be put then: the copy would become part of the graph.
         """
-        capturing = ring.is_capturing()
+        capturing = staged.is_capturing()
         if capturing:
             self.count_lost(1, "capture")
         return capturing
@@ -177,22 +140,24 @@ class Fetcher:
 
         After a timeout, no call waits again until a device has delivered a number.
         """
-        goals = [(ring, ring.opened) for ring in self.rings()]
+        if self._serving == get_ident():  # an event handler flushes, in the thread itself
+            return
+        goals = [(queue, queue.opened) for queue in self._queues]
         deadline = time.monotonic() + (_WAIT_S if self._responsive else 0.0)
         pause = Event()
-        while any(ring.has_pending(opened) for ring, opened in goals):
-            if self._captures.is_capturing:  # nothing arrives before it ends
+        while any(queue.has_pending(opened) for queue, opened in goals):
+            if self.captures.is_capturing:  # nothing arrives before it ends
                 return
             if time.monotonic() >= deadline:
                 self._responsive = False
                 return
-            self._due.set()
+            self._worker.wake()
             pause.wait(_WAITING_POLL_S)
 
     def wake(self) -> None:
         """Have the thread poll now, and frequently for a second."""
         self._fast_until = time.monotonic() + _POLL_S
-        self._due.set()
+        self._worker.wake()
 
     def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
         """Count lost numbers, and log the first loss for each reason."""
@@ -213,41 +178,43 @@ class Fetcher:
         for _ in range(numbers):
             self._lost.add(1.0)
 
-    def advance(self) -> bool:
-        """Advance every ring once; return whether any numbers are still pending."""
-        rings = self.rings()
-        with self._advancing:
-            for ring in rings:
-                try:
-                    self._responsive = ring.advance() or self._responsive
-                except Exception:  # raised by an event handler
-                    if "handler" not in self._warned:
-                        self._warned.add("handler")
-                        _log.warning("an event handler raised in the thread that fetches tensors", exc_info=True)
-        return any(ring.has_pending(ring.opened) for ring in rings)
+    def _run(self) -> float:
+        """Advance every queue once; return the seconds until the next time."""
+        queues, self._serving = self._queues, get_ident()
+        for queue in queues:
+            try:
+                self._responsive = queue.advance() or self._responsive
+            except Exception:  # raised by an event handler
+                if "handler" not in self._warned:
+                    self._warned.add("handler")
+                    _log.warning("an event handler raised in the thread that fetches tensors", exc_info=True)
+        fast = time.monotonic() < self._fast_until and any(each.has_pending(each.opened) for each in queues)
+        return _FAST_POLL_S if fast else _POLL_S
 
-    def _run(self) -> None:
-        pending = False
-        while not self._closed:
-            fast = pending and time.monotonic() < self._fast_until
-            self._due.wait(_FULL_PAGE_POLL_S if fast else _POLL_S)
-            self._due.clear()
-            pending = self.advance()
-
-    def _create_ring(self, device: torch.device) -> StagingRing | None:
-        """Create the ring of a device, which allocates no device memory yet; None if the device cannot have one."""
-        created = None
-        if device.type not in {"cpu", "meta"}:
-            module: Any = torch.get_device_module(device)
-            if all(hasattr(module, name) for name in _REQUIRED):
-                created = StagingRing(device, self._captures, self.wake, self.count_lost)
+    def _create(self, device: torch.device) -> StagedNumbers | None:
+        """Create the queue of a device, which uses no device memory yet; None if the device cannot have one."""
         with self._lock:
-            if created is not None and not self._start():
-                return None
-            return self._rings.setdefault(device, created)
+            if device not in self._numbers:
+                created = None
+                if device.type not in {"cpu", "meta"}:
+                    module: Any = torch.get_device_module(device)
+                    if all(hasattr(module, name) for name in _REQUIRED):
+                        created = StagedNumbers(device, self.captures, self.count_lost, self.wake)
+                        if not self.serve(created):
+                            return None
+                self._numbers[device] = created
+            return self._numbers[device]
 
-    def _start(self) -> bool:
-        """Start the thread, unless it runs; return False if the interpreter shuts down and starts no more threads."""
-        if self._thread is None:
-            self._thread = start_thread(self._run, "monitel-torch-devices")
-        return self._thread is not None
+
+def _plain_tensor_check() -> Callable[[torch.Tensor], bool]:
+    """Return a function that returns whether a tensor holds its numbers itself.
+
+    The numbers of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as
+    vmap, one tensor may stand for several, and none of them can be copied to the outside.
+    """
+    default = torch.Tensor.__torch_dispatch__
+    try:
+        transform = find("torch._C._functorch", "peek_interpreter_stack")
+    except Missing:
+        return lambda tensor: type(tensor).__torch_dispatch__ is default
+    return lambda tensor: type(tensor).__torch_dispatch__ is default and transform() is None

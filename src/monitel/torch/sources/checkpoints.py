@@ -7,25 +7,23 @@ import os
 import sys
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from monitel import activities
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.import_hook import AfterImport
 from monitel.os_threads import get_ident
-from monitel.torch._compat import Missing
-from monitel.torch.function_wrapper import FunctionWrapper
+from monitel.torch.hooks import Missing, PackagePatch, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _DISTRIBUTED = "torch.distributed.checkpoint"
 _INCLUDE_FILES = frozenset(("data", "compile"))  # activities: files that are read or written there are not checkpoints
 
 
-class Checkpoints:
+class Checkpoints(Source):
     """Counts the time in which the training thread saves and loads checkpoints, and emits an event for each one.
 
     Functions: ``torch.save``, ``torch.load``, and of torch.distributed.checkpoint ``save``, ``async_save``, ``load``,
@@ -41,47 +39,42 @@ class Checkpoints:
 
     def install(self) -> None:
         """Wrap the functions; those of torch.distributed.checkpoint once it is imported."""
-        self._wrappers = [FunctionWrapper("torch", "save", _save), FunctionWrapper("torch", "load", _load)]
+        self._patches = [PackagePatch("torch", "save", _save), PackagePatch("torch", "load", _load)]
         self._import = AfterImport(_DISTRIBUTED, self._wrap_distributed)
 
     def remove(self) -> None:
         """Restore the functions. If somebody else has wrapped one since, it stays and only passes calls on."""
         self._import.cancel()
-        for each in self._wrappers:
+        for each in self._patches:
             each.remove()
 
     def _wrap_distributed(self) -> None:
-        calls = {
-            **dict.fromkeys(("save", "save_state_dict"), _save_distributed),
-            **dict.fromkeys(("load", "load_state_dict"), _load_distributed),
+        calls: dict[str, Callable[..., Any]] = {
+            **dict.fromkeys(("save", "save_state_dict"), partial(_in_folder, SAVE)),
+            **dict.fromkeys(("load", "load_state_dict"), partial(_in_folder, LOAD)),
             "async_save": _save_asynchronously,
         }
         for name, call in calls.items():
             with suppress(Missing):  # a deprecated function that this version of torch lacks
-                self._wrappers.append(FunctionWrapper(_DISTRIBUTED, name, call))
+                self._patches.append(PackagePatch(_DISTRIBUTED, name, call))
 
 
-def _save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with _checkpoint(SAVE, _file(args[1] if len(args) > 1 else kwargs.get("f"))):
         return original(*args, **kwargs)
 
 
-def _load(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with _checkpoint(LOAD, _file(args[0] if args else kwargs.get("f"))):
         return original(*args, **kwargs)
 
 
-def _save_distributed(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with _checkpoint(SAVE, _folder(args, kwargs)):
+def _in_folder(activity: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _checkpoint(activity, _folder(args, kwargs)):
         return original(*args, **kwargs)
 
 
-def _load_distributed(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with _checkpoint(LOAD, _folder(args, kwargs)):
-        return original(*args, **kwargs)
-
-
-def _save_asynchronously(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _save_asynchronously(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     end = None
     with _checkpoint(SAVE, _folder(args, kwargs)) as checkpoint:
         result = original(*args, **kwargs)

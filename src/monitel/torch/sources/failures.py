@@ -1,4 +1,4 @@
-"""Uncaught exceptions, including those of notebook cells, and failed collectives."""
+"""Uncaught exceptions, including those of notebook cells, out-of-memory errors, and failed collectives."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ import logging
 import sys
 import threading
 import traceback
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monitel import clock
 from monitel.event import Severity
 from monitel.failures import error_type
 from monitel.handlers import emit
-from monitel.torch._compat import collective_logger
-from monitel.torch.context import current_context
-from monitel.torch.sources.out_of_memory import OutOfMemory
+from monitel.step import get_step
+from monitel.torch.hooks import Missing, Patch, Source, find
+from monitel.torch.recording import context_at, emit_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from datetime import datetime
 
+_log = logging.getLogger("monitel.torch")
 _MAX_STACKTRACE = 20_000  # characters, from the end, which has the innermost frames
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+_MAX_QUEUED = 1000
 _HOST_ALLOCATOR = "DefaultCPUAllocator"  # raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)
 
+_failed_allocations: deque[tuple[datetime, int | None, tuple[int, ...]]] = deque(maxlen=_MAX_QUEUED)
+_observes = False  # whether failed allocations are queued
+_attached = False
 
-class Failures:
+
+class Failures(Source):
     """Logs exceptions that end the process, a thread or a notebook cell, and failed collectives.
 
     * ``exception``: FATAL if uncaught in the main thread, ERROR if uncaught in another thread or in a notebook cell.
     * ``out_of_memory`` instead, if the exception is torch's OutOfMemoryError, a MemoryError, or that of torch's
-      allocator of host memory. GPU memory errors are logged as ERROR even if caught, see :class:`OutOfMemory`.
+      allocator of host memory. Failed allocations of torch's CUDA allocator are logged as ERROR, even if the
+      exception is caught, at most a second later.
     * ``collective.failed`` (ERROR): an exception in a collective operation, even if caught.
 
     Exporters deliver these events when Python exits. A process that is killed or aborts reports nothing.
@@ -40,43 +49,48 @@ class Failures:
 
     def install(self) -> None:
         """Set exception hooks, which call the previous ones afterwards, and attach to torch's loggers."""
-        self._on = True
-        self._logger = collective_logger()
-        self._memory = OutOfMemory()
-        self._memory.install()
+        # Its only handler is a NullHandler, so the records are otherwise discarded.
+        self._logger: logging.Logger = find("torch.distributed.c10d_logger", "_c10d_logger")
         self._handler = _CollectiveHandler()
         self._logger.addHandler(self._handler)
-        self._previous = sys.excepthook, threading.excepthook
-        previous, previous_in_thread = self._previous
-
-        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if self._on:
-                _report(error, Severity.FATAL)
-            previous(kind, error, trace)
-
-        def excepthook_in_thread(arguments: threading.ExceptHookArgs, /) -> None:
-            if self._on and arguments.exc_value is not None:
-                _report(arguments.exc_value, Severity.ERROR)
-            previous_in_thread(arguments)
-
-        self._hooks = excepthook, excepthook_in_thread
-        sys.excepthook, threading.excepthook = self._hooks
+        self._hooks = Patch(sys, "excepthook", _excepthook), Patch(threading, "excepthook", _excepthook_in_thread)
         self._cells = CellErrors(lambda error: _report(error, Severity.ERROR))
+        _observe_allocations()
 
     def remove(self) -> None:
-        """Restore the previous hooks. If somebody else has wrapped a hook since, it stays and only passes calls on."""
-        self._on = False
+        """Restore the previous hooks."""
+        global _observes
+        _observes = False
+        _failed_allocations.clear()  # the last poll has logged them
         self._cells.remove()
-        self._memory.remove()
+        for each in self._hooks:
+            each.remove()
         self._logger.removeHandler(self._handler)
-        if sys.excepthook is self._hooks[0]:
-            sys.excepthook = self._previous[0]
-        if threading.excepthook is self._hooks[1]:
-            threading.excepthook = self._previous[1]
 
     def poll(self) -> None:
-        """Log the GPU memory errors since the last poll."""
-        self._memory.poll()
+        """Log the allocations that have failed since the last poll."""
+        while _failed_allocations:
+            timestamp, step, (device, requested, limit, free) = _failed_allocations.popleft()
+            message = f"out of memory on cuda:{device}: {requested} bytes requested, {free} free, limit {limit}"
+            data = {
+                "message": message,
+                "memory.device": f"cuda:{device}",
+                "memory.requested": requested,
+                "memory.limit": limit,
+                "memory.free": free,
+            }
+            emit_at(step, "out_of_memory", data, severity=Severity.ERROR, timestamp=timestamp)
+
+
+def _excepthook(previous: Callable[..., None], kind: object, error: BaseException, trace: object) -> None:
+    _report(error, Severity.FATAL)
+    previous(kind, error, trace)
+
+
+def _excepthook_in_thread(previous: Callable[..., None], arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None:
+        _report(arguments.exc_value, Severity.ERROR)
+    previous(arguments)
 
 
 class _CollectiveHandler(logging.Handler):
@@ -109,9 +123,45 @@ def _emit_safely(name: str, data: dict[str, str], severity: Severity) -> None:
     """Log an event. Exceptions of event handlers are logged, so that they do not hide the failure itself."""
     readable = {key: value.encode(errors="backslashreplace").decode() for key, value in data.items()}
     try:
-        emit(name, {**readable, **current_context()}, severity=severity)
+        emit(name, {**readable, **context_at(get_step())}, severity=severity)
     except Exception:
-        logging.getLogger("monitel.torch").warning("an event handler raised while processing %r", name, exc_info=True)
+        _log.warning("an event handler raised while processing %r", name, exc_info=True)
+
+
+def _observe_allocations() -> None:
+    """Have torch's CUDA allocator call an observer, in the allocating thread, before it raises.
+
+    The observer only queues the numbers, and the polling thread logs them, so that no handler runs and no memory is
+    allocated where there is none. If more than 1000 allocations fail in a second, the oldest are lost.
+
+    Attaching the observer would initialize CUDA, so it waits until the job does that. torch cannot detach it: after
+    the removal of the source it does nothing. With a torch that was built without CUDA, nothing is attached.
+    """
+    global _observes, _attached
+    _observes = True
+    if not _attached and torch.backends.cuda.is_built():
+        _attached = True
+        try:
+            find("torch.cuda", "_lazy_call")(_attach)
+        except Missing as missing:
+            _log.warning("cannot observe caught out-of-memory errors with this torch version: %s", missing)
+
+
+def _attach() -> None:
+    """Attach the observer. torch runs this while it initializes CUDA, which an exception would abort."""
+    try:
+        find("torch._C", "_cuda_attach_out_of_memory_observer")(_observe)
+    except Exception:  # an allocator other than torch's has no observer
+        _log.warning("cannot observe caught out-of-memory errors with this CUDA allocator", exc_info=True)
+
+
+def _observe(*numbers: int) -> None:
+    """Queue a failed allocation: device, requested bytes, limit of this process, free bytes of the device.
+
+    It runs with the GIL and without the allocator's lock (torch/csrc/cuda/Module.cpp, CUDACachingAllocator.cpp).
+    """
+    if _observes:
+        _failed_allocations.append((clock.now(), get_step(), numbers))
 
 
 _CELL_RUN = "post_run_cell"

@@ -1,4 +1,4 @@
-"""Optimizer steps: their number, and the time between them."""
+"""Optimizer steps: their number, the time between them, and whether gradient scaling has skipped them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from monitel._window import get_step, own_add
 from monitel.failures import call_each
 from monitel.os_threads import local
 from monitel.step import advance
-from monitel.torch.guarded_stat import DURATIONS, GuardedStat
-from monitel.torch.sources.step_outcome import StepOutcome
-from monitel.torch.training_ranges import record_step
+from monitel.torch.hooks import Source
+from monitel.torch.recording import DURATIONS, GuardedStat, record_step
 from monitel.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Thread
 
+    from monitel.counter import Counter
+    from monitel.os_threads import RLock
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.rates import Rates
-    from monitel.torch.sources.step_outcome import Numbers
+    from monitel.torch.scalars.fetcher import Fetcher
     from monitel.window import Window
 
 
-class Steps:
+class Steps(Source):
     """Counts training steps by the steps of optimizers.
 
     A training step starts with the first optimizer that steps, and the next one starts when an optimizer of the current
@@ -47,11 +48,13 @@ class Steps:
     Args:
         window_size: Window size of the Stat in seconds.
         rates: Counts and logs the work of steps.
-        numbers: Reads the numbers of gradient scaling.
+        fetcher: Reads the numbers of gradient scaling.
         optimizers: Reports the steps of optimizers.
     """
 
-    def __init__(self, window_size: float, rates: Rates, numbers: Numbers, optimizers: OptimizerSteps) -> None:
+    def __init__(self, window_size: float, rates: Rates, fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
+        self.needs = (fetcher, optimizers)
+        optimizers.listeners.append(self._optimizer_stepped)
         self._applied = training_counter("training.steps")
         self._skipped = training_counter("training.steps.skipped")
         self._duration = StepDuration(
@@ -62,8 +65,7 @@ class Steps:
         )
         self._duration.flushed = rates.flush
         self._rates = rates
-        self._numbers = numbers
-        self._optimizers = optimizers
+        self._fetcher = fetcher
         self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # optimizers that have stepped before
         self._start_empty()
 
@@ -74,18 +76,14 @@ class Steps:
         self._owner: Thread | None = None  # the first thread that has stepped
         self._undecided: set[StepOutcome] = set()
 
-    def install(self) -> None:
-        """Listen to the steps of optimizers."""
-        self._numbers.open()
-        self._optimizers.add(self)
-
     def remove(self) -> None:
-        """Stop listening, count the last step, log the last rates, and flush the Stat."""
-        self._optimizers.discard(self)
+        """Count the last step, log the last rates, and flush the Stat."""
         for each in list(self._undecided):
             each.end()
-        self._numbers.close()
+        self._fetcher.wait()
         call_each(_call, (self._rates.flush, self._duration.flush))
+
+    end = remove
 
     def poll(self) -> None:
         """Log the rates if a window is over."""
@@ -93,11 +91,10 @@ class Steps:
 
     def reset(self) -> None:
         """Discard the parent's steps. For a forked child."""
-        self._numbers.reset()
         self._rates.reset()
         self._start_empty()
 
-    def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
+    def _optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
         """Count a step of an optimizer."""
         thread = self._thread
         key = id(optimizer)
@@ -133,7 +130,7 @@ class Steps:
             if not joins:
                 ended, turns.outcome = turns.outcome, None
                 if results is not None:
-                    turns.outcome = StepOutcome(self._applied, self._skipped, self._numbers, self._lock)
+                    turns.outcome = StepOutcome(self._applied, self._skipped, self._fetcher, self._lock)
                     self._undecided.add(turns.outcome)
             current = turns.outcome
         if ended is not None:
@@ -164,6 +161,68 @@ class Steps:
                 self._owner = thread
         self._thread.turns = turns
         return turns
+
+
+class StepOutcome:
+    """Counts one training step as applied or as skipped: it is skipped if all of its optimizers skip.
+
+    Only steps with gradient scaling need it. Whether a fused optimizer skips is decided on its device, in the number
+    ``found_inf``, which may arrive later. If it is lost, the step counts as applied.
+
+    Args:
+        applied: Counts applied steps.
+        skipped: Counts skipped steps.
+        fetcher: Reads ``found_inf``.
+        lock: Held while the state changes.
+    """
+
+    def __init__(self, applied: Counter, skipped: Counter, fetcher: Fetcher, lock: RLock) -> None:
+        self._applied = applied
+        self._skipped = skipped
+        self._fetcher = fetcher
+        self._lock = lock
+        self._missing = 0  # numbers that have not arrived
+        self._ended = False
+        self._counted = False
+
+    def add(self, results: Results) -> None:
+        """Add the results of one optimizer."""
+        if results is None:
+            with self._lock:
+                self._count(self._applied)
+            return
+        with self._lock:
+            self._missing += len(results)
+        for each in results:
+            self._fetcher.read(each, self)
+
+    def end(self) -> None:
+        """End the step: no other optimizer belongs to it."""
+        with self._lock:
+            self._ended = True
+            self._count_if_skipped()
+
+    def resolve(self, value: float | None) -> StepOutcome:
+        """Set one ``found_inf``; None if it is lost. Nothing needs to be logged afterwards."""
+        with self._lock:
+            self._missing -= 1
+            if value:
+                self._count_if_skipped()
+            else:
+                self._count(self._applied)
+        return self
+
+    def _log_resolved(self) -> None:
+        """Do nothing: steps are counted, not logged."""
+
+    def _count_if_skipped(self) -> None:
+        if self._ended and not self._missing:
+            self._count(self._skipped)
+
+    def _count(self, counter: Counter) -> None:
+        if not self._counted:
+            self._counted = True
+            counter.add()
 
 
 @own_add

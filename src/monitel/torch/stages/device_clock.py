@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from contextlib import suppress
@@ -9,25 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monitel.os_threads import RLock
-from monitel.torch._compat import Missing
-from monitel.torch.scalars.staging_ring import log
+from monitel.torch.hooks import Missing
+from monitel.torch.scalars.device_queue import DeviceQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monitel.pending import PendingSample
-    from monitel.torch.scalars.graph_capture import CaptureGuard
-    from monitel.torch.scalars.staging_ring import Owner
+    from monitel.torch.scalars.device_queue import CaptureGuard, Owner
 
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
 
 EVENTS = 4096  #: Events that exist at most.
 _REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
-_TIMEOUT_S = 300.0  # how long a cycle may be under way before it is given up
-
-#: Events of cycles that were given up, and of a forked child's parent: freeing them may abort the process.
-_abandoned: list[object] = []
 
 
 def accelerator() -> tuple[str, Any]:
@@ -49,39 +44,30 @@ class _Cycle(NamedTuple):
     marks: Sequence[Mark]
     samples: Sequence[PendingSample]  # by stage
     done: Sequence[Any]  # events that are free afterwards
-    number: int
     put: float  # monotonic seconds
 
 
-class DeviceClock:
-    """Records events on the current stream of the job's device, and reads the times between them.
+class DeviceClock(DeviceQueue):
+    """Records events on the current stream of the job's device, and reads the times between them, cycle by cycle.
 
     No other device is used: that would take memory of it, and its events cannot be compared. The current device of a
     thread may be another one: that of a new thread is the first, and a job may name its device in each call instead.
 
-    The training thread records events. One thread at a time calls ``advance()``, which reads those that the device has
-    reached; nothing waits for the device. Events are reused. While a graph is captured, none is recorded or read.
-
-    Args:
-        captures: Excludes graph captures while the device is called.
-        lost: Called with the number of lost values, a reason ("capture", "full", "failed", "timeout" or "exit"), and
-            optionally details.
-
-    Attributes:
-        opened: Number of cycles that were put so far.
+    The training thread records events. Events are reused. While a graph is captured, none is recorded or read.
     """
 
     def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
-        self._captures = captures
-        self._lost = lost
-        self._lock = RLock()
-        self._module: Any = None
-        self._device: torch.device | None = None  # once it is known, the two others are, too
+        super().__init__(captures, lost)
         self._is_capturing: Callable[[], bool]
         self._free: deque[Any] = deque()
         self._events: list[Any] = []  # all
         self._cycles: deque[_Cycle] = deque()
-        self.opened = 0
+
+    @property
+    def opened(self) -> int:
+        """Number of cycles that were put so far."""
+        with self._lock:
+            return self._arrived + len(self._cycles)
 
     def find_device(self, optimizer: Any) -> None:
         """Find the device of the job, once: that of an optimizer's first parameter, or else the current one.
@@ -138,43 +124,29 @@ class DeviceClock:
         """Take back an event that the last cycle ends with, after that was read."""
         self._put((), (), (event,))
 
-    def advance(self) -> bool:
-        """Deliver the cycles that the device has ended; return whether there was any."""
-        owners: list[Owner] = []
-        reason: tuple[object, ...] = ()
-        arrived = False
-        with self._captures.device_calls() as allowed:
-            try:
-                while allowed and self._cycles:
-                    cycle = self._cycles[0]
-                    with self._module.device(self._device):
-                        if not all(event.query() for _, event in cycle.marks):
-                            break
-                        owners += _resolve(cycle)
-                    arrived = True
-                    with self._lock:
-                        self._cycles.popleft()
-                    self.free(cycle.done)
-            except Exception as error:
-                reason = "failed", error
-        if not reason and self._cycles and time.monotonic() > self._cycles[0].put + _TIMEOUT_S:
-            reason = ("timeout",)
-        log(owners + self._give_up(*reason) if reason else owners)
-        return arrived
+    def _deliver(self, owners: list[Owner]) -> None:
+        """Read the cycles that the device has ended."""
+        while self._cycles and all(event.query() for _, event in self._cycles[0].marks):
+            cycle = self._cycles[0]
+            owners += _resolve(cycle)
+            with self._lock:
+                self._cycles.popleft()
+                self._arrived += 1
+            self.free(cycle.done)
 
-    def has_pending(self, up_to: int) -> bool:
-        """Return whether any of the first ``up_to`` cycles is pending."""
+    def _oldest(self) -> float:
+        return self._cycles[0].put if self._cycles else math.inf
+
+    def _take(self) -> tuple[object, Sequence[PendingSample]]:
         with self._lock:
-            return bool(self._cycles) and self._cycles[0].number <= up_to
-
-    def abandon(self) -> None:
-        """Give up all pending cycles as lost, with the reason "exit"."""
-        log(self._give_up("exit"))
+            cycles = list(self._cycles)
+            self._cycles.clear()
+            self._arrived += len(cycles)
+        return cycles, [sample for cycle in cycles for sample in cycle.samples]
 
     def _put(self, marks: Sequence[Mark], samples: Sequence[PendingSample], done: Sequence[Any]) -> None:
         with self._lock:
-            self.opened += 1
-            self._cycles.append(_Cycle(marks, samples, done, self.opened, time.monotonic()))
+            self._cycles.append(_Cycle(marks, samples, done, time.monotonic()))
 
     def _event(self) -> Any:
         try:
@@ -185,16 +157,6 @@ class DeviceClock:
             return None
         self._events.append(event := self._module.Event(enable_timing=True))
         return event
-
-    def _give_up(self, *reason: object) -> list[Owner]:
-        with self._lock:
-            cycles = list(self._cycles)
-            self._cycles.clear()
-        _abandoned.extend(cycles)
-        samples = [sample for cycle in cycles for sample in cycle.samples]
-        if samples:
-            self._lost(len(samples), *reason)
-        return [sample.resolve(None) for sample in samples]
 
 
 def _resolve(cycle: _Cycle) -> list[Owner]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.failures import call_each
 from monitel.stats import Stat
-from monitel.torch.boundaries.backward import several_ranks
-from monitel.torch.guarded_stat import stage_stat
+from monitel.torch.hooks import Source
+from monitel.torch.recording import several_ranks, stage_stat
 from monitel.torch.stages.cycle import STAGES
 from monitel.torch.stages.device_clock import DeviceClock, accelerator
 
@@ -21,7 +21,7 @@ _OPTIMIZER, _OTHER, _DATA, _FORWARD, _BACKWARD, _SYNC = range(len(STAGES))
 _MARKS = 1024  # of one cycle at most
 
 
-class DeviceStages:
+class DeviceStages(Source):
     """Measures the stages of a cycle by events on the current stream of the job's device.
 
     The device is known when an optimizer has made its first step, so the cycle after that one is the first.
@@ -39,16 +39,17 @@ class DeviceStages:
 
     def __init__(self, window_size: float, group: str | None, optimizers: OptimizerSteps, fetcher: Fetcher) -> None:
         self._stats = [stage_stat("training.stage.device.duration", stage, group, window_size) for stage in STAGES]
-        self._optimizers = optimizers
+        self.needs = (optimizers, fetcher)
         self._fetcher = fetcher
         self._clock: DeviceClock | None = None
+        optimizers.listeners.append(self._optimizer_stepped)
 
     def install(self) -> None:
         """Start to record events; raise Missing without an accelerator."""
         accelerator()
-        self._optimizers.add(self)
-        self._fetcher.open()
-        self._clock = self._fetcher.serve(DeviceClock)
+        clock = DeviceClock(self._fetcher.captures, self._fetcher.count_lost)
+        if self._fetcher.serve(clock):
+            self._clock = clock
 
     def reset(self) -> None:
         """Record nothing. For a forked child, which cannot use the parent's device; the fetcher keeps its events."""
@@ -56,12 +57,12 @@ class DeviceStages:
 
     def remove(self) -> None:
         """Wait for pending cycles as a flush does, give up the rest, and flush the Stats."""
-        self._optimizers.discard(self)
         self._clock = None
-        self._fetcher.close()
         call_each(Stat.flush, self._stats)
 
-    def optimizer_stepped(self, optimizer: object, _results: Results, _now_ns: int) -> None:
+    end = remove
+
+    def _optimizer_stepped(self, optimizer: object, _results: Results, _now_ns: int) -> None:
         """Find the device of the job."""
         if self._clock is not None:
             self._clock.find_device(optimizer)

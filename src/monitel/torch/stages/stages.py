@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from threading import current_thread
 from typing import TYPE_CHECKING
 
 from monitel import clock, stage
 from monitel.failures import call_each
 from monitel.stats import Stat
-from monitel.torch.boundaries.backward import Backward, several_ranks
+from monitel.torch.boundaries.backward import Backward
 from monitel.torch.boundaries.waits_for_ranks import WaitsForRanks
-from monitel.torch.guarded_stat import stage_stat
+from monitel.torch.hooks import Source
+from monitel.torch.recording import several_ranks, stage_stat
 from monitel.torch.stages.cycle import STAGES, Cycle
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _SYNC = STAGES.index("sync")
 _IDLE = 16  # cycles of other threads after which a training thread without any has ended training
 
 
-class Stages:
+class Stages(Source):
     """Measures the stages of the training thread's cycles, as :class:`monitel.torch.stages.cycle.Cycle` defines them.
 
     Stat: ``training.stage.duration`` in seconds, one sample for each cycle and stage, with the attribute
@@ -115,10 +115,8 @@ class Stages:
         self._adds = [each.add for each in self._stats]
         self._thread = thread
         self._optimizers = optimizers
-        self._loading = loading
         self._device = device
-        self._backward = Backward(thread, self._start)
-        self._waits = WaitsForRanks(self._waiting)
+        self.needs = (WaitsForRanks(self._waiting), Backward(thread, self._start), optimizers, loading)
         self.reset()
 
     def reset(self) -> None:
@@ -129,27 +127,13 @@ class Stages:
         self._others_cycles = 0  # cycles of other threads since the last one of the owner
 
     def install(self) -> None:
-        """Listen to the boundaries of the stages."""
-        with ExitStack() as undo:  # if this version of torch lacks one of them
-            for install, remove in (
-                (self._waits.install, self._waits.remove),
-                (self._backward.install, self._backward.remove),
-                (lambda: self._optimizers.add(self), lambda: self._optimizers.discard(self)),
-                (lambda: self._loading.add(self), lambda: self._loading.discard(self)),
-            ):
-                install()
-                undo.callback(remove)
-            undo.pop_all()
+        """Begin to measure."""
         self._optimizers.foreign_step = self._step_elsewhere
         stage.provide(self._stage_now)
 
     def remove(self) -> None:
-        """Stop listening, and flush the Stats."""
+        """End, and flush the Stats."""
         stage.forget(self._stage_now)
-        self._loading.discard(self)
-        self._optimizers.discard(self)
-        self._waits.remove()
-        self._backward.remove()
         self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
         call_each(Stat.flush, self._stats)
 

@@ -1,4 +1,4 @@
-"""Events and Stats that torch code logs through torch.monitor, as monitel's events and windows."""
+"""torch.monitor: what torch code logs there as monitel's events and windows, and monitel's names in its place."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from torch.monitor import register_event_handler, unregister_event_handler
+from torch import monitor
 
+import monitel
 from monitel import clock, window_sinks
 from monitel._window import get_step
 from monitel.aggregation import Aggregation
@@ -16,6 +17,7 @@ from monitel.event import STAT_EVENT, Event
 from monitel.failures import call_each
 from monitel.fork import register_at_fork
 from monitel.handlers import log_event
+from monitel.torch.hooks import Source
 from monitel.window import StatDefinition, Window
 from monitel.window_bytes import OpenWindow, Snapshot, encode
 
@@ -30,7 +32,7 @@ _queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
 _serials, _numbers = count(-1, -1), count(1)  # of torch's Stats and their windows; those of monitel are positive
 
 
-class TorchMonitor:
+class TorchMonitor(Source):
     """Forwards torch.monitor's events to monitel's handlers: in the next flush, or at most a second later.
 
     Stat events become windows.
@@ -50,15 +52,15 @@ class TorchMonitor:
         self._ended_ns: dict[str, int] = {}
         self._serials: dict[tuple[str, tuple[Aggregation, ...]], int] = {}
         self._since_ns = _unix_ns(clock.now())
-        self._handle = register_event_handler(_queue.append)
+        self._handle = monitor.register_event_handler(_queue.append)
 
-    def detach(self) -> None:
+    def end(self) -> None:
         """Unregister the handler, which torch requires before the process ends. Queued events stay queued."""
-        unregister_event_handler(self._handle)
+        monitor.unregister_event_handler(self._handle)
 
     def remove(self) -> None:
         """Unregister the handler, and log the queued events."""
-        self.detach()
+        self.end()
         self.poll()
 
     def poll(self) -> None:
@@ -130,3 +132,49 @@ def _unix_ns(timestamp: datetime) -> int:
 
 
 register_at_fork(after_in_child=_queue.clear)  # the parent logs the events queued before the fork
+
+
+_NAMES = (
+    *("Aggregation", "VALUE", "MEAN", "COUNT", "SUM", "MAX", "MIN"),
+    *("Stat", "Event", "data_value_t", "STAT_EVENT"),
+    *("EventHandlerHandle", "register_event_handler", "unregister_event_handler", "log_event"),
+    *("TensorboardEventHandler", "_WaitCounter", "_WaitCounterTracker"),
+)
+_originals: dict[str, object] = {}
+
+
+class Replacement:
+    """The result of :func:`monitel.torch.replace`; leaving ``with replacement:`` restores torch's names."""
+
+    def restore(self) -> None:
+        """Restore torch's names. Idempotent."""
+        while _originals:
+            name, value = _originals.popitem()
+            setattr(monitor, name, value)
+
+    def __enter__(self) -> Replacement:  # noqa: PYI034  typing.Self requires Python 3.11
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.restore()
+
+
+def replace() -> Replacement:
+    """Replace the names in the module ``torch.monitor`` by monitel's, so that code written for it runs on monitel.
+
+    Call it before that code is imported: a module that has already run ``from torch.monitor import Stat`` keeps torch's
+    Stat. Idempotent.
+
+    Example:
+        >>> import monitel.torch
+        >>> from torch import monitor
+        >>> with monitel.torch.replace():
+        ...     monitor.Stat is monitel.Stat
+        True
+    """
+    if not _originals:
+        for name in _NAMES:
+            if hasattr(monitor, name):
+                _originals[name] = getattr(monitor, name)
+                setattr(monitor, name, getattr(monitel, name))
+    return Replacement()

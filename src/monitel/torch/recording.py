@@ -1,0 +1,160 @@
+"""Recording from within torch: events with rank and step, Stats that never raise, ranges, activities of a thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed
+
+from monitel import activities
+from monitel._window import own_add
+from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM
+from monitel.event import Event, Severity
+from monitel.handlers import log_event
+from monitel.os_threads import get_ident, local
+from monitel.profiler.ranges import Track, record_function, record_past, recorder
+from monitel.profiler.ranges.tracks import track_of_thread
+from monitel.stats import Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from monitel.window import Window
+
+DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
+
+_log = logging.getLogger("monitel.torch")
+_MAX_DIGITS = 18  # a longer number might not fit into 64 bits
+_NOTHING = nullcontext()
+_warned = False
+
+
+def several_ranks() -> bool:
+    """Return whether this process is in a process group of several ranks."""
+    world = distributed.group.WORLD if distributed.is_available() else None
+    return world is not None and world.size() > 1
+
+
+def rank() -> int | None:
+    """Return the rank of this process, or None if it is unknown.
+
+    It is torch.distributed's rank, or the value of ``RANK`` before torch.distributed is initialized.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    value = os.environ.get("RANK", "").strip()
+    return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
+
+
+def context_at(step: int | None) -> dict[str, str | int | float | bool]:
+    """Return the event attributes ``training.rank`` and ``training.step``, each if it is known."""
+    known = {"training.rank": rank(), "training.step": step}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def emit_at(
+    step: int | None, name: str, data: dict[str, Any], *, timestamp: datetime, severity: Severity = Severity.INFO
+) -> None:
+    """Log an event that happened at an earlier time and step, with the attributes of that step."""
+    event = Event(name, timestamp, {**data, **context_at(step)}, severity=severity)
+    event._step = step
+    log_event(event)
+
+
+@own_add
+class GuardedStat(Stat):
+    """A Stat updated from inside torch calls. Exceptions of event handlers are logged, never raised into the caller.
+
+    Otherwise they would be raised by ``optimizer.step()`` or ``next(batches)``. Only the first one is logged.
+    """
+
+    __slots__ = ()
+
+    def _log_window(self, window: Window) -> None:
+        global _warned
+        try:
+            self._log_unguarded(window)
+        except Exception:
+            if not _warned:
+                _warned = True
+                _log.warning(
+                    "an event handler raised while processing a window of %s (further failures are not logged)",
+                    self.name,
+                    exc_info=True,
+                )
+
+    def _log_unguarded(self, window: Window) -> None:
+        super()._log_window(window)
+
+
+def stage_stat(name: str, stage: str, group: str | None, window_size: float) -> GuardedStat:
+    """Return the Stat of the durations of one stage of a training step, in seconds.
+
+    Args:
+        name: Its name.
+        stage: The attribute ``training.stage``.
+        group: The attribute ``training.group``; None for no group.
+        window_size: Window size in seconds.
+    """
+    attributes = {"training.stage": stage} | ({} if group is None else {"training.group": group})
+    description = "One stage of a training step"
+    return GuardedStat(
+        name, [MEAN], window_size, unit="s", description=description, attributes=attributes, monotonic=True
+    )
+
+
+def training_activity(name: str, *, part_of: Collection[str] = ()) -> AbstractContextManager[Any]:
+    """Return an activity if this is the training thread, otherwise a context manager that does nothing.
+
+    A forked child has no training thread before its first step.
+
+    Args:
+        name: The activity.
+        part_of: Activities that include this one: it does nothing within them.
+    """
+    thread, current, _ = activities.position()
+    return activities.activity(name) if thread == get_ident() and current not in part_of else _NOTHING
+
+
+def open_range(name: str) -> Callable[[None, None, None], None] | None:
+    """Begin a range, and return the function that ends it; None if nothing listens."""
+    if not recorder.active:
+        return None
+    opened = record_function(name)
+    opened.__enter__()
+    return opened.__exit__
+
+
+def record_step(start_ns: int, end_ns: int) -> None:
+    """Record the range ``training.step``, when the step has ended.
+
+    A range that began at the end of the previous step could be wrong: an evaluation or the rest of the program may
+    follow, and all of its ranges would be inside a step that never ends. Ranges of the user often begin in one step and
+    end in the next. Therefore steps have a separate track.
+
+    Args:
+        start_ns: End of the previous step, monotonic.
+        end_ns: End of this step.
+    """
+    if recorder.active:
+        record_past("training.step", start_ns, end_ns, track=_thread.track())
+
+
+class _Thread(local):
+    _track: Track | None = None
+    _pid = 0
+
+    def track(self) -> Track:
+        """Return the track of this thread's steps. The thread has another id in a forked child."""
+        if self._track is None or self._pid != os.getpid():
+            thread, self._pid = track_of_thread(), os.getpid()
+            self._track = Track(thread.thread_id, thread.thread_name, "steps")
+        return self._track
+
+
+_thread = _Thread()
