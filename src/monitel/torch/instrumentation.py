@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -274,7 +273,7 @@ def _reset_in_child() -> None:
     _lock = RLock()
     if _running is not None:
         polled = [each.poll for each in _running._installed if isinstance(each, TorchMonitor)]
-        _running._poller = Poller(polled, math.inf)
+        _running._poller = Poller(polled, threaded=False)
         for source in _running._installed:
             source.reset()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
+import time
 from typing import TYPE_CHECKING
 
 from monitel import before_flush
-from monitel.os_threads import Event, Lock, Thread, get_ident
+from monitel.os_threads import Lock, get_ident
+from monitel.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,21 +27,19 @@ class Poller:
 
     Args:
         functions: The functions. Without any, no thread is started.
-        seconds: The interval; infinity for no thread, as in a forked child.
+        threaded: False for no thread, as in a forked child.
     """
 
-    def __init__(self, functions: Sequence[Callable[[], None]], seconds: float = _INTERVAL_S) -> None:
+    def __init__(self, functions: Sequence[Callable[[], None]], *, threaded: bool = True) -> None:
         self._functions = functions
         self._failed: set[Callable[[], None]] = set()
-        self._seconds = seconds
-        self._closed = Event()
         self._polling = Lock()
         self._polling_thread: int | None = None
         self._warned = False
-        self._thread = Thread(target=self._run, name="monitel-torch", daemon=True)
+        self._worker = Worker("monitel-torch", self._run, first=_INTERVAL_S)
         if self._functions:
-            if seconds < math.inf:
-                self._thread.start()
+            if threaded:
+                self._worker.start()
             before_flush.register(self.poll)
 
     def poll(self) -> None:
@@ -65,20 +64,20 @@ class Poller:
 
     def stop(self) -> None:
         """End the thread. Before each flush the functions are still called."""
-        self._closed.set()
+        self._worker.stop()
 
     def close(self) -> None:
         """End the thread, then call each function once more in the calling thread."""
         self.stop()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_TIMEOUT_S)
+        if self._worker.started and self._polling_thread != get_ident():
+            self._worker.join(time.monotonic() + _JOIN_TIMEOUT_S)
         before_flush.unregister(self.poll)
         self.poll()
 
-    def _run(self) -> None:
-        while not self._closed.wait(self._seconds):
-            if not self._polling.locked():  # else a flush polls
-                self.poll()
+    def _run(self) -> float:
+        if not self._polling.locked():  # else a flush polls
+            self.poll()
+        return _INTERVAL_S
 
     def _poll(self) -> None:
         for function in self._functions:

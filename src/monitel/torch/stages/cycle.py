@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import current_thread
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -54,17 +55,19 @@ class Cycle:
     as Ctrl-C, loses none of it, because nothing is called between the changes that belong together.
 
     Args:
-        ended: Called when a cycle has ended, at the end of the optimizer's step, with the nanoseconds of each stage;
-            with None at the begin of the first cycle.
+        ended: Called when a cycle has ended, at the end of the optimizer's step, with this object and the nanoseconds
+            of each stage; with None at the begin of the first cycle.
 
     Attributes:
+        thread: The thread that has created this object.
         waited_ns: Nanoseconds that the thread has waited for other ranks. Its owner increases it.
         mark_ns: The last boundary.
         step_ns: The begin of the last call of an optimizer.
         requesting: Whether a request for a batch is under way.
     """
 
-    def __init__(self, ended: Callable[[list[int] | None], None]) -> None:
+    def __init__(self, ended: Callable[[Cycle, list[int] | None], None]) -> None:
+        self.thread = current_thread()
         self.waited_ns = 0
         self.mark_ns = self.step_ns = 0
         self.requesting = False
@@ -272,7 +275,7 @@ class Cycle:
         began, self._began = self._began, self._waited_at_backward
         own = [self._optimizer, self._other, self._data, self._forward, self._backward]
         self._optimizer = self._other = self._data = self._forward = self._backward = 0
-        self._ended(None if began is None else [*own, self._began - began])
+        self._ended(self, None if began is None else [*own, self._began - began])
 
 
 def _reference(iterator: object) -> Callable[[], object]:

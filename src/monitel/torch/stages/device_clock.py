@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
 
-EVENTS = 4096  #: Events that exist at most.
+EVENTS = 4096  #: Events that the device has not reached, at most.
 _REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
 
 
@@ -43,7 +43,6 @@ def accelerator() -> tuple[str, Any]:
 class _Cycle(NamedTuple):
     marks: Sequence[Mark]
     samples: Sequence[PendingSample]  # by stage
-    done: Sequence[Any]  # events that are free afterwards
     put: float  # monotonic seconds
 
 
@@ -53,15 +52,14 @@ class DeviceClock(DeviceQueue):
     No other device is used: that would take memory of it, and its events cannot be compared. The current device of a
     thread may be another one: that of a new thread is the first, and a job may name its device in each call instead.
 
-    The training thread records events. Events are reused. While a graph is captured, none is recorded or read.
+    The training thread records events. While a graph is captured, none is recorded or read.
     """
 
     def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
         super().__init__(captures, lost)
         self._is_capturing: Callable[[], bool]
-        self._free: deque[Any] = deque()
-        self._events: list[Any] = []  # all
         self._cycles: deque[_Cycle] = deque()
+        self._events = 0  # in these cycles
 
     @property
     def opened(self) -> int:
@@ -98,41 +96,32 @@ class DeviceClock(DeviceQueue):
         try:
             if self._is_capturing():
                 return None, "capture"
-            event = self._event()
-            if event is None:
+            if self._events >= EVENTS:
                 return None, "full"
+            event = self._module.Event(enable_timing=True)
             event.record(self._module.current_stream(self._device))
         except Exception:  # the device has failed; the job is about to notice
             return None, "failed"
         return event, ""
 
-    def free(self, events: Sequence[Any]) -> None:
-        """Take back events that nobody needs."""
-        self._free.extend(events)
-
     def put(self, marks: Sequence[Mark], samples: Sequence[PendingSample]) -> None:
         """Read a cycle when the device has reached its end.
 
         Args:
-            marks: The boundaries. The first one is the begin of the cycle, the last one that of the next cycle, which
-                takes it back.
+            marks: The boundaries. The first one is the begin of the cycle, the last one that of the next cycle.
             samples: Receives the duration of each stage in seconds.
         """
-        self._put(marks, samples, [event for _, event in marks[:-1]])
-
-    def free_later(self, event: Any) -> None:
-        """Take back an event that the last cycle ends with, after that was read."""
-        self._put((), (), (event,))
+        with self._lock:
+            self._cycles.append(_Cycle(marks, samples, time.monotonic()))
+            self._events += len(marks)
 
     def _deliver(self, owners: list[Owner]) -> None:
         """Read the cycles that the device has ended."""
         while self._cycles and all(event.query() for _, event in self._cycles[0].marks):
-            cycle = self._cycles[0]
-            owners += _resolve(cycle)
+            owners += _resolve(self._cycles[0])
             with self._lock:
-                self._cycles.popleft()
+                self._events -= len(self._cycles.popleft().marks)
                 self._arrived += 1
-            self.free(cycle.done)
 
     def _oldest(self) -> float:
         return self._cycles[0].put if self._cycles else math.inf
@@ -141,22 +130,9 @@ class DeviceClock(DeviceQueue):
         with self._lock:
             cycles = list(self._cycles)
             self._cycles.clear()
+            self._events = 0
             self._arrived += len(cycles)
         return cycles, [sample for cycle in cycles for sample in cycle.samples]
-
-    def _put(self, marks: Sequence[Mark], samples: Sequence[PendingSample], done: Sequence[Any]) -> None:
-        with self._lock:
-            self._cycles.append(_Cycle(marks, samples, done, time.monotonic()))
-
-    def _event(self) -> Any:
-        try:
-            return self._free.popleft()
-        except IndexError:
-            pass
-        if len(self._events) == EVENTS:
-            return None
-        self._events.append(event := self._module.Event(enable_timing=True))
-        return event
 
 
 def _resolve(cycle: _Cycle) -> list[Owner]:

@@ -8,10 +8,12 @@ from monitel.failures import call_each
 from monitel.stats import Stat
 from monitel.torch.hooks import Source
 from monitel.torch.recording import several_ranks, stage_stat
-from monitel.torch.stages.cycle import STAGES
+from monitel.torch.stages.cycle import STAGES, Cycle
 from monitel.torch.stages.device_clock import DeviceClock, accelerator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel.pending import PendingSample
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.scalars.fetcher import Fetcher
@@ -67,131 +69,108 @@ class DeviceStages(Source):
         if self._clock is not None:
             self._clock.find_device(optimizer)
 
-    def timeline(self) -> Timeline | None:
-        """Return a new timeline for a thread; None if events are not recorded."""
-        return None if self._clock is None else Timeline(self._clock)
+    def cycle(self, ended: Callable[[Cycle, list[int] | None], None]) -> Cycle:
+        """Return a new cycle for a thread, which is also measured on the device while events are recorded."""
+        return Cycle(ended) if self._clock is None else DeviceCycle(ended, self._clock)
 
-    def log(self, timeline: Timeline) -> None:
-        """Log the cycle that a timeline has recorded, unless it began before the timeline."""
-        if self._clock is None:  # it has been removed
-            timeline.discard()
+    def log(self, cycle: DeviceCycle) -> None:
+        """Log what a cycle has recorded on the device, unless it began before the device was known."""
+        marks, lost = cycle.cut_marks()
+        clock = self._clock
+        if clock is None or lost == "unused":  # it has been removed, or the device is not known yet
             return
-        ranks = several_ranks()
-        stats = self._stats if ranks else self._stats[:_SYNC]
-        marks = timeline.cut()
-        if marks is None:
-            if timeline.lost != "unused":
-                self._fetcher.count_lost(len(stats), timeline.lost)
+        stats = self._stats if several_ranks() else self._stats[:_SYNC]
+        if lost:
+            self._fetcher.count_lost(len(stats), lost)
             return
         samples: list[PendingSample] = []
         for stat in stats:
             stat._add_pending(samples.append, self._fetcher.wait)
-        timeline.clock.put(marks, samples)
+        clock.put(marks, samples)
 
 
-class Timeline:
-    """The boundaries of the stages of one thread's cycle, as events.
+class DeviceCycle(Cycle):
+    """A cycle whose boundaries are also recorded on the device, as events.
 
-    The boundaries are the end of the optimizer, begin and end of the last request for a batch, begin of backward, the
-    moment at which the rank's gradients are complete, and the end of backward.
+    They are the end of the optimizer, begin and end of the last request for a batch, begin of backward, the moment at
+    which the rank's gradients are complete, and the end of backward.
     """
 
-    def __init__(self, clock: DeviceClock) -> None:
-        self.clock = clock
-        self.lost = ""  # reason why the last cycle is lost
-        self._lost = ""  # the same for the cycle under way
+    def __init__(self, ended: Callable[[Cycle, list[int] | None], None], clock: DeviceClock) -> None:
+        super().__init__(ended)
+        self._clock = clock
+        self._lost = ""  # reason why the cycle under way is lost
         self._marks: list[Mark] = []
-        self._shared: Any = None  # event at which the last cycle has ended, and this one has begun
-        self._asking: Any = None  # begin of the request under way
-        self._batch: tuple[Any, Any] | None = None  # begin and end of the last request
+        self._begun: Any = None  # event at the begin of the request under way
+        self._batch: tuple[Any, Any] | None = None  # events at the begin and the end of the last request for training
         self._complete = False
 
-    def optimizer_ended(self) -> None:
-        """An optimizer has ended its step."""
-        if self._marks and self._marks[-1][0] == _OPTIMIZER and len(self._marks) > 1:
-            self.clock.free([self._marks.pop()[1]])
-        self._mark(_OPTIMIZER)
+    def optimizer_ended(self, now_ns: int) -> None:
+        """Mark the end of the optimizer, after the cycle was cut before it."""
+        super().optimizer_ended(now_ns)
+        if len(self._marks) > 1 and self._marks[-1][0] == _OPTIMIZER:
+            self._marks.pop()
+        self._record(_OPTIMIZER)
 
-    def batch_began(self) -> None:
-        """A batch is asked for."""
-        self._asking = self._event()
+    def batch_began(self, now_ns: int) -> None:
+        """Record the begin of a request."""
+        super().batch_began(now_ns)
+        self._begun = self._event()
 
-    def batch_ended(self, *, training: bool) -> None:
-        """A request has ended; training: whether its batch may be one for training."""
-        begin, self._asking = self._asking, None
-        end = self._event() if training and begin is not None else None
-        self._discard_batch()
-        if end is not None:
-            self._batch = begin, end
-        elif begin is not None:
-            self.clock.free([begin])
+    def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
+        """Record the end of a request, if its batch may be one for training."""
+        super().batch_ended(now_ns, iterator, received, training)
+        begun, self._begun = self._begun, None
+        end = self._event() if self.trains and begun is not None else None
+        self._batch = None if end is None else (begun, end)
 
-    def backward_began(self, *, asked: bool, training: bool) -> None:
-        """Backward begins.
-
-        Args:
-            asked: Whether there was a request for a batch since the last boundary.
-            training: Whether the last one was for training.
-        """
-        if self._batch is not None and training:
-            batch, self._batch = self._batch, None
+    def backward_began(self, now_ns: int) -> None:
+        """Mark the begin of backward, and of what was before it."""
+        asked, training, batch = self.asks, self.trains, self._batch
+        super().backward_began(now_ns)
+        if batch is not None and training:
             self._marks += [(_OTHER, batch[0]), (_DATA, batch[1])]
-        self._discard_batch()
-        self._mark(_FORWARD if training or not asked else _OTHER)
+        self._batch = None
+        self._record(_FORWARD if training or not asked else _OTHER)
         self._complete = False
 
     def gradients_complete(self) -> None:
-        """The own gradients are complete; waiting for those of other ranks follows."""
-        self._mark(_BACKWARD)
+        """Mark that the rank's gradients are complete."""
+        super().gradients_complete()
+        self._record(_BACKWARD)
         self._complete = True
 
-    def backward_ended(self) -> None:
-        """Backward has ended. If events of the cycle are missing, the next cycle may begin here."""
+    def backward_ended(self, now_ns: int) -> None:
+        """Mark the end of backward, before the cycle is cut there.
+
+        If events of the cycle are missing, the next one may begin here.
+        """
         lost, self._lost = self._lost, ""
         if lost:
-            self._free_marks()
-        self._mark(_SYNC if self._complete else _BACKWARD)
+            self._marks = []
+        self._record(_SYNC if self._complete else _BACKWARD)
         self._lost = lost or self._lost
         self._complete = False
+        super().backward_ended(now_ns)
 
-    def cut(self) -> list[Mark] | None:
-        """End the cycle at the last boundary; return its marks, None if some are missing. The next one begins there."""
-        marks, lost = self._marks, self._lost
+    def cut_marks(self) -> tuple[list[Mark], str]:
+        """End the cycle at the last boundary, where the next one begins; return its marks, and why some are missing."""
+        marks, lost = self._marks, self._lost or ("" if self._marks else "unused")
         self._marks = marks[-1:]
-        self._lost = "" if marks else lost or "unused"
-        if lost or not marks:
-            self.lost = lost or "unused"
-            return None
-        self._shared = marks[-1][1]
-        return marks
+        self._lost = "" if marks else lost
+        return marks, lost
 
-    def discard(self) -> None:
-        """Forget the cycle. The next one begins at the last boundary."""
-        self.clock.free([event for _, event in (self.cut() or [])[:-1]])
-
-    def _mark(self, stage: int) -> None:
+    def _record(self, stage: int) -> None:
         event = self._event()
         if event is not None:
             self._marks.append((stage, event))
 
     def _event(self) -> Any:
-        """Return an event that is recorded now; None if the cycle is lost, whose events are then taken back."""
+        """Return an event that is recorded now; None if the cycle is lost."""
         if self._lost:
             return None
-        event, why = self.clock.mark() if len(self._marks) < _MARKS else (None, "full")
+        event, why = self._clock.mark() if len(self._marks) < _MARKS else (None, "full")
         if event is None:
             self._lost = why
-            self._free_marks()
+            self._marks = []
         return event
-
-    def _free_marks(self) -> None:
-        events = [event for _, event in self._marks]
-        if events and events[0] is self._shared:
-            self.clock.free_later(events.pop(0))
-        self.clock.free(events)
-        self._marks = []
-
-    def _discard_batch(self) -> None:
-        if self._batch is not None:
-            self.clock.free(list(self._batch))
-            self._batch = None

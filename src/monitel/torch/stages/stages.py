@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import current_thread
 from typing import TYPE_CHECKING
 
 from monitel import clock, stage
@@ -13,71 +12,13 @@ from monitel.torch.boundaries.waits_for_ranks import WaitsForRanks
 from monitel.torch.hooks import Source
 from monitel.torch.recording import several_ranks, stage_stat
 from monitel.torch.stages.cycle import STAGES, Cycle
+from monitel.torch.stages.device_stages import DeviceCycle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel.torch.boundaries.batch_loading import BatchLoading
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
     from monitel.torch.stages.cycle import TrainingThread
-    from monitel.torch.stages.device_stages import DeviceStages, Timeline
-
-    Log = Callable[["ThreadCycle", "list[int] | None"], None]
-
-
-class ThreadCycle(Cycle):
-    """The cycle of the thread that creates it.
-
-    Args:
-        log: Called with this object and the stages when a cycle has ended, as by :class:`Cycle`.
-    """
-
-    timeline: Timeline | None = None
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(lambda stages: log(self, stages))
-        self.thread = current_thread()
-
-
-class DeviceCycle(ThreadCycle):
-    """A cycle that is also measured on the device."""
-
-    timeline: Timeline
-
-    def __init__(self, log: Log, timeline: Timeline) -> None:
-        super().__init__(log)
-        self.timeline = timeline
-
-    def optimizer_ended(self, now_ns: int) -> None:
-        """Mark the end of the optimizer, after the cycle was cut before it."""
-        super().optimizer_ended(now_ns)
-        self.timeline.optimizer_ended()
-
-    def batch_began(self, now_ns: int) -> None:
-        """Mark the begin of a request."""
-        super().batch_began(now_ns)
-        self.timeline.batch_began()
-
-    def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
-        """Mark the end of a request."""
-        super().batch_ended(now_ns, iterator, received, training)
-        self.timeline.batch_ended(training=self.trains)
-
-    def backward_began(self, now_ns: int) -> None:
-        """Mark the begin of backward."""
-        self.timeline.backward_began(asked=self.asks, training=self.trains)
-        super().backward_began(now_ns)
-
-    def gradients_complete(self) -> None:
-        """Mark that the rank's gradients are complete."""
-        super().gradients_complete()
-        self.timeline.gradients_complete()
-
-    def backward_ended(self, now_ns: int) -> None:
-        """Mark the end of backward, before the cycle is cut there."""
-        self.timeline.backward_ended()
-        super().backward_ended(now_ns)
-
+    from monitel.torch.stages.device_stages import DeviceStages
 
 _SYNC = STAGES.index("sync")
 _IDLE = 16  # cycles of other threads after which a training thread without any has ended training
@@ -122,8 +63,8 @@ class Stages(Source):
     def reset(self) -> None:
         """Discard the parent's cycles. For a forked child."""
         self._thread.cycle = None
-        self._owner: ThreadCycle | None = None
-        self._newest: ThreadCycle | None = None  # the last one that was started before there was an owner
+        self._owner: Cycle | None = None
+        self._newest: Cycle | None = None  # the last one that was started before there was an owner
         self._others_cycles = 0  # cycles of other threads since the last one of the owner
 
     def install(self) -> None:
@@ -137,9 +78,8 @@ class Stages(Source):
         self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
         call_each(Stat.flush, self._stats)
 
-    def _start(self) -> ThreadCycle:
-        timeline = None if self._device is None else self._device.timeline()
-        started = ThreadCycle(self._log) if timeline is None else DeviceCycle(self._log, timeline)
+    def _start(self) -> Cycle:
+        started = Cycle(self._log) if self._device is None else self._device.cycle(self._log)
         if self._owner is None:
             self._newest = started
         return started
@@ -162,21 +102,23 @@ class Stages(Source):
         """Return the cycle of the calling thread, if it may wait for other ranks."""
         return self._thread.cycle if several_ranks() else None
 
-    def _log(self, mine: ThreadCycle, stages: list[int] | None) -> None:
+    def _log(self, mine: Cycle, stages: list[int] | None) -> None:
         """Log a cycle, if it is the training thread's."""
-        if stages is None or (mine is not self._owner and not self._takes_over(mine)):
-            if mine.timeline is not None:
-                mine.timeline.discard()
+        logged = stages is not None and (mine is self._owner or self._takes_over(mine))
+        if isinstance(mine, DeviceCycle):
+            if logged and self._device is not None:
+                self._device.log(mine)
+            else:
+                mine.cut_marks()
+        if stages is None or not logged:
             return
-        if mine.timeline is not None and self._device is not None:
-            self._device.log(mine.timeline)
         self._others_cycles = 0
         if not stages[_SYNC] and not several_ranks():
             del stages[_SYNC]
         for add, ns in zip(self._adds, stages, strict=False):
             add(ns / 1e9)
 
-    def _takes_over(self, mine: ThreadCycle) -> bool:
+    def _takes_over(self, mine: Cycle) -> bool:
         """Return whether a thread becomes the training thread, because there is none, or none that trains."""
         self._others_cycles += 1
         if self._owner is None or not self._owner.thread.is_alive() or self._others_cycles > _IDLE:
