@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from monitel import Severity
 from monitel.console.process import TIME, State
+from monitel.console.standstill import shared_waits
 from monitel.console.text import (
     clock_time,
     cut,
@@ -16,11 +17,11 @@ from monitel.console.text import (
     moment,
     number,
     pieces,
+    ranks_in_words,
     step_rate,
     table,
     wrapped,
 )
-from monitel.console.verdict import ranks_in_words, shared_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

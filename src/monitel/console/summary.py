@@ -17,8 +17,7 @@ from monitel.console.job import jobs_of
 from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
 from monitel.console.shares import ledger_lines, shows_work
-from monitel.console.text import Screen, duration, step_rate, wrapped
-from monitel.console.verdict import named
+from monitel.console.text import Screen, duration, named, step_rate, wrapped
 from monitel.runs.folder import correct_status
 
 if TYPE_CHECKING:

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+
+    from monitel.console.process import Process
 
 UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: nothing is cut
 
@@ -259,6 +261,40 @@ def clock_time(time_ns: int) -> str:
 def moment(time_ns: int) -> str:
     """Return the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9))
+
+
+def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
+    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8``.
+
+    Example:
+        >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5]), ranks_in_words([0, 2], limit=1)
+        ('rank 3', 'ranks 0-2 and 5', 'ranks 0 and 1 more')
+    """
+    runs = []
+    for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in group]
+        if len(run) > 2:  # noqa: PLR2004  two are written one by one
+            runs.append((f"{run[0]}-{run[-1]}", len(run)))
+        else:
+            runs += [(str(rank), 1) for rank in run]
+    shown = [text for text, _ in runs[:limit]]
+    if more := sum(number for _, number in runs[limit:]):
+        shown.append(f"{more} more")
+    words = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def named(processes: Sequence[Process], limit: int = 4) -> str:
+    """Return processes in words: their ranks, or their process ids if a rank is not known."""
+    ranks = sorted({each.rank for each in processes if each.rank is not None})
+    if len(ranks) == len(processes):
+        return ranks_in_words(ranks, limit)
+    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes):,} processes"
+
+
+def verb(processes: Sequence[Process], singular: str, plural: str) -> str:
+    """Return the form of a verb for processes."""
+    return singular if len(processes) == 1 else plural
 
 
 def rfc3339(time_ns: int | None) -> str | None:

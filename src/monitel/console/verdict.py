@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.lateness import STAGES
 from monitel.console.process import COMPLETED, EXITED, STOPPED, State
-from monitel.console.text import duration, step_rate
+from monitel.console.standstill import STUCK, Standstill, for_longest, shared_waits, since_ns_of, stands_still
+from monitel.console.text import duration, named, percent, step_rate, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from monitel.console.job import Job
     from monitel.console.process import Process
@@ -45,14 +45,12 @@ class Verdict(NamedTuple):
 
 def verdict(job: Job) -> Verdict:
     """Return the verdict about a job."""
-    for rule in (
+    rules = (
         *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting),
-        *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown),
-    ):
-        found = rule(job)
-        if found is not None:
-            return found
-    return _healthy(job)
+        *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown, _healthy),
+    )
+    found = next(found for rule in rules if (found := rule(job)) is not None)
+    return found._replace(text=f"{found.text}{_elsewhere(job)}")
 
 
 def _elsewhere(job: Job) -> str:
@@ -60,47 +58,6 @@ def _elsewhere(job: Job) -> str:
     found, world = len({each.rank for each in job.counted} - {None}), job.world_size
     others = "" if job.over else ", the others elsewhere or ended"
     return f" ({found:,} of {world:,} ranks found here{others})" if 0 < found < world else ""
-
-
-def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
-    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8``.
-
-    Example:
-        >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5]), ranks_in_words([0, 2], limit=1)
-        ('rank 3', 'ranks 0-2 and 5', 'ranks 0 and 1 more')
-    """
-    runs = []
-    for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
-        run = [rank for _, rank in group]
-        if len(run) > 2:  # noqa: PLR2004  two are written one by one
-            runs.append((f"{run[0]}-{run[-1]}", len(run)))
-        else:
-            runs += [(str(rank), 1) for rank in run]
-    shown = [text for text, _ in runs[:limit]]
-    if more := sum(number for _, number in runs[limit:]):
-        shown.append(f"{more} more")
-    words = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
-
-
-def named(processes: Sequence[Process], limit: int = 4) -> str:
-    """Return processes in words: their ranks, or their process ids if a rank is not known."""
-    ranks = sorted({each.rank for each in processes if each.rank is not None})
-    if len(ranks) == len(processes):
-        return ranks_in_words(ranks, limit)
-    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes):,} processes"
-
-
-def _verb(processes: Sequence[Process], singular: str, plural: str) -> str:
-    return singular if len(processes) == 1 else plural
-
-
-def _only(processes: Sequence[Process]) -> int | None:
-    return processes[0].rank if len(processes) == 1 else None
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 # ---- dead, failed, ended
@@ -140,13 +97,13 @@ def _ended_badly(job: Job) -> Verdict | None:
     going = ""
     for key, pairs in shared_waits(job.running, len(job.running) // 2 + 1)[:1]:
         waiting = [each for each, _ in pairs]
-        going = f"; {named(waiting)} {_verb(waiting, 'waits', 'wait')} in {key}"
+        going = f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
     if kind == "ended":
         running = job.running
-        going = going or (f"; {named(running)} {_verb(running, 'runs', 'run')} on" if running else "")
+        going = going or (f"; {named(running)} {verb(running, 'runs', 'run')} on" if running else "")
         going += "; look at the end of the output" if first in unknown else ""
     sure = len(alike) == 1 or (first.seen_ns > 0 and first not in unknown)
-    return Verdict(kind, f"{kind}: {text}{going}{_elsewhere(job)}", first.rank if sure and not doubtful else None)
+    return Verdict(kind, f"{kind}: {text}{going}", first.rank if sure and not doubtful else None)
 
 
 def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
@@ -173,22 +130,6 @@ def _how(process: Process) -> str:
     return "failed" if process.status == "failed" else process.death or "ended for an unknown reason"
 
 
-def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, list[tuple[Process, int]]]]:
-    """Return the waits that at least this many of several processes are in: first one that some are not in.
-
-    Returns:
-        The key of each, and the processes in it with the time since its begin in ns; of equal ones the longest first.
-    """
-    found: dict[str, dict[int, int]] = {}
-    for place, each in enumerate(processes):
-        for wait in each.waits:
-            ages = found.setdefault(wait.key, {})
-            ages[place] = max(wait.age_ns, ages.get(place, 0))
-    shared = [(key, ages) for key, ages in found.items() if len(ages) >= least]
-    shared.sort(key=lambda wait: (len(wait[1]) == len(processes), -max(wait[1].values()), wait[0]))
-    return [(key, [(processes[place], age_ns) for place, age_ns in ages.items()]) for key, ages in shared]
-
-
 # ---- silent
 
 _S = 10**9
@@ -201,11 +142,11 @@ def _silent(job: Job) -> Verdict | None:
     if not found:
         return None
     since_ns = max(each.silent_ns for each in found)
-    text = f"silent: {named(found)} {_verb(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
+    text = f"silent: {named(found)} {verb(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
     others = [each for each in job.running if not _is_silent(each)]
-    if others and all(map(_stands_still, others)):
-        text += f"; {named(others)} {_verb(others, 'makes', 'make')} no steps"
-    return Verdict("silent", f"{text}{_elsewhere(job)}", _only(found), seconds=since_ns / _S)
+    if others and all(map(stands_still, others)):
+        text += f"; {named(others)} {verb(others, 'makes', 'make')} no steps"
+    return Verdict("silent", text, found[0].rank if len(found) == 1 else None, seconds=since_ns / _S)
 
 
 def _is_silent(process: Process) -> bool:
@@ -214,37 +155,15 @@ def _is_silent(process: Process) -> bool:
 
 # ---- stuck, paused, no-steps: of processes that run, or that somebody has ended while they stood still
 
-#: A process stands still after this time without a step, and after this many usual steps.
-STILL_NS, STILL_STEPS = 30 * _S, 10
-#: The time where the usual one of a step is not known.
-STILL_UNKNOWN_NS = 300 * _S
-#: The activity of a wait over its threshold.
-STUCK = "stuck"
-#: Activities in which a rank may wait for another one.
-QUIET = frozenset({"", "step", "other", STUCK})
-
-_SLACK_NS = _S  # between the step and its time in the black box
-_SHOWN = 3  # ranks in a list
-
-
-class _Evidence(NamedTuple):
-    """The ranks that the others wait for."""
-
-    holding: Sequence[Process]  # they are waited for; all ranks if they are not known
-    waiting: Sequence[Process] = ()  # they wait for them
-    key: str = ""  # of the wait that most of the ranks are in
-    stage: str = ""  # in which most of the ranks wait for others, if it is one
-    sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
-
 
 def _standing_still(job: Job) -> Verdict | None:
     training = [each for each in job.present if each.rank is not None or each.step is not None]
-    still = [each for each in training if _stands_still(each)]
+    still = [each for each in training if stands_still(each)]
     if not still:
         return None
-    since_ns = _since_ns(still)
+    since_ns = since_ns_of(still)
     stepping = [each for each in training if each.step_age_ns is not None and each.step_age_ns * 2 < since_ns]
-    found = _Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
+    found = Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
     evidence = next(found.evidence())
     endless = {"data", "shutdown"} if evidence.waiting else {"data"}
     explained = all(found.is_active(each) and each.activity not in endless for each in evidence.holding)
@@ -253,192 +172,9 @@ def _standing_still(job: Job) -> Verdict | None:
         kind, about = "no-steps", ""
     elif evidence.waiting and not evidence.key and any(found.stage(each) == "other" for each in evidence.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
-    go_on = f"; {named(stepping)} {'went' if job.over else _verb(stepping, 'goes', 'go')} on" if stepping else ""
-    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}{_elsewhere(job)}"
-    return Verdict(kind, text, _only(evidence.holding), about, found.since_ns / _S)
-
-
-def _stands_still(process: Process) -> bool:
-    if process.activity == STUCK:
-        return True
-    usual = process.usual_step
-    least_ns = STILL_UNKNOWN_NS
-    if usual is not None:
-        least_ns = max(STILL_NS, int(STILL_STEPS * usual * _S))
-    return process.step_age_ns is not None and process.step_age_ns > least_ns
-
-
-def _since_ns(ranks: Sequence[Process]) -> int:
-    """Return the time for which no rank has made a step; without steps, that of the longest stuck wait."""
-    ages = [each.step_age_ns for each in ranks if each.step_age_ns is not None]
-    stuck = [each.activity_age_ns or 0 for each in ranks if each.activity == STUCK]
-    return min(ages) if ages else max(stuck, default=0)
-
-
-class _Standstill:
-    """Ranks that make no steps: the ones that the others wait for, and words for what they do.
-
-    Only waits and stages of the training thread count that began after the last step, and have lasted for half of the
-    standstill. A wait that is older than the step is that of a thread beside the training.
-
-    Args:
-        ranks: The ranks.
-        over: They have ended.
-    """
-
-    def __init__(self, ranks: Sequence[Process], *, over: bool) -> None:
-        self.since_ns, self.over = _since_ns(ranks), over
-        self.ranks = [self._lasting(each) for each in ranks]
-
-    def _lasting(self, process: Process) -> Process:
-        """Return a process with the waits and the stage that count, the longest wait first and one of each key."""
-        latest_ns = math.inf if process.step_age_ns is None else process.step_age_ns + _SLACK_NS
-
-        def lasts(age_ns: int, thread: int) -> bool:
-            trains = 0 in {process.thread, thread} or thread == process.thread
-            return trains and self.since_ns <= age_ns * 2 and age_ns <= latest_ns
-
-        waits = sorted(
-            (wait for wait in process.waits if lasts(wait.age_ns, wait.thread)), key=lambda wait: wait.age_ns
-        )
-        stage = process.stage if process.stage and lasts(process.stage.age_ns, process.stage.thread) else None
-        return replace(process, waits=tuple({wait.key: wait for wait in waits}.values())[::-1], stage=stage)
-
-    def evidence(self) -> Iterator[_Evidence]:
-        """Yield the ranks that the others wait for: the first one is the answer.
-
-        1. More than half of the ranks are in the same wait: the ranks that are not.
-        2. At least half of the ranks wait for others in a stage: the ranks that do not. A rank does not wait for one
-           that has made more steps, and a rank that is in nothing for long may be anywhere.
-        3. Some ranks, and not all, are in an activity other than ``step``: these ranks.
-        4. All ranks are in the same wait, or all wait for others in a stage: nobody here.
-        5. Fewer than half of the ranks are in a wait: these, because the others may wait where nothing can be seen.
-        6. Any rank is in a wait or such an activity: all ranks, because it is not known which one the others wait for.
-        7. The last steps differ: the ranks behind.
-        """
-        ranks = self.ranks
-        shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
-        if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
-            yield self._held_by(outside, key=shared)
-        syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
-        outside = [each for each in ranks if each.stage is None or not each.stage.waits]
-        if outside and len(syncing) * 2 >= len(ranks):
-            least = min((each.step for each in syncing if each.step is not None), default=None)
-            ahead = least is not None and any((each.step or 0) > least for each in outside)
-            if not ahead and all(each.stage or each.waits or self.is_active(each) for each in outside):
-                yield self._held_by(outside, stage=_common_stage(syncing))
-        active = [*filter(self.is_active, ranks)]
-        if 0 < len(active) < len(ranks):
-            yield self._held_by(active)
-        if shared or not outside:
-            yield _Evidence(ranks, key=shared, stage="" if shared else _common_stage(ranks))
-        waiting = [each for each in ranks if each.waits or each.activity == STUCK]
-        if 0 < len(waiting) * 2 < len(ranks) and all(each.stage is None or not each.stage.waits for each in waiting):
-            yield self._held_by(waiting)
-        if waiting or active:
-            yield _Evidence(ranks)
-        steps = [each.step for each in ranks if each.step is not None]
-        behind = [each for each in ranks if steps and each.step == min(steps)]
-        if len(behind) < len(ranks) == len(steps):
-            yield self._held_by(behind, sure=False)
-        yield _Evidence(ranks, sure=False)
-
-    def _held_by(self, holding: Sequence[Process], **more: Any) -> _Evidence:
-        held = {id(each) for each in holding}
-        return _Evidence(holding, [each for each in self.ranks if id(each) not in held], **more)
-
-    def is_active(self, process: Process) -> bool:
-        """Return True if the activity explains why others wait. One wait for data is as long as the standstill."""
-        if process.activity == "data":
-            return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
-        return process.activity not in QUIET
-
-    def stage(self, process: Process) -> str:
-        """Return the stage that a rank is in, unless an activity or a wait tells more."""
-        return "" if self.is_active(process) or process.waits or process.stage is None else process.stage.name
-
-    def about(self, evidence: _Evidence) -> str:
-        """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
-        if evidence.key:
-            return evidence.key
-        if _only(evidence.holding) is None:
-            return "" if evidence.waiting else evidence.stage
-        return self.stage(evidence.holding[0]) or evidence.holding[0].activity
-
-    def text(self, evidence: _Evidence) -> str:
-        """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
-        holding, waiting = evidence.holding, evidence.waiting
-        end = " before the end" if self.over else ""
-        if not evidence.sure and waiting:
-            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {holding[0].step or 0:,}"
-            return f"none for {duration(self.since_ns)}{end}; {behind}{self._stages(holding)}"
-        if not evidence.sure:
-            usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
-            usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
-            see = "" if self.over else "; see monitel autopsy"
-            return f"{named(holding)} made none for {duration(self.since_ns)}{end}{usually}{self._stages(holding)}{see}"
-        doing = self._doing(holding)
-        if waiting and not doing and evidence.key:
-            doing = f"{self._are(holding)} not in this wait"
-        if doing:
-            text = f"{named(holding)} {doing}{end}"
-        else:
-            each = [f"{named([rank])} {self._doing([rank])}" for rank in holding[:_SHOWN]]
-            more = [f"{len(holding) - _SHOWN:,} more"] if len(holding) > _SHOWN else []
-            text = f"{', '.join([*each, *more])}{end}"
-        if waiting:
-            where = f" in {evidence.key or evidence.stage}" if evidence.key or evidence.stage else ""
-            wait = "waited" if self.over else _verb(waiting, "waits", "wait")
-            text += f"; {named(waiting)} {wait} for {_verb(holding, 'it', 'them')}{where}"
-        return text
-
-    def _stages(self, ranks: Sequence[Process]) -> str:
-        """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
-        found: dict[str, list[Process]] = {}
-        for each in ranks:
-            if each.stage is not None:
-                found.setdefault(each.stage.name, []).append(each)
-        if [len(ranks)] == [*map(len, found.values())]:
-            return f", in {next(iter(found))}"
-        rarest = sorted(found.items(), key=lambda each: len(each[1]))
-        parts = [f"{named(of)} {self._are(of)} in {stage}" for stage, of in rarest]
-        return f"; {', '.join(parts)}" if parts else ""
-
-    def _doing(self, ranks: Sequence[Process]) -> str:
-        """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
-        facts = [self._facts(each) for each in ranks]
-        have = "had" if self.over else _verb(ranks, "has", "have")
-        for verb in facts[0]:
-            if all(verb in of for of in facts):
-                return f"{have} {verb}{_for(of[verb] for of in facts)}"
-        return f"{self._are(ranks)} in no known wait" if len(ranks) == 1 else ""
-
-    def _facts(self, process: Process) -> dict[str, int | None]:
-        """Return the activity, the waits and the stage of a rank as verbs, with their times, the best one first."""
-        found: dict[str, int | None] = {}
-        if self.is_active(process):
-            found[f"been in {process.activity}"] = process.activity_age_ns
-        found |= {f"waited in {wait.key}": wait.age_ns for wait in process.waits}
-        if process.activity == STUCK:
-            found["been in a wait over its threshold"] = process.activity_age_ns
-        if process.stage is not None:
-            verb = "waited for other ranks in" if process.stage.waits else "been in"
-            found[f"{verb} {process.stage.name}"] = process.stage.age_ns
-        return found
-
-    def _are(self, ranks: Sequence[Process]) -> str:
-        return _verb(ranks, "was", "were") if self.over else _verb(ranks, "is", "are")
-
-
-def _common_stage(ranks: Sequence[Process]) -> str:
-    names = {each.stage.name for each in ranks if each.stage is not None}
-    return names.pop() if len(names) == 1 else ""
-
-
-def _for(ages_ns: Iterable[int | None]) -> str:
-    """Return the longest time, such as `` for 12 s``; empty if no time is known."""
-    longest_ns = max((age_ns for age_ns in ages_ns if age_ns is not None), default=None)
-    return "" if longest_ns is None else f" for {duration(longest_ns)}"
+    go_on = f"; {named(stepping)} {'went' if job.over else verb(stepping, 'goes', 'go')} on" if stepping else ""
+    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}"
+    return Verdict(kind, text, evidence.rank, about, found.since_ns / _S)
 
 
 # ---- starting
@@ -458,10 +194,10 @@ def _starting(job: Job) -> Verdict | None:
     parts = []
     for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
         doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
-        have = "had" if job.over else _verb(processes, "has", "have")
-        parts.append(f"{named(processes)} {have} {doing}{_for(map(_starting_ns, processes))}")
+        have = "had" if job.over else verb(processes, "has", "have")
+        parts.append(f"{named(processes)} {have} {doing}{for_longest(map(_starting_ns, processes))}")
     end = " before the end" if job.over else ""
-    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}{_elsewhere(job)}", stage=starting[0].activity)
+    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}", stage=starting[0].activity)
 
 
 def _begins(process: Process) -> bool:
@@ -506,8 +242,8 @@ def _stuck_for_long(job: Job) -> Verdict | None:
     if job.running or process is None or share < STUCK_SHARE:
         return None
     time_ns = process.activities[STUCK]
-    text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({_percent(share)})"
-    return Verdict("stuck", f"{text}{_elsewhere(job)}", process.rank, STUCK, time_ns / 1e9, share)
+    text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({percent(share)})"
+    return Verdict("stuck", text, process.rank, STUCK, time_ns / 1e9, share)
 
 
 def _compile_storm(job: Job) -> Verdict | None:
@@ -517,8 +253,8 @@ def _compile_storm(job: Job) -> Verdict | None:
     if process is None or share < COMPILING:
         return None
     who = f" on {named([process])}" if len(job.counted) > 1 else ""
-    text = f"compile storm: {_percent(share)} of the time {_goes(job)} into compilation{who}"
-    text += f", {process.recompilations:,} recompilations{_elsewhere(job)}"
+    text = f"compile storm: {percent(share)} of the time {_goes(job)} into compilation{who}"
+    text += f", {process.recompilations:,} recompilations"
     return Verdict("compile-storm", text, process.rank, "compile", None, share)
 
 
@@ -539,7 +275,7 @@ def _late_rank(job: Job) -> Verdict | None:
     took = "took" if job.over else "takes"
     text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
     more = len({(each[1], each[2]) for each in found}) - 1
-    text += f" ({_percent(share)} of each step{f'; {more:,} more' if more else ''}){_elsewhere(job)}"
+    text += f" ({percent(share)} of each step{f'; {more:,} more' if more else ''})"
     return Verdict("late-rank", text, rank, stage, seconds, share)
 
 
@@ -548,11 +284,11 @@ def _input_bound(job: Job) -> Verdict | None:
     shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
     if not shares or min(shares) < INPUT or any(_is_a_pause(job, each) for each in job.measured):
         return None
-    least, most = _percent(min(shares)), _percent(max(shares))
+    least, most = percent(min(shares)), percent(max(shares))
     between = least if least == most else f"{least.removesuffix(' %')} to {most}"
     ranks = f", on all {len(shares):,} ranks" if len(shares) > 1 else ""
     text = f"input-bound: {between} of each step {_goes(job)} into waiting for data{ranks}"
-    return Verdict("input-bound", f"{text}{_elsewhere(job)}", None, "data", None, min(shares))
+    return Verdict("input-bound", text, None, "data", None, min(shares))
 
 
 def _checkpoint_bound(job: Job) -> Verdict | None:
@@ -561,8 +297,8 @@ def _checkpoint_bound(job: Job) -> Verdict | None:
     if process is None or share < CHECKPOINTS:
         return None
     who = f" of {named([process])}" if len(job.counted) > 1 else ""
-    text = f"checkpoint-bound: {_percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
-    return Verdict("checkpoint-bound", f"{text}{_elsewhere(job)}", process.rank, _SAVE, None, share)
+    text = f"checkpoint-bound: {percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
+    return Verdict("checkpoint-bound", text, process.rank, _SAVE, None, share)
 
 
 def _goes(job: Job) -> str:
@@ -658,14 +394,14 @@ def _unknown(job: Job) -> Verdict | None:
         text = f"{_pace(job)}, no overhead found, but {remedy}"
     elif job.over and stopped and all(each.step_age_ns is None for each in stopped):
         text = f"{_pace(job)}, no overhead found; {_statuses(job)}, the time since the last step is not known"
-    return Verdict("unknown", f"unknown: {text}{_elsewhere(job)}") if text else None
+    return Verdict("unknown", f"unknown: {text}") if text else None
 
 
 def _healthy(job: Job) -> Verdict:
     shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
     waiting = f", {100 * median(shares):.0f} % waiting for data" if shares else ""
     ended = f"; {statuses}" if (statuses := _statuses(job)) else ""
-    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}{_elsewhere(job)}")
+    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}")
 
 
 def _statuses(job: Job) -> str:
