@@ -153,7 +153,7 @@ def _title(process: Process, screen: Screen) -> Iterator[str]:
 
 def _rows(process: Process, screen: Screen, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
     """Yield label and text of each row; a text in many rows has the label once."""
-    yield "state", _state(process, screen, now_ns)
+    yield "state", state_in_words(process, screen, now_ns)
     for sentence in process.silence:
         yield "", screen.printable(sentence)
     if process.started_ns:
@@ -203,7 +203,8 @@ def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> 
         yield label, f"and {more:,} more"
 
 
-def _state(process: Process, screen: Screen, now_ns: int) -> str:
+def state_in_words(process: Process, screen: Screen, now_ns: int) -> str:
+    """Return the state of a process; of one that has ended with the cause, and its last sign of life."""
     age_ns = now_ns - process.seen_ns
     ago = f"{duration(age_ns)} ago" if age_ns >= 0 else "ahead of the clock here"
     if process.state is State.ALIVE:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from monitel.console.kernel import KernelState
     from monitel.console.process import PastEvent, Process
 
-_LISTED = 10
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
 _SPOOL_PATIENCE_S = 2.0
@@ -343,7 +342,7 @@ def nothing_known(target: str, problems: list[str]) -> FolderError:
         return FolderError(f"nothing is known from {str(Path(target))!r}: {words}")
     if problems:
         return FolderError("; ".join(problems))
-    return FolderError(f"there is no black box of process {int(target)}: {_why_none(int(target), _boxes([]))}")
+    return FolderError(f"there is no black box of process {int(target)}: {_why_none(int(target))}")
 
 
 def _is_folder(target: str) -> bool:
@@ -359,16 +358,13 @@ def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
     return boxes.readable
 
 
-def _why_none(pid: int, boxes: list[Path]) -> str:
+def _why_none(pid: int) -> str:
     try:
         owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  only the owner is needed
     except OSError:
-        known = sorted({process_of(path) for path in boxes})
-        listed = f"{', '.join(map(str, known[:_LISTED]))}{', ...' if len(known) > _LISTED else ''}"
-        others = f"; there are boxes of the processes {listed}" if known else ""
         return (
             "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
-            f"look for the event process.died in the backend{others}"
+            "look for the event process.died in the backend"
         )
     if owner != os.geteuid():
         return f"the process belongs to another user (id {owner}): run this command as that user"
@@ -385,15 +381,9 @@ def _is_box(path: Path) -> bool:
         FolderError: There is no such folder, or it cannot be read.
     """
     try:
-        status = os.stat(path)  # noqa: PTH116
         names = os.listdir(path)  # noqa: PTH208
     except FileNotFoundError:
         raise FolderError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
-    except NotADirectoryError:
-        raise FolderError(f"{str(path)!r} is not a folder: give the folder that holds it") from None
-    except PermissionError:
-        owner = f"belongs to another user (id {status.st_uid})" if status.st_uid != os.geteuid() else "cannot be read"
-        raise FolderError(f"{str(path)!r} {owner}: run this command as a user who can read it") from None
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # it belongs to another user, or is a file
         raise FolderError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
     return is_box(names) and ENDED not in names

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from monitel.console.autopsy import UNKNOWN, counts
+from monitel.console.autopsy import counts, state_in_words
 from monitel.console.process import State
-from monitel.console.text import columns_of, duration, moment, number, pad, per_second, percent, wrapped
+from monitel.console.text import columns_of, duration, number, pad, per_second, percent, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,9 +189,7 @@ def _remark(process: Process, screen: Screen, now_ns: int) -> str:
         return f"cannot be read: {screen.printable(process.problem)}"
     if process.state is not State.DEAD:
         return screen.printable(process.failure)
-    cause = screen.printable(process.death) or UNKNOWN
-    ago = duration(max(now_ns - process.seen_ns, 0))
-    return f"{cause}; last sign of life {ago} ago, at {moment(process.seen_ns)}" if process.seen_ns else cause
+    return state_in_words(process, screen, now_ns).removeprefix("dead: ")
 
 
 def matches(process: Process, text: str) -> bool:
