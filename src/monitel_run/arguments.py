@@ -1,4 +1,4 @@
-"""The arguments of ``monitel run``, and the variables that they set for the command."""
+"""The parser of ``monitel``; the arguments of ``monitel run``, and the variables that they set for the command."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ class Parser(argparse.ArgumentParser):
             options = [each.partition("=")[0] for each in given if each.startswith("-")]
             message = prefix + " ".join(options or given)
         super().error(message)
+
+
+def target(text: str) -> str:
+    """Return the path of a folder, or a process id. An empty text, such as that of an unset variable, is an error.
+
+    Raises:
+        argparse.ArgumentTypeError: It is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("got an empty text")
+    return text
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
-from monitel.console.arguments import target
 from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import NO_BOXES, counts, job_lines, process_lines
 from monitel.console.commands.output import show, warn
@@ -15,6 +14,7 @@ from monitel.console.job import jobs_of
 from monitel.console.process import State
 from monitel.console.reader import read_processes
 from monitel.console.text import Screen, wrapped
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse

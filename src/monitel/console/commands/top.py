@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
-from monitel.console.arguments import at_least, target
 from monitel.console.as_json import look_as_json
 from monitel.console.autopsy import NO_BOXES
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
 from monitel.console.text import Screen, wrapped
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from monitel.console.live import Look
 
-_INTERVAL_S, _ONCE_S, _DAY_S = 2.0, 0.5, 86_400.0
+_INTERVAL_S, _ONCE_S, _LEAST_S, _DAY_S = 2.0, 0.5, 0.1, 86_400.0
 _COLOURS = {"green", "yellow", "red"}
 _NOT_INSTALLED = (
     "the screen of monitel top needs textual: run `pip install 'monitel[top]'` (from a clone: "
@@ -50,8 +51,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "only rows with this text in a name, state, activity or event"
     command.add_argument("--filter", default="", metavar="TEXT", help=text)
     text = f"seconds between two refreshes ({_INTERVAL_S:g}); with --once, between its two readings ({_ONCE_S:g})"
-    command.add_argument("--interval", type=at_least(0.1, _DAY_S), metavar="SECONDS", help=text)
+    command.add_argument("--interval", type=_interval, metavar="SECONDS", help=text)
     command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def _interval(text: str) -> float:
+    with suppress(ValueError):
+        if _LEAST_S <= (seconds := float(text)) <= _DAY_S:
+            return seconds
+    raise argparse.ArgumentTypeError(f"expected seconds from {_LEAST_S:g} to {_DAY_S:g}, got {text!r}")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import check_platform
 from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console.arguments import target
 from monitel.console.commands.output import CommandError
 from monitel.variables import read_variables
 from monitel_otlp.commands.cat import cat
@@ -17,6 +16,7 @@ from monitel_otlp.commands.replay import Places, replay_all
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.transport import make_transports
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
