@@ -22,7 +22,7 @@ from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period
 from monitel.console.process import Process, State, life_of
-from monitel.console.reader import boxes_of, deaths_beside, deaths_of, ends_below, nothing_known, reason
+from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.console.usage import UsageMeter
 from monitel.context_page import PAGE_BYTES, read_page
 from monitel.training_time import DOWN
@@ -82,7 +82,8 @@ class Live:
         self._targets: Sequence[str | None] = [*dict.fromkeys(targets)] or [None]
         self._watched: dict[Path, _Watched] = {}
         self._meter = UsageMeter()
-        found = (each for target in targets for each in _collected(target))
+        without_box = [target for target in targets if not boxes_of(target, [])]
+        found = (each for target in without_box for each in read_processes(target, [], stacks=False))
         self._collected = [*{(each.box.resolve(), each.pid, each.seen_ns): each for each in found}.values()]
         self._ends: dict[str, list[Process]] = {}  # by the folder of the run
         self._beside: tuple[Sequence[Path], list[Process]] = (), []  # deaths that were there before, by the boxes
@@ -328,21 +329,6 @@ def _waiting(process: Process) -> float | None:
     if stuck is None or not (sync or stuck):
         return None
     return min(max(sum(sync) * 1e9 / _elapsed_ns(process.activities), stuck), 1.0)
-
-
-def _collected(target: str) -> list[Process]:
-    """Return the processes of a target whose boxes were collected into spools, if it has no box.
-
-    Raises:
-        FolderError: There is no such process or folder, or nothing is in it.
-    """
-    problems: list[str] = []
-    if boxes_of(target, problems):
-        return []
-    found = deaths_of(target, problems)
-    if not found:
-        raise nothing_known(target, problems)
-    return found
 
 
 def _runs(path: Path) -> bool:
