@@ -17,7 +17,7 @@ from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, Definition
 from monitel.blackbox.record import EVENT
 from monitel_otel.scope import SCOPE
-from monitel_otlp.configuration import describe_process
+from monitel_otlp.config.resource import describe_process
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS, encode_resource

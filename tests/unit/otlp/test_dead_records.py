@@ -19,8 +19,8 @@ from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
 from monitel.os_threads import Event
 from monitel_otel.scope import SCOPE
+from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import Settings, resolve
-from monitel_otlp.configuration import describe_process
 from monitel_otlp.export import rejected
 from monitel_otlp.export.dead import Collected, Leftovers, collect
 from monitel_otlp.export.ended import take

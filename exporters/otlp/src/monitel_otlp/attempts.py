@@ -23,8 +23,8 @@ from monitel.os_threads import Event
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import sdk_is_disabled
+from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.configuration import describe_process
 from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.replay import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes

@@ -13,7 +13,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
-from monitel.attributes import checked_attributes, checked_text, escape_surrogates
+from monitel.attributes import checked_attributes, checked_text
 from monitel.blackbox.box import has_box
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
@@ -26,11 +26,10 @@ from monitel.runs.ledger import RunLedger
 from monitel.sigterm import SigtermHandler, is_default
 from monitel.training_time import begin_run
 from monitel.variables import reads_variables
-from monitel_otel.scope import SCHEMA_URL
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
-from monitel_otlp.config.launcher import host_attributes, rank_on_points
+from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
@@ -47,7 +46,6 @@ _log = logging.getLogger("monitel.otlp")
 _OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc"}  # words for the exporter
 #: Providers of a signal that is off. They do not become the global ones: another library may set its provider.
 _NOTHING = (metrics.NoOpMeterProvider, NoOpLoggerProvider, trace.NoOpTracerProvider)
-_DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
 
 _current: Pipeline | None = None
 _automatically = False  # during configure_automatically()
@@ -151,11 +149,11 @@ def configure(
         True
     """
     global _current
+    attributes = dict(checked_attributes(resource_attributes, "resource_attributes"))
     if service_name is not None:
-        service_name = checked_text("service_name", service_name)
+        attributes["service.name"] = checked_text("service_name", service_name)
     if resource is not None and not isinstance(resource, Resource):
         raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
-    resource_attributes = checked_attributes(resource_attributes, "resource_attributes")
     boxed = {"folder": None, "size": BOX_SIZE, **black_box} if isinstance(black_box, Mapping) else {}
     box = box_settings(bool(boxed), *boxed.values())
     settings = resolve(
@@ -164,7 +162,7 @@ def configure(
     _warn_of_other_exporters()
     launch = launch_attributes()
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
-    resource = _resource(service_name, resource_attributes, resource)
+    resource = _resource(attributes, resource)
     with _end_earlier() as (earlier, goes_on):
         begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=goes_on)
         _current = Pipeline(
@@ -234,11 +232,6 @@ def end_automatic() -> None:
         _current.shutdown()
 
 
-def describe_process() -> Resource:
-    """Return the resource that a pipeline of this process would have without arguments."""
-    return _resource(None, {}, None)
-
-
 def _warn_of_other_exporters() -> None:
     for signal in SIGNALS if not _automatically else ():
         words = Environment().exporters(signal)
@@ -277,34 +270,19 @@ def _span_settings(
     return SpanSettings(budget, options["steps"], shared)
 
 
-def _resource(
-    service_name: str | None,
-    resource_attributes: Mapping[str, str | int | float | bool],
-    given: Resource | None,
-) -> Resource:
-    """Return the resource of the pipeline."""
-    attributes = dict(resource_attributes)
-    if service_name is not None:
-        attributes["service.name"] = service_name
-    existing: Resource | None = None
+def _resource(attributes: Mapping[str, str | int | float | bool], given: Resource | None) -> Resource:
+    """Return the resource of the pipeline.
+
+    The application's MeterProvider does not expose its resource; its other providers do. The marker distinguishes the
+    two pipelines in a backend that orders samples by resource.
+    """
+    application: Resource | None = None
     marker = Resource.get_empty()
     if _is_applications(metrics.get_meter_provider()):
-        # The application's MeterProvider does not expose its resource; its other providers do. The marker distinguishes
-        # the two pipelines in a backend that orders samples by resource.
         marker = Resource({"monitel.pipeline": "windows"})
         for provider in (get_logger_provider(), trace.get_tracer_provider()):
-            existing = existing or getattr(provider, "resource", None)
-    if given is not None:
-        return given.merge(marker)
-    launch = Resource(launch_attributes())
-    if existing is not None:
-        return launch.merge(existing).merge(Resource(attributes)).merge(marker)
-    created = Resource.create(attributes)  # it reads variables, which override detected attributes
-    found = {
-        escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
-        for name, value in {**host_attributes(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
-    }
-    return Resource(found, created.schema_url or SCHEMA_URL).merge(marker)
+            application = application or getattr(provider, "resource", None)
+    return (given or describe_process(attributes, application=application)).merge(marker)
 
 
 def _is_applications(provider: object) -> bool:

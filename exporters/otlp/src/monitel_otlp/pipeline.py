@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import sys
 import time
 import weakref
@@ -14,9 +13,6 @@ from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
-
-from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel import window_sinks
@@ -38,15 +34,17 @@ from monitel.sigterm import check as check_sigterm
 from monitel.worker import low_latency
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.environment import sdk_is_disabled
-from monitel_otlp.config.launcher import RankCheck
+from monitel_otlp.config.resource import RankCheck, child_resource
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.metrics.series import SERIES_LIMIT
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
     from monitel.blackbox.recorder import Series
@@ -579,12 +577,6 @@ def weakly(method: Callable[[], object]) -> Callable[[], None]:
             alive()
 
     return call
-
-
-def child_resource(resource: Resource) -> Resource:
-    """Return the resource of a forked child: the parent's, because the SDK cannot detect resources at exit."""
-    own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
-    return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
 def is_data_loader_worker() -> bool:

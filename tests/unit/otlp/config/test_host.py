@@ -13,7 +13,7 @@ from tests.support.inbox import DEADLINE
 
 import monitel
 from monitel_otlp._compat import HostResourceDetector, ProcessResourceDetector
-from monitel_otlp.config import launcher
+from monitel_otlp.config import resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def hung() -> Iterator[Event]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give detectors more time than they need on a busy machine."""
-    monkeypatch.setattr(launcher, "_DETECT_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(resource, "_DETECT_TIMEOUT", DEADLINE)
 
 
 def resource_of(receiver: Receiver, pipeline: Pipeline) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ def test_detector_that_hangs_delays_nothing(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hung: Event
 ) -> None:
     """After the limit its attributes are left out; one warning is logged, and other detectors are not affected."""
-    monkeypatch.setattr(launcher, "_DETECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(resource, "_DETECT_TIMEOUT", 0.2)
     monkeypatch.setattr(ProcessResourceDetector, "detect", lambda _self: Resource({"late": hung.wait(DEADLINE)}))
     found = resource_of(receiver, start())
     assert not hung.is_set()

@@ -1,19 +1,38 @@
-"""Resource attributes of the launcher (rank, world size, run), the host and the process."""
+"""The resource of a process: attributes of its launcher (rank, world size, run), of the host and of the process."""
 
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
+import monitel
+from monitel.attributes import escape_surrogates
 from monitel.launcher import distributed_rank, launch_attributes
 from monitel.os_threads import start_thread
+from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry.util.types import AttributeValue
+
+
+_log = logging.getLogger("monitel.otlp")
+
+_DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
+#: The exported attributes. The detectors find more: ``host.id`` is confidential, the command may hold secrets, and the
+#: owner and the paths name users.
+ATTRIBUTES = {
+    *("host.name", "host.arch"),
+    *("os.type", "os.version"),
+    *("process.pid", "process.executable.name"),
+    *("process.runtime.name", "process.runtime.version", "process.runtime.description"),
+}
+_DETECT_TIMEOUT = 1.0  # seconds; to find the owner of the process may need the network
 
 
 class RankResourceDetector(ResourceDetector):
@@ -52,9 +71,6 @@ def rank_on_points(launch: Mapping[str, str | int], resource: Resource, *, alway
     return {name: launch[name] for name in ("training.rank",) if name in launch}
 
 
-_log = logging.getLogger("monitel.otlp")
-
-
 class RankCheck:
     """Logs a warning, once, if torch.distributed is initialized with another rank than the telemetry has.
 
@@ -83,15 +99,30 @@ class RankCheck:
             )
 
 
-#: The exported attributes. The detectors find more: ``host.id`` is confidential, the command may hold secrets, and the
-#: owner and the paths name users.
-ATTRIBUTES = {
-    *("host.name", "host.arch"),
-    *("os.type", "os.version"),
-    *("process.pid", "process.executable.name"),
-    *("process.runtime.name", "process.runtime.version", "process.runtime.description"),
-}
-_DETECT_TIMEOUT = 1.0  # seconds; to find the owner of the process may need the network
+def describe_process(
+    attributes: Mapping[str, AttributeValue] | None = None, *, application: Resource | None = None
+) -> Resource:
+    """Return the resource of this process.
+
+    Args:
+        attributes: Further attributes, which take precedence.
+        application: The resource of the application's providers, which takes the place of what is detected.
+    """
+    launch = Resource(launch_attributes())
+    if application is not None:
+        return launch.merge(application).merge(Resource(attributes or {}))
+    created = Resource.create(attributes)  # it reads variables, which override detected attributes
+    found = {
+        escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
+        for name, value in {**host_attributes(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
+    }
+    return Resource(found, created.schema_url or SCHEMA_URL)
+
+
+def child_resource(resource: Resource) -> Resource:
+    """Return the resource of a forked child: the parent's, because the SDK cannot detect resources at exit."""
+    own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
+    return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
 def host_attributes() -> Mapping[str, AttributeValue]:
