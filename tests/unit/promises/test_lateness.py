@@ -1,4 +1,4 @@
-"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md and the rules of the stack define them."""
+"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md and the rules define them."""
 
 from __future__ import annotations
 
