@@ -13,7 +13,7 @@ from monitel import activities, clock, wait_counter
 from monitel.crash_stacks import stacks_now
 from monitel.event import Severity
 from monitel.handlers import emit
-from monitel.os_threads import Event, Thread, frames, get_ident, main_thread_pulse
+from monitel.os_threads import Event, frames, get_ident, main_thread_pulse, start_thread
 from monitel.step import get_step
 from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import context_at
@@ -114,17 +114,41 @@ def _totals() -> Callable[[], dict[str, WaitReading]]:
 
 @dataclass
 class _InFlight:
+    """Waits of one key that are in flight.
+
+    Attributes:
+        count: Number of its waits that have ended.
+        since_ns: The poll since which this number is the same.
+        evidence: Values that are the same as long as the training thread is in one of the waits; None if it is not.
+        evidence_ns: The poll since which these are the same.
+        reported: Whether ``wait.stuck`` was logged.
+    """
+
     count: int
     since_ns: int
+    evidence: Evidence | None = None
+    evidence_ns: int = 0
     reported: bool = False
 
 
 class StuckWaits(Source):
-    """Logs ``wait.stuck``, a WARN event with all stacks, once for each wait that is in flight for too long.
+    """Reports waits that are in flight for too long: event ``wait.stuck`` and activity ``stuck``.
 
-    A wait counter has the number of waits in flight, but not their start times. So the duration is measured from the
-    first poll that found a wait of the key in flight, and restarts when any wait of the key ends: a stuck wait is not
-    detected while other waits of its key come and go. :class:`StuckActivity` counts the time in the ledger.
+    The event is WARN, has all stacks, and is logged once for each wait. A wait counter has the number of waits in
+    flight, but not their start times. So the duration is measured from the first poll that found a wait of the key in
+    flight, and restarts when any wait of the key ends: a stuck wait is not detected while other waits of its key come
+    and go.
+
+    The activity counts the time of the training thread as ``stuck`` from the time limit of a wait on. A wait is that of
+    the training thread if
+
+    * it is of monitel's own counters and was begun by this thread, or
+    * it is of another source, whose waits have no thread, and this thread has not left its call of a function: at each
+      poll since the first one that found the wait, all of its frames were at the same instructions. The main thread
+      has also executed nothing in between: another thread may wait while it repeats a long call.
+
+    In addition the thread has made no step since then, and entered and left no activity. What was counted before is not
+    changed.
 
     Args:
         seconds: The time limit.
@@ -133,23 +157,27 @@ class StuckWaits(Source):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._in_flight: dict[str, _InFlight] = {}
-        self._activity = StuckActivity(seconds)
+        self._entered: _Stuck | None = None
 
     def remove(self) -> None:
         """End the activity ``stuck``."""
-        self._activity.remove()
+        if self._entered is not None:
+            self._entered.leave()
+            self._entered = None
 
     def poll(self) -> None:
-        """Log the waits that have exceeded the limit since the last poll."""
+        """Enter ``stuck`` or leave it, and log the waits that have exceeded the limit since the last poll."""
         now_ns, before, self._in_flight = clock.monotonic_ns(), self._in_flight, {}
         readings = wait_counters().items()
-        waits = {key: reading.count for key, reading in readings if reading.active > 0 and key not in _STATES}
-        self._activity.poll(waits, now_ns)
-        for key, count in waits.items():
-            wait = before.get(key)
-            if wait is None or wait.count != count:
-                wait = _InFlight(count, now_ns)
-            self._in_flight[key] = wait
+        counts = {key: reading.count for key, reading in readings if reading.active > 0 and key not in _STATES}
+        if self._entered is not None and self._entered.is_over(counts):
+            self.remove()
+        for key, count in counts.items():
+            wait = self._in_flight[key] = before.get(key) or _InFlight(count, now_ns)
+            if wait.count != count:
+                wait.count, wait.since_ns, wait.reported = count, now_ns, False
+            self._observe_training_thread(key, wait, now_ns)
+        for key, wait in self._in_flight.items():
             seconds = (now_ns - wait.since_ns) / 1e9
             if seconds >= self._seconds and not wait.reported:
                 wait.reported = True
@@ -163,75 +191,27 @@ class StuckWaits(Source):
                 }
                 emit("wait.stuck", data, severity=Severity.WARN)
 
-
-class StuckActivity:
-    """Counts the time of the training thread as ``stuck`` from the time limit of a wait on.
-
-    A wait is that of the training thread if
-
-    * it is of monitel's own counters and was begun by this thread, or
-    * it is of another source, whose waits have no thread, and this thread has not left its call of a function: at each
-      poll since the first one that found the wait, all of its frames were at the same instructions. The main thread
-      has also executed nothing in between: another thread may wait while it repeats a long call.
-
-    In addition the thread has made no step since then, and entered and left no activity. What was counted before is not
-    changed. ``stuck`` ends, at most a quarter of a second later, when any of this changes. A separate thread checks it
-    while ``stuck`` lasts: a poll may hang in an event handler.
-
-    Args:
-        seconds: The time limit.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._limit_ns = seconds * 1e9
-        self._since: dict[str, tuple[Evidence, int]] = {}
-        self._entered: _Stuck | None = None
-
-    def poll(self, waits: Mapping[str, int], now_ns: int) -> None:
-        """Enter ``stuck`` or leave it.
-
-        Args:
-            waits: The keys of waits in flight, each with the number of its waits that have ended.
-            now_ns: The time, monotonic.
-        """
-        if self._entered is not None:
-            if self._entered.is_over(waits):
-                self.remove()
-            return
+    def _observe_training_thread(self, key: str, wait: _InFlight, now_ns: int) -> None:
+        """Note whether the training thread is in a wait, and enter ``stuck`` if it has been for too long."""
         thread, current, changed_ns = activities.position()
-        if thread in {0, get_ident()}:  # there is no ledger, or the training thread polls, so it is not stuck
-            self._since.clear()
-            return
-        before, self._since = self._since, {}
-        for key, ended in waits.items():
-            evidence = _evidence(thread, key, ended)
-            if evidence is None:
-                continue
-            evidence = (*evidence, changed_ns)
-            known, since_ns = before.get(key, (None, 0))
-            self._since[key] = evidence, since_ns if known == evidence else now_ns
-        if current in _FROM:
-            for key, (evidence, since_ns) in self._since.items():
-                if now_ns - since_ns >= self._limit_ns:
-                    self._enter(thread, key, evidence[:-1], changed_ns)
-                    return
-
-    def remove(self) -> None:
-        """Leave ``stuck``."""
-        self._since.clear()
-        if self._entered is not None:
-            self._entered.leave()
-            self._entered = None
-
-    def _enter(self, thread: int, key: str, evidence: Evidence, changed_ns: int) -> None:
-        entered = activities.enter_for_owner("stuck", changed_ns)
-        if entered is not None:  # else the thread has entered or left an activity just now
-            self._entered = _Stuck(entered, thread, key, evidence)
-            self._entered.watch()
+        evidence = None
+        # There is no ledger, or the training thread polls, so it is not stuck, or it is known to be.
+        if thread not in {0, get_ident()} and self._entered is None:
+            evidence = _evidence(thread, key, wait.count)
+        known = None if evidence is None else (*evidence, changed_ns)
+        if known != wait.evidence:
+            wait.evidence, wait.evidence_ns = known, now_ns
+        if evidence is not None and current in _FROM and now_ns - wait.evidence_ns >= self._seconds * 1e9:
+            entered = activities.enter_for_owner("stuck", changed_ns)
+            if entered is not None:  # else the thread has entered or left an activity just now
+                self._entered = _Stuck(entered, thread, key, evidence)
 
 
 class _Stuck:
-    """The activity ``stuck`` of one wait."""
+    """The activity ``stuck`` of one wait. A thread ends it, as a poll may hang in an event handler.
+
+    It lasts until the training thread goes on, and at most a quarter of a second longer.
+    """
 
     def __init__(self, activity: Activity, thread: int, key: str, evidence: Evidence) -> None:
         self._activity = activity
@@ -240,21 +220,17 @@ class _Stuck:
         self._evidence = evidence
         self._position = activities.position()
         self._left = Event()
-
-    def watch(self) -> None:
-        """Leave as soon as the wait is over, in a thread."""
-        try:
-            Thread(target=self._run, name="monitel-stuck", daemon=True).start()
-        except RuntimeError:  # the process ends, or cannot have more threads
+        if start_thread(self._run, "monitel-stuck") is None:
             self.leave()
 
-    def is_over(self, waits: Mapping[str, int] | None = None) -> bool:
+    def is_over(self, counts: Mapping[str, int] | None = None) -> bool:
         """Return whether the training thread has gone on.
 
         Args:
-            waits: As for :meth:`StuckActivity.poll`; None if they are not known.
+            counts: The keys of waits in flight, each with the number of its waits that have ended; None if they are
+                not known.
         """
-        ended = self._evidence[-1] if waits is None else waits.get(self._key)
+        ended = self._evidence[-1] if counts is None else counts.get(self._key)
         return (
             self._left.is_set()
             or activities.position() != self._position
