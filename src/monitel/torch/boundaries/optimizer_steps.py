@@ -14,7 +14,7 @@ from monitel.profiler.ranges import record_past, recorder
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -53,7 +53,7 @@ class OptimizerSteps(Source):
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
 
     def install(self) -> None:
-        """Hook all optimizers and GradScalers, including those created later.
+        """Hook all optimizers and GradScalers, including those created later, and subclasses that call the base's step.
 
         torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
         that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
@@ -66,7 +66,8 @@ class OptimizerSteps(Source):
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
-        self._scaling = GradientScaling(self._around_scaler)
+        self._scaling = Patch(GradScaler, "step", self._around_scaler)
+        compile_only_below(self._scaling.replacement)
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -99,7 +100,7 @@ class OptimizerSteps(Source):
 
     def _around_scaler(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kw: Any) -> Any:
         thread = self._thread
-        if thread.scaled is not None:  # the step() of a subclass calls that of its base
+        if thread.scaled is not None:  # a scaler within another one
             return original(scaler, optimizer, *args, **kw)
         found: list[Tensor | None] = []
         thread.scaled = found
@@ -136,46 +137,3 @@ class OptimizerSteps(Source):
         if stepped:
             for listener in self.listeners:
                 listener(optimizer, results, now_ns)
-
-
-_SUBCLASS_HOOK = "__init_subclass__"
-
-
-class GradientScaling:
-    """Wraps ``step()`` of torch's GradScaler and of its subclasses, including those defined later.
-
-    Args:
-        around: Called with the original ``step()``, the scaler, the optimizer, and further arguments.
-    """
-
-    def __init__(self, around: Callable[..., Any]) -> None:
-        self._around = around
-        self._patches: list[Patch] = []
-        for each in dict.fromkeys(_with_subclasses(GradScaler)):
-            self._wrap(each)
-
-        def wrap_subclass(subclass: Any, **kwargs: Any) -> None:
-            super(GradScaler, subclass).__init_subclass__(**kwargs)
-            self._wrap(subclass)
-
-        self._hook: Any = classmethod(wrap_subclass)  # type: ignore[arg-type]  # Any, where torch is missing
-        setattr(GradScaler, _SUBCLASS_HOOK, self._hook)
-
-    def remove(self) -> None:
-        """Restore the methods. A wrapper that somebody else has wrapped stays, and only passes calls on."""
-        if vars(GradScaler).get(_SUBCLASS_HOOK) is self._hook:
-            delattr(GradScaler, _SUBCLASS_HOOK)
-        for each in self._patches:
-            each.remove()
-
-    def _wrap(self, scaler: Any) -> None:
-        if callable(vars(scaler).get("step")):  # else it is inherited
-            patch = Patch(scaler, "step", self._around)
-            compile_only_below(patch.replacement)
-            self._patches.append(patch)
-
-
-def _with_subclasses(scaler: Any) -> Iterator[Any]:
-    yield scaler
-    for each in scaler.__subclasses__():
-        yield from _with_subclasses(each)
