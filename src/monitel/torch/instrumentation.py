@@ -193,18 +193,9 @@ def instrument(
         ('stages', 'steps', 'loading', 'waits', 'stuck', 'monitor', 'process_groups', 'tensors')
     """
     global _running
+    options = {**locals(), "sources": chosen_sources(sources)}
     if (flops_per_step is None) != (peak_flops is None):
         raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
-    options = {
-        "sources": chosen_sources(sources),
-        "stuck_after": stuck_after,
-        "rank_group": rank_group,
-        "samples_per_step": samples_per_step,
-        "tokens_per_step": tokens_per_step,
-        "flops_per_step": flops_per_step,
-        "peak_flops": peak_flops,
-        "window_size": window_size,
-    }
     with _lock:
         if _running is not None and _running._options == options:
             return _running
@@ -222,10 +213,7 @@ def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
     size, group, stuck_after = options["window_size"], options["rank_group"], options["stuck_after"]
     rates = Rates(
         size,
-        samples=options["samples_per_step"],
-        tokens=options["tokens_per_step"],
-        flops=options["flops_per_step"],
-        peak_flops=options["peak_flops"],
+        *(options["samples_per_step"], options["tokens_per_step"], options["flops_per_step"], options["peak_flops"]),
     )
     chosen, fetcher, thread = options["sources"], Fetcher(size), TrainingThread()
     optimizers, batches = OptimizerSteps(thread), BatchLoading(thread)

@@ -50,25 +50,27 @@ class Rates:
     def __init__(
         self,
         window_size: float,
-        *,
         samples: Amount | None,
         tokens: Amount | None,
         flops: Amount | None,
         peak_flops: float | None,
     ) -> None:
-        flops_counter = Counter("training.flops", "", "", {})
-        self._constants: list[tuple[Counter, float]] = []
-        self._functions: list[_Amount] = []
-        if samples is not None:
-            self._add("samples_per_step", samples, training_counter("training.samples"))
-        if tokens is not None:
-            self._add("tokens_per_step", tokens, training_counter("training.tokens"))
+        self._flops = Counter("training.flops", "", "", {})
+        self._amounts: list[tuple[str, Amount, Counter]] = [
+            (
+                f"{work}_per_step",
+                amount if callable(amount) or amount % 1 else int(amount),
+                training_counter(f"training.{work}"),
+            )
+            for work, amount in (("samples", samples), ("tokens", tokens))
+            if amount is not None
+        ]
         if flops is not None:
-            self._add("flops_per_step", flops, flops_counter)
-        self._flops = flops_counter
+            self._amounts.append(("flops_per_step", flops, self._flops))
+        self._warned: set[str] = set()  # names of amounts
         self._gauges: list[tuple[str, Counter, float]] = []  # name, counter, amount per second that is 1
         if peak_flops is not None:
-            self._gauges.append(("training.mfu", flops_counter, peak_flops))
+            self._gauges.append(("training.mfu", self._flops, peak_flops))
         self._known = -1  # number of counters at the last search
         self._now = clock.reading()
         self._window_ns = window_length_ns(window_size)
@@ -84,11 +86,14 @@ class Rates:
 
     def record_step(self, now_ns: int, step: int) -> None:
         """Count the work of a step that has ended."""
-        for counter, amount in self._constants:
-            with counter._lock:  # as in add(), which takes longer
-                counter._total += amount
-        for function in self._functions:
-            function.count()
+        for name, amount, counter in self._amounts:
+            try:
+                counter.add(amount() if callable(amount) else amount)
+            except Exception:
+                if name not in self._warned:
+                    self._warned.add(name)
+                    message = "%s failed: a step's amount is not counted (further failures are not logged)"
+                    _log.warning(message, name, exc_info=True)
         if self._gauges or number_of_counters() != self._known:
             self._last = self._mark(now_ns, step)
         else:
@@ -111,13 +116,6 @@ class Rates:
     def flush(self) -> None:
         """Log the rates up to the last step, if one has ended since the rates were logged."""
         self._log_until(self._last)
-
-    def _add(self, name: str, amount: Amount, counter: Counter) -> None:
-        if callable(amount):
-            self._functions.append(_Amount(name, amount, counter))
-        else:
-            number = float(amount)
-            self._constants.append((counter, int(number) if number.is_integer() else number))
 
     def _mark(self, now_ns: int, step: int | None) -> _Mark:
         if number_of_counters() != self._known:
@@ -146,31 +144,3 @@ class Rates:
             gauges = zip(self._gauges, amounts, strict=False)
             log({name: amount / seconds / one for (name, _counter, one), amount in gauges}, step=until[1])
         return True
-
-
-class _Amount:
-    """An amount per step that a function returns, and its counter.
-
-    Args:
-        name: Name of the argument of instrument().
-        amount: Returns the amount.
-        counter: Counts the amounts.
-    """
-
-    def __init__(self, name: str, amount: Callable[[], float], counter: Counter) -> None:
-        self._name = name
-        self._amount = amount
-        self._counter = counter
-        self._warned = False
-
-    def count(self) -> None:
-        """Count the amount of one step. Never raises."""
-        try:
-            self._counter.add(self._amount())
-        except Exception:
-            if not self._warned:
-                self._warned = True
-                _log.warning(
-                    *("%s failed: a step's amount is not counted (further failures are not logged)", self._name),
-                    exc_info=True,
-                )

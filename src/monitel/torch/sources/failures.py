@@ -28,6 +28,7 @@ _log = logging.getLogger("monitel.torch")
 _MAX_STACKTRACE = 20_000  # characters, from the end, which has the innermost frames
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 _MAX_QUEUED = 1000
+_CELL_RUN = "post_run_cell"  # IPython's event
 _HOST_ALLOCATOR = "DefaultCPUAllocator"  # raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)
 
 _failed_allocations: deque[tuple[datetime, int | None, tuple[int, ...]]] = deque(maxlen=_MAX_QUEUED)
@@ -54,7 +55,12 @@ class Failures(Source):
         self._handler = _CollectiveHandler()
         self._logger.addHandler(self._handler)
         self._hooks = Patch(sys, "excepthook", _excepthook), Patch(threading, "excepthook", _excepthook_in_thread)
-        self._cells = CellErrors(lambda error: _report(error, Severity.ERROR))
+        get_shell = getattr(
+            sys.modules.get("IPython"), "get_ipython", None
+        )  # not imported: in no notebook there is none
+        self._shell = None if get_shell is None else get_shell()
+        if self._shell is not None:
+            self._shell.events.register(_CELL_RUN, _after_cell)
         _observe_allocations()
 
     def remove(self) -> None:
@@ -62,7 +68,9 @@ class Failures(Source):
         global _observes
         _observes = False
         _failed_allocations.clear()  # the last poll has logged them
-        self._cells.remove()
+        if self._shell is not None:
+            with suppress(ValueError):  # somebody else has removed it
+                self._shell.events.unregister(_CELL_RUN, _after_cell)
         for each in self._hooks:
             each.remove()
         self._logger.removeHandler(self._handler)
@@ -91,6 +99,13 @@ def _excepthook_in_thread(previous: Callable[..., None], arguments: threading.Ex
     if arguments.exc_value is not None:
         _report(arguments.exc_value, Severity.ERROR)
     previous(arguments)
+
+
+def _after_cell(result: Any) -> None:
+    """Report an exception that ends a cell, after IPython has shown it; also in the cell that calls instrument()."""
+    error = getattr(result, "error_in_exec", None)
+    if error is not None:
+        _report(error, Severity.ERROR)
 
 
 class _CollectiveHandler(logging.Handler):
@@ -162,36 +177,3 @@ def _observe(*numbers: int) -> None:
     """
     if _observes:
         _failed_allocations.append((clock.now(), get_step(), numbers))
-
-
-_CELL_RUN = "post_run_cell"
-
-
-class CellErrors:
-    """Calls a function with each exception that ends a cell of the running IPython shell, until it is removed.
-
-    IPython calls it after it has shown the exception, and in the same cell that creates it, too. It is not imported:
-    without a running shell nothing happens. The exception is not kept.
-
-    Args:
-        report: Called with the exception, in the thread that runs the cell.
-    """
-
-    def __init__(self, report: Callable[[BaseException], object]) -> None:
-        self._report = report
-        get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
-        self._shell = None if get_shell is None else get_shell()
-        if self._shell is not None:
-            self._shell.events.register(_CELL_RUN, self._after_cell)
-
-    def remove(self) -> None:
-        """Stop. Idempotent."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            with suppress(ValueError):  # somebody else has removed it
-                shell.events.unregister(_CELL_RUN, self._after_cell)
-
-    def _after_cell(self, result: Any) -> None:
-        error = getattr(result, "error_in_exec", None)
-        if error is not None:
-            self._report(error)
