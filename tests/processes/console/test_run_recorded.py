@@ -176,6 +176,9 @@ OWN = f"""\
 import sys
 import monitel
 monitel.emit("early")
+import logging
+logging.getLogger("mine").addHandler(logging.NullHandler())
+logging.getLogger("mine").warning("logged")
 monitel.stat("window", [monitel.COUNT], 1e9).add(1)
 monitel.flush()
 import monitel_otlp
@@ -193,10 +196,11 @@ def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> Non
     """Every item is exported once, by the pipeline of the program; the other one leaves no trace."""
     Path("train.py").write_text(OWN.format(delay="", end=""))
     options = ["--endpoint", receiver.url, "--service-name", "other"] if endpoint else []
-    ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", receiver.url])
+    environment = {**os.environ, "MONITEL_LOGGING_LEVEL": "WARNING"}
+    ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", receiver.url], env=environment)
     assert (0, "") == (ended.status, ended.stderr)
     mine = [each.name for each in receiver.records() if each.resource["service.name"] == "mine"]
-    assert ["early", "late", "run.ended", "run.started"] == sorted(mine)
+    assert ["", "early", "late", "run.ended", "run.started"] == sorted(mine)
     assert {"mine"} == {each.resource["service.name"] for each in receiver.all_points()}
     assert (1, 1) == (receiver.values("window.count")[-1], receiver.values("loss.count")[-1])
     others = [each.name for each in receiver.records() if each.resource["service.name"] != "mine"]
@@ -210,12 +214,13 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
     delay = "from threading import Event; Event().wait(1.5)"
     Path("train.py").write_text(OWN.format(delay=delay, end=""))
     command = [*RUN[:-1], "--endpoint", receiver.url, "--", sys.executable, "train.py", receiver.url]
-    ended = outcome(command, env={**os.environ, "OTEL_METRIC_EXPORT_INTERVAL": "100"})
+    environment = {"OTEL_METRIC_EXPORT_INTERVAL": "100", "MONITEL_LOGGING_LEVEL": "WARNING"}
+    ended = outcome(command, env={**os.environ, **environment})
     assert (0, "") == (ended.status, ended.stderr)
     names = [name for name in receiver.record_names() if not name.startswith("attempt.")]
-    assert ["early", "late", "run.ended", "run.started"] == sorted(names)
+    assert ["", "early", "late", "run.ended", "run.started"] == sorted(names)
     assert (1, 1) == (receiver.values("window.count")[-1], receiver.values("loss.count")[-1])
-    assert ", 4 events" in ended.summary  # of both pipelines
+    assert ", 5 events" in ended.summary  # of both pipelines
 
 
 def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:

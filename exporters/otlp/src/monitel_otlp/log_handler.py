@@ -119,17 +119,13 @@ class LogHandler(logging.Handler):
         name = str(record.name)
         if name.partition(".")[0] in _EXCLUDED or not self._pipeline.is_recording:
             return
-        engine = self._pipeline.engine_for("logs")
-        if engine is None:
-            return
         try:
             logged = self._logged(name, record)
         except Exception:
-            engine.recorder.lose("logs", 1)
+            logged = None
             self.handleError(record)
-            return
         try:
-            engine.recorder.record(logged)
+            self._pipeline.take_record(logged)
         except Exception:  # never raises into the code that logs
             self.handleError(record)
 

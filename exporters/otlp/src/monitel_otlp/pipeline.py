@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
+    from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.recorder import Series
     from monitel.runs.history import RunTime
     from monitel.runs.ledger import RunLedger
@@ -328,6 +329,15 @@ class Pipeline:
             engine.recorder.event(event)
         elif isinstance(event, monitel.LoggedNumbers):
             self._lose_in_worker("metrics", len(event.data))
+
+    def take_record(self, record: LogRecord | None) -> None:
+        """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
+        if self._state is _RECORDING or self._keep(Pipeline.take_record, record):
+            engine = self._engine or self.engine_for("logs")
+            if engine is not None and record is not None:
+                engine.recorder.record(record)
+            elif engine is not None:
+                engine.recorder.lose("logs", 1)
 
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         if self._state is _RECORDING or self._keep(Pipeline._take_window, definition, window, content):
