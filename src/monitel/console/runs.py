@@ -17,7 +17,6 @@ from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS as VARIABLES
 from monitel.blackbox.settings import default_root
-from monitel.console.arguments import target
 from monitel.console.job import jobs_of
 from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
@@ -27,6 +26,7 @@ from monitel.runs.history import Attempt, RunTime, decode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 from monitel.runs.values import RunValues
 from monitel.variables import read_variables
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
