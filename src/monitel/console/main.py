@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.commands.output import CommandError, OutputError, check_stdout, finish, warn
+from monitel.console.commands.output import CommandError, OutputError, warn, write_out
 from monitel_run.arguments import Parser
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         add(commands)
     parsed = parser.parse_args(arguments)
     try:
-        check_stdout()
+        write_out()  # before any work
         status: int = parsed.run(parsed)
-        finish()
+        write_out()
     except BrokenPipeError:  # `cat DIR | head`
         _discard_output()
         return 0

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monitel.console.text import Screen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TextIO
 
 _COLOUR = re.compile(r"(\x1b\[\d{1,2}m)")  # as Screen.paint() makes it
@@ -37,37 +39,28 @@ def show(text: str, *, flush: bool = False) -> None:
         BrokenPipeError: Nobody reads stdout any more.
         OutputError: It cannot be written.
     """
-    stream = sys.stdout
-    check_stdout()
-    try:
+    with _stdout() as stream:
         stream.write(f"{_safe(text, stream)}\n")
-        if flush:
-            stream.flush()
-    except OSError as error:
-        raise _failure(error) from None
+    if flush:
+        write_out()
 
 
-def finish() -> None:
-    """Write everything that was shown.
-
-    Raises:
-        BrokenPipeError: Nobody reads stdout any more.
-        OutputError: It cannot be written.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        raise _failure(error) from None
+def write_out() -> None:
+    """Write everything that was shown; the errors are those of :func:`show`."""
+    with _stdout() as stream:
+        stream.flush()
 
 
-def check_stdout() -> None:
-    """Check that there is a stdout.
-
-    Raises:
-        OutputError: It was closed before the start.
-    """
+@contextmanager
+def _stdout() -> Iterator[TextIO]:
     if sys.stdout is None:
         raise OutputError("stdout is closed: the output of this command needs it")
+    try:
+        yield sys.stdout
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"stdout cannot be written: {error.strerror}") from None
 
 
 def warn(message: object, program: str = "monitel") -> None:
@@ -85,10 +78,6 @@ def warn(message: object, program: str = "monitel") -> None:
             stream.flush()
         except (OSError, ValueError):  # it is closed, or full: there is no place for the message
             return
-
-
-def _failure(error: OSError) -> Exception:
-    return error if isinstance(error, BrokenPipeError) else OutputError(f"stdout cannot be written: {error.strerror}")
 
 
 def _safe(text: str, stream: TextIO) -> str:
