@@ -5,13 +5,12 @@ A process writes the file itself at its end; for a killed one, the collector of 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from monitel.blackbox.recovery import Snapshot
 from monitel.blackbox.settings import mark_of
 from monitel.console.process import EXEC, Process, State, dead, doing_at, life_of
 from monitel.run_events import last_exception, status
-from monitel.runs.stored import LIMIT_BYTES, StoredError, load
+from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training_time import before
 from monitel_run.folder import VARIABLE, is_running
 
@@ -200,9 +199,5 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
 def encode(process: Process) -> bytes:
     """Return the content of a file."""
     values = {name: getattr(process, name) for name in _STORED}
-    values["run_time"] = process.run_time and vars(process.run_time)
     values["stages"] = [*process.stages.items()][:_MOST_STAGES]
-    values["accounts"] = {
-        signal: asdict(replace(each, dropped=dict(each.dropped))) for signal, each in process.accounts.items()
-    }
-    return json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
+    return dump({"version": VERSION, **values})

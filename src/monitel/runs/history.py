@@ -21,13 +21,12 @@ The name ``repeated`` is that of texts and JSON; the counter ``training.time`` e
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from monitel.runs.stored import StoredError, load
+from monitel.runs.stored import StoredError, dump, load
 from monitel.runs.values import RunValues
 from monitel.training_time import DOWN, Past
 
@@ -291,9 +290,8 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 def encode(history: History) -> bytes:
     """Return the stored form of a history."""
-    parts = {"version": VERSION, "earlier": vars(history.earlier), "attempt": vars(history.attempt)}
-    content = json.dumps(parts, separators=(",", ":"))
-    return f'{content[:-1]},"values":{history.values.stored}}}'.encode()
+    content = dump({"version": VERSION, "earlier": history.earlier, "attempt": history.attempt})
+    return content[:-1] + b',"values":' + history.values.stored + b"}"
 
 
 def decode(content: bytes) -> History:

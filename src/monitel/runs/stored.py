@@ -1,10 +1,12 @@
-"""Stored JSON: whoever reads a file checks it completely, once, against the types of what it becomes."""
+"""Stored JSON: dataclasses, named tuples and mappings, which a reader checks completely, once, against their types."""
 
 from __future__ import annotations
 
 import collections.abc
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -28,6 +30,17 @@ _NAMES |= {each.__name__: each for each in (Account, Owner, Stage, Wait)}
 
 class StoredError(ValueError):
     """Raised for content that cannot be used. It is not in the message."""
+
+
+def dump(value: Any) -> bytes:
+    """Return the JSON of a value. A mapping with other keys than texts must be given as a list of pairs."""
+    return json.dumps(value, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:
@@ -65,7 +78,7 @@ def _checked(hint: Any, value: Any) -> Any:
                 return _checked(each, value)
     elif (kind is float and type(value) is int) or issubclass(kind, Enum):
         return kind(value)
-    elif kind is collections.abc.Mapping:  # one with other keys than texts is a list of pairs
+    elif kind is Mapping:  # one with other keys than texts is a list of pairs
         pairs = value.items() if isinstance(value, dict) else value
         return {_checked(parts[0], name): _checked(parts[1], each) for name, each in pairs}
     elif issubclass(kind, tuple) and isinstance(value, list):

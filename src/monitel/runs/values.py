@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
+from monitel.runs.stored import dump
 from monitel.training_time import before
 from monitel.worker import Pace
 
@@ -85,9 +85,9 @@ class RunValues:
     left_out: int = 0
 
     @cached_property
-    def stored(self) -> str:
+    def stored(self) -> bytes:
         """The stored form. It is made once, because each heartbeat writes it."""
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, separators=(",", ":"))
+        return dump(self)
 
     @property
     def ended(self) -> RunValues:
