@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel import clock
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.integrations.wrapping import guarded, step_of, wrap_class, wrap_object
+from monitel.integrations.wrapping import guarded, step_of, wrap_class
 from monitel.training_counters import begin_counters, count_work
 
 if TYPE_CHECKING:
@@ -123,14 +123,18 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
     @guarded
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Observe the trainer's evaluations and checkpoints. Lightning's hooks miss how they end."""
-        wrap_object(trainer, "save_checkpoint", _saving)
-        wrap_object(trainer._checkpoint_connector, "_restore_modules_and_callbacks", _loading)
-        wrap_object(trainer._checkpoint_connector, "restore_training_state", _restoring)
-        validation = trainer.fit_loop.epoch_loop.val_loop
-        for loop in (validation, trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
-            wrap_object(loop, "run", _evaluating)
+        connector, validation = trainer._checkpoint_connector, trainer.fit_loop.epoch_loop.val_loop
+        loops = (validation, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+        observed: list[tuple[Any, str, Callable[..., Any]]] = [
+            (trainer, "save_checkpoint", _saving),
+            (connector, "_restore_modules_and_callbacks", _loading),
+            (connector, "restore_training_state", _restoring),
+            *((loop, "run", _evaluating) for loop in loops),
+        ]
         if _is_asynchronous(trainer.strategy.checkpoint_io):
-            wrap_object(trainer.strategy.checkpoint_io.checkpoint_io, "save_checkpoint", _writing)
+            observed.append((trainer.strategy.checkpoint_io.checkpoint_io, "save_checkpoint", _writing))
+        for each, name, make in observed:
+            wrap_class(type(each), name, make)
 
     @guarded
     def on_train_start(self, trainer: Any, _module: Any) -> None:
@@ -213,7 +217,13 @@ def _is_asynchronous(plugin: object) -> bool:
     return any(each.__name__ == "AsyncCheckpointIO" for each in type(plugin).__mro__)  # that of either package
 
 
-def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpoint:
+def _is_observed(trainer: Any) -> bool:
+    return any(isinstance(each, MonitelCallback) for each in trainer.callbacks)
+
+
+def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
+    if not _is_observed(trainer):
+        return None
     save = _Save(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
     if trainer.is_global_zero and _is_asynchronous(trainer.strategy.checkpoint_io):
         writer = trainer.strategy.checkpoint_io.checkpoint_io
@@ -221,15 +231,19 @@ def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpo
     return save
 
 
-def _writing(writer: Any, _checkpoint: Any, path: Any, *_args: Any, **_kwargs: Any) -> Checkpoint:
+def _writing(writer: Any, _checkpoint: Any, path: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
+    pending = vars(writer).get("_monitel_pending")
+    if pending is None:
+        return None
     write = _Write(SAVE, path, logs=False)
-    write.pending = vars(writer).get("_monitel_pending", [])
+    write.pending = pending
     return write
 
 
 def _loading(connector: Any, checkpoint_path: Any = None, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
     """Observe the first part of a restore: reading the file, and the state of the model."""
-    connector._monitel_load = Checkpoint(LOAD, checkpoint_path, logs=False) if checkpoint_path else None
+    loads = checkpoint_path and _is_observed(connector.trainer)
+    connector._monitel_load = Checkpoint(LOAD, checkpoint_path, logs=False) if loads else None
     return connector._monitel_load  # type: ignore[no-any-return]
 
 
@@ -241,9 +255,9 @@ def _restoring(connector: Any) -> Checkpoint | None:
     return load
 
 
-def _evaluating(_loop: Any) -> Activity:
+def _evaluating(loop: Any) -> Activity | None:
     """Observe an evaluation."""
-    return monitel.activity("evaluation")
+    return monitel.activity("evaluation") if _is_observed(loop.trainer) else None
 
 
 @guarded

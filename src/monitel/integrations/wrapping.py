@@ -1,11 +1,10 @@
-"""Methods that run inside a context manager, those of a class or of a single object, and callbacks that never raise."""
+"""Methods that run inside a context manager, and callbacks that never raise."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
 from functools import wraps
-from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from monitel.step import checked_step
@@ -24,16 +23,15 @@ _warned: set[str] = set()  # names of functions
 
 
 def wrap_class(owner: type, name: str, make: Make) -> None:
-    """Run a method of a class within ``make(object, *args, **kwargs)``. Idempotent.
-
-    A class that does not define the method is left as it is.
+    """Run a method within ``make(object, *args, **kwargs)``. Idempotent.
 
     Args:
-        owner: The class.
+        owner: The class of the object. The method is replaced in the class that defines it; without one nothing is.
         name: The method.
         make: Returns a context manager; None if the object is not to be observed. An exception is logged once.
     """
-    original = vars(owner).get(name)
+    definer = next((each for each in owner.__mro__ if name in vars(each)), None)
+    original: Any = None if definer is None else vars(definer)[name]
     if original is None or hasattr(original, _MARK):
         return
 
@@ -43,33 +41,7 @@ def wrap_class(owner: type, name: str, make: Make) -> None:
             return original(self, *args, **kwargs)
 
     setattr(call, _MARK, make)
-    setattr(owner, name, call)
-
-
-def wrap_object(owner: Any, name: str, make: Make) -> None:
-    """Run a method of one object within ``make(object, *args, **kwargs)``. Idempotent.
-
-    The method is bound to the object, so that a copy of the object runs its own method. If somebody else has replaced
-    the method of this object before, that replacement runs inside.
-    """
-    below = f"_monitel_{name}"
-    present = vars(owner).get(name)
-    if hasattr(present, _MARK):
-        return
-    if not hasattr(type(owner), name):
-        return
-    if present is not None and getattr(present, "__func__", None) is not getattr(type(owner), name):  # else unpickled
-        setattr(owner, below, present)
-
-    @wraps(getattr(type(owner), name))
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original = vars(self).get(below) or MethodType(getattr(type(self), name), self)
-        with _made(make, self, args, kwargs):
-            return original(*args, **kwargs)
-
-    call.__name__ = name  # by which pickle finds the method; that of a decorated one may be another
-    setattr(call, _MARK, make)
-    setattr(owner, name, MethodType(call, owner))
+    setattr(definer, name, call)
 
 
 def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:

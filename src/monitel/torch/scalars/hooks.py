@@ -64,10 +64,7 @@ class ScalarHooks(Source):
         if (others := set_details_hook(self._details_hook)) != self._to_details:
             set_details_hook(others)
 
-    def end(self) -> None:
-        """Take no more tensors: the fetcher ends."""
-        if self._on:
-            self.remove()
+    end = remove
 
     def _to_float(self, stat: Stat, value: object) -> float | None:
         if not self._on or not isinstance(value, Tensor):

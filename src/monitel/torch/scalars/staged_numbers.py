@@ -73,7 +73,7 @@ class StagedNumbers(DeviceQueue):
 
         If too many numbers are pending, because the device is too far behind, the number is lost.
         """
-        loss: tuple[object, ...] | None = None
+        loss: tuple[object, ...] = ()
         try:
             if len(self._sent.entries) + len(self._staged.entries) >= ROOM:
                 loss = ("full",)
@@ -81,18 +81,19 @@ class StagedNumbers(DeviceQueue):
                 stream = self._module.current_stream(self._device)
                 copy = number.detach().reshape(1).to(torch.float64, non_blocking=True, copy=True)
                 number.record_stream(stream)  # keeps its memory from being reused before the copy
-                with self._lock:
-                    self._staged.streams[stream] = None
-                    self._staged.entries.append((copy, pending))  # at once: a signal handler may add a sample, too
         except Exception as error:
             loss = "failed", error
         except BaseException:
             pending.resolve(None)
             raise
-        if loss is not None:
+        if loss:
             pending.resolve(None)
             self._lost(1, *loss)
-        elif len(self._staged.entries) >= _MANY:
+            return
+        with self._lock:
+            self._staged.streams[stream] = None
+            self._staged.entries.append((copy, pending))  # at once: a signal handler may add a sample, too
+        if len(self._staged.entries) >= _MANY:
             self._wake()
 
     def _deliver(self, owners: list[Owner]) -> None:
