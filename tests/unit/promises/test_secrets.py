@@ -95,7 +95,7 @@ def test_token_is_only_in_the_request(
     receiver.rule(lambda request: Answer(400, body=f"invalid: {LEFT}".encode()) if request.signal == "logs" else None)
     monitel.emit("event")
     assert not pipeline.force_flush(DEADLINE)
-    for status in (401, 503):
+    for status in (503, 401):
         receiver.rule(lambda _request, status=status: Answer(status, body=LEFT.encode()))  # type: ignore[misc]
         monitel.emit("event")
         pipeline.force_flush(0.1)

@@ -75,8 +75,13 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
     for problem in problems:
         warn(problem)
     for path in records:
+        known = len(total.troubles)
         try:
-            outcome = _replay(path, places, transports, rejected=rejected, foreign=foreign)
+            with closing(take(path, roots_of(places.boxes), foreign=foreign)) as dead:
+                if rejected:
+                    deliver_rejected(dead, transports, total)
+                with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
+                    deliver(dead, transports, total, on_progress=partial(_show, progress))
         except MissingFolderError:
             continue  # another process has delivered it meanwhile
         except Exception as error:
@@ -86,26 +91,12 @@ def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected:
             warn(problem)
             continue
         used += 1
-        total.add(outcome)
-        for trouble in outcome.troubles:
+        for trouble in total.troubles[known:]:
             warn(trouble)
     show(_summary(total, used, len(problems)))
     if total.offline:
         warn(_describe_offline(places, total.offline))
     return 0 if total.complete and not problems else 1
-
-
-def _replay(
-    path: Path, places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool
-) -> ReplayOutcome:
-    """Deliver one record."""
-    outcome = ReplayOutcome()
-    with closing(take(path, roots_of(places.boxes), foreign=foreign)) as dead:
-        if rejected:
-            outcome.add(deliver_rejected(dead, transports))
-        with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
-            outcome.add(deliver(dead, transports, on_progress=partial(_show, progress)))
-    return outcome
 
 
 def _collect_and_find(places: Places) -> Spools:

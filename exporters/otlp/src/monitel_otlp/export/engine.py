@@ -376,9 +376,6 @@ class Engine:
         senders = list(self._senders.values())
         for sender in senders:
             sender.finish(deadline)
-        for number, sender in enumerate(senders):  # without a thread, each sender has its share of the time
-            now = time.monotonic()
-            sender.finish_here(now + max(0.0, deadline - now) / (len(senders) - number))
         for sender in senders:
             sender.finished.wait(max(0.0, deadline - time.monotonic()))
             sender.stop()

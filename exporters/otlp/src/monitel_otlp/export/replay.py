@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import REJECTED
 from monitel.blackbox.folder import FolderError
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from monitel.blackbox.account import Account
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.recovery import Dead
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.transport.answer import Transport
+    from monitel_otlp.transport.answer import Answer, Transport
 
     Progress = Callable[[int, int], object]
 
@@ -62,21 +63,19 @@ class ReplayOutcome:
     troubles: list[str] = field(default_factory=list)
     offline: set[str] = field(default_factory=set)
 
-    def add(self, other: ReplayOutcome) -> None:
-        """Add the numbers of another outcome."""
-        self.delivered += other.delivered
-        self.too_old += other.too_old
-        self.set_aside += other.set_aside
-        self.set_aside_requests += other.set_aside_requests
-        self.lost += other.lost
-        self.unreadable += other.unreadable
-        self.troubles += other.troubles
-        self.offline |= other.offline
-
     @property
     def complete(self) -> bool:
         """True if everything was delivered."""
         return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
+
+    def add(self, account: Account) -> None:
+        """Add the outcome of the items of a signal."""
+        lost = Counter(account.dropped)
+        self.unreadable += lost.pop("unreadable", 0)
+        for reason in ("rejected", "unconfirmed"):  # they were set aside, and are not lost
+            lost.pop(reason, None)
+        self.delivered += account.delivered
+        self.lost += lost
 
     def count_set_aside(self, items: int, reason: str) -> None:
         """Count a request that was refused."""
@@ -90,6 +89,7 @@ class ReplayOutcome:
 def deliver(
     dead: Dead,
     transports: Mapping[str, Transport],
+    outcome: ReplayOutcome | None = None,
     *,
     tries: int = _TRIES,
     stopped: Event | None = None,
@@ -104,6 +104,7 @@ def deliver(
     Args:
         dead: The record.
         transports: The transport of each signal.
+        outcome: The counts of earlier records, to which those of this one are added.
         tries: The number of attempts with one request.
         stopped: When it is set, the delivery ends after the request that is being sent.
         on_progress: Called after each request with two numbers of items: settled, and in total.
@@ -114,17 +115,17 @@ def deliver(
     Raises:
         OSError: The record cannot be read or written.
     """
-    outcome, stopped = ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
-    outcome.unreadable = damaged_ends(dead)
+    counts, stopped = outcome or ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
+    counts.unreadable += damaged_ends(dead)
     outboxes, total = outboxes_of(dead), unsettled(dead)
 
     def set_aside(request: Request, items: int, reason: str) -> None:
         with suppress(OSError, FolderError):  # what is rejected should outlive a restart of the machine
             dead.move()
         if rejected.append(_folders(dead)[0], signal=request.signal, body=request.body, items=items, reason=reason):
-            outcome.count_set_aside(items, reason)
+            counts.count_set_aside(items, reason)
         else:
-            outcome.lost["spool_full"] += items
+            counts.lost["spool_full"] += items
 
     for folder in _folders(dead):
         rejected.trim(folder)
@@ -134,21 +135,21 @@ def deliver(
         if stopped.is_set() or all(each.settled >= each.next - 1 for each in journals):
             continue
         if signal not in transports:
-            outcome.offline.add(signal)
+            counts.offline.add(signal)
             continue
         sender = Sender(outboxes[signal], transports[signal], note_position=dead.note_position, set_aside=set_aside)
         try:
             _send(dead, sender, tries, stopped, lambda: on_progress(total - unsettled(dead), total))
         finally:
-            _count(outcome, journals[0].account().dropped, journals[0].account().delivered)
+            counts.add(journals[0].account())
         if sender.trouble is not None:
             rest = f"the rest is still in {(dead.disk or dead.box).path}, run this command again"  # type: ignore[union-attr]
-            outcome.troubles.append(f"{transports[signal].url}: {sender.trouble.reason}; {rest}")
+            counts.troubles.append(f"{transports[signal].url}: {sender.trouble.reason}; {rest}")
     dead.tend()
     names = {name for folder in _folders(dead) for name in folder.names()}
     if dead.is_delivered and REJECTED not in names and not any(name.endswith(CORRUPT) for name in names):
         dead.remove()
-    return outcome
+    return counts
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:
@@ -181,15 +182,6 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[
                 return
 
 
-def _count(outcome: ReplayOutcome, dropped: Mapping[str, int], delivered: int) -> None:
-    lost = Counter(dropped)
-    outcome.unreadable += lost.pop("unreadable", 0)
-    for reason in ("rejected", "unconfirmed"):  # they were set aside, and are not lost
-        lost.pop(reason, None)
-    outcome.delivered += delivered
-    outcome.lost += lost
-
-
 def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Callable[[], object]) -> None:
     """Deliver until nothing is left, or every attempt with the oldest request has failed."""
     while not stopped.is_set():
@@ -207,43 +199,46 @@ def _folders(dead: Dead) -> list[Folder]:
     return [each for each in (dead.disk, dead.box) if each is not None]
 
 
-def deliver_rejected(dead: Dead, transports: Mapping[str, Transport]) -> ReplayOutcome:
+def deliver_rejected(
+    dead: Dead, transports: Mapping[str, Transport], outcome: ReplayOutcome | None = None
+) -> ReplayOutcome:
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted.
 
     Raises:
         OSError: The file cannot be read or written.
     """
-    outcome, stopped = ReplayOutcome(), Event()
+    counts = outcome or ReplayOutcome()
     for folder in _folders(dead):
         delivered, refusing = 0, set[str]()
         try:
             for each in rejected.read(folder):
                 if each.signal not in transports:
-                    outcome.offline.add(each.signal)
+                    counts.offline.add(each.signal)
                 elif each.signal not in refusing:
-                    answer = _send_rejected(Request(each.signal, each.body), transports[each.signal], stopped)
+                    answer = _send_rejected(Request(each.signal, each.body), transports[each.signal])
                     if answer.verdict is Verdict.DELIVERED:
                         left_out = min(answer.rejected, each.items)
-                        outcome.delivered += each.items - left_out
-                        outcome.lost += Counter(partial_success=left_out)
+                        counts.delivered += each.items - left_out
+                        counts.lost += Counter(partial_success=left_out)
                         rejected.mark(folder, each)  # at once: after a kill it is not sent again
                         delivered += 1
                     elif answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
                         refusing.add(each.signal)
                         rest = f"the rest is still in {folder.path}, run this command again"
-                        outcome.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
+                        counts.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
                     else:
-                        outcome.count_set_aside(each.items, answer.reason)
+                        counts.count_set_aside(each.items, answer.reason)
         finally:
             if delivered:
                 rejected.compact(folder)
-    return outcome
+    return counts
 
 
-def _send_rejected(request: Request, transport: Transport, stopped: Event) -> Any:
+def _send_rejected(request: Request, transport: Transport) -> Answer:
+    pause = Event()  # a wait on it also ends with Ctrl-C
     for failures in range(1, _TRIES):
         answer = transport.send(request)
         if answer.verdict is not Verdict.RETRY:
             return answer
-        stopped.wait(min(backoff(answer, failures), _LONGEST_PAUSE))
+        pause.wait(min(backoff(answer, failures), _LONGEST_PAUSE))
     return transport.send(request)

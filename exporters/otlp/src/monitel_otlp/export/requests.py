@@ -130,9 +130,8 @@ class ReadingsEncoder(Encoder):
         message = REQUESTS[self.signal]()
         resource_metrics = message.resource_metrics.add()
         try:
-            contents, numbers, _ = zip(*(item.value for item in items), strict=True)
-            points = sum(numbers)
-            resource_metrics.ParseFromString(b"".join((self._resource, *contents)))
+            content, points, _ = items[0].value
+            resource_metrics.ParseFromString(self._resource + content)
             self._write_queue_size(resource_metrics.scope_metrics[0].metrics)
         except Exception:
             self._warn("a reading")

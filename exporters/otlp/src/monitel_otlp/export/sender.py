@@ -126,14 +126,11 @@ class Sender:
         return True
 
     def finish(self, deadline: float) -> None:
-        """Make the last attempts until a monotonic deadline, in the thread if there is one."""
+        """Make the last attempts until a monotonic deadline; in the caller's thread, if CPython has refused another."""
         self._deadline = deadline
-        self.wake()
-
-    def finish_here(self, deadline: float) -> None:
-        """Send in the caller's thread, if CPython has refused to start the thread."""
-        if not self._worker.started:
-            self._deadline = deadline
+        if self._worker.started:
+            self.wake()
+        else:
             self._send_waiting()
 
     def pause(self, timeout: float) -> bool:
