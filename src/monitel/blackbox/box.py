@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import marshal
 import os
-import socket
 import sys
 import threading
 import time
@@ -31,7 +30,8 @@ from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names
-from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.process import process_facts, process_start
+from monitel.blackbox.record import ENDED, JOURNALS, PAGE, POSITION, SENDING, STATE, TOTALS, VERSION
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile
 from monitel.fork import register_at_fork
@@ -41,13 +41,7 @@ from monitel.os_threads import Lock as ThreadLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["ENDED", "PAGE", "POSITION", "SENDING", "STATE", "TOTALS", "VERSION", "Box"]
-
-STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
-SENDING = "sending"  # in the position: `Journal.sending` of the metrics
-VERSION = 1
 _RETRY_S = 60.0  # between two attempts to make a box
-_EXITING = 0x4  # flag of a process that has released its locks, or is about to
 _FRAMES = 30  # of the main thread's stack
 _log = logging.getLogger("monitel")
 _live: dict[str, Box] = {}  # boxes of this process, by name
@@ -589,24 +583,6 @@ def has_box() -> bool:
 def is_mine(name: str) -> bool:
     """Return True if this process has a box of this name."""
     return name in _live
-
-
-def process_facts() -> dict[str, Any]:
-    """Return what tells this process from all others, now and later."""
-    boot = namespace = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
-    facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
-    return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
-
-
-def process_start(pid: int) -> str:
-    """Return the start time of a process in ticks since the boot; empty if it has ended, is ending, or is unknown."""
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return "" if fields[0] in {"Z", "X"} or int(fields[6]) & _EXITING else fields[19]
-    return ""
 
 
 def main_stack() -> list[str]:

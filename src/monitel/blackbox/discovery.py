@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.box import ENDED, PAGE, STATE
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
-from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.record import ENDED, JOURNALS, PAGE, STATE
 from monitel.blackbox.recovery import NAME, is_alive
 
 if TYPE_CHECKING:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.box import process_facts, process_start
+from monitel.blackbox.record import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Owner", "this_process"]
+_EXITING = 0x4  # flag of a process that has released its locks, or is about to
 
 
 class Owner(NamedTuple):
@@ -59,3 +64,21 @@ class Owner(NamedTuple):
 def this_process() -> Owner:
     """Return the identity of this process."""
     return Owner.of(process_facts())
+
+
+def process_facts() -> dict[str, Any]:
+    """Return what tells this process from all others, now and later."""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
+    facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
+    return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
+
+
+def process_start(pid: int) -> str:
+    """Return the start time of a process in ticks since the boot; empty if it has ended, is ending, or is unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return "" if fields[0] in {"Z", "X"} or int(fields[6]) & _EXITING else fields[19]
+    return ""

@@ -10,13 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.activity import doing_at
-from monitel.blackbox.box import ENDED, PAGE, POSITION, TOTALS, VERSION
 from monitel.blackbox.crashes import STACKS
+from monitel.blackbox.folder import FolderError
 from monitel.blackbox.forms import Definition, LogRecord
 from monitel.blackbox.names import read_names
 from monitel.blackbox.process import Owner
-from monitel.blackbox.record import EVENT, HEAD, JOURNALS, SIGNALS, WINDOW, Item, first_of, load, scan
-from monitel.blackbox.recovery import read_snapshot
+from monitel.blackbox.record import (
+    ENDED,
+    EVENT,
+    HEAD,
+    JOURNALS,
+    PAGE,
+    POSITION,
+    SIGNALS,
+    STATE,
+    TOTALS,
+    VERSION,
+    WINDOW,
+    Item,
+    first_of,
+    load,
+    scan,
+)
 from monitel.blackbox.slots import read_slots
 from monitel.context_page import PAGE_BYTES, Context, read_page
 from monitel.window_bytes import OpenWindow, decode
@@ -27,13 +42,33 @@ if TYPE_CHECKING:
     from monitel.blackbox.activity import Doing
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.forms import PlainCounter
-    from monitel.blackbox.recovery import Snapshot
 
 _LARGEST_STACKS = 256 << 10  # bytes
 
 
-class RecordError(Exception):
-    """Raised for a record that cannot be read. The message gives the reason."""
+class RecordError(ValueError):
+    """Raised for a record whose values are senseless. The message gives the reason."""
+
+
+class Snapshot(NamedTuple):
+    """The state of a process at one moment.
+
+    Attributes:
+        time_ns: The moment, Unix ns.
+        monotonic_ns: The moment, monotonic ns.
+        position: Number of the next item of the journal of metrics.
+        windows: The open windows, in the form of :mod:`monitel.window_bytes`.
+        window_names: For each open window, the number of its definition.
+        values: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the
+            number of the next item of each journal before the sources were called.
+    """
+
+    time_ns: int
+    monotonic_ns: int
+    position: int
+    windows: bytes
+    window_names: tuple[int, ...]
+    values: dict[str, Any]
 
 
 class Window(NamedTuple):
@@ -64,6 +99,7 @@ class Record:
         items: Of each journal the items that are not settled, and those after the snapshot, oldest first.
         settled: Of each journal the number of the last item that is settled.
         totals: Number of an item, and the totals of series up to it, as the exporter has stored them.
+        holes: Of each journal the items that were dropped.
         ended: Nothing is added to the record any more.
         stacks: The stacks of all threads at a crash; empty without one.
         problems: Parts that could not be read, in words.
@@ -76,6 +112,7 @@ class Record:
     items: dict[str, list[Item]] = field(default_factory=dict)
     settled: dict[str, int] = field(default_factory=dict)
     totals: tuple[int, Any] = (0, None)
+    holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     ended: bool = False
     stacks: str = ""
     problems: list[str] = field(default_factory=list)
@@ -215,6 +252,11 @@ class Record:
         return frozenset(self.identity.get("off", ()))
 
     @property
+    def is_unread(self) -> bool:
+        """True if the process had no reader for any of its journals: they are for an autopsy."""
+        return self.off >= {*JOURNALS}
+
+    @property
     def waiting(self) -> dict[str, int]:
         """The number of items of each signal that no backend has acknowledged, without open windows."""
         signals = [each for each in SIGNALS if each not in self.off]
@@ -226,25 +268,42 @@ class Record:
         return [LogRecord(*item.value) for item in self.unsettled("logs") if item.kind == EVENT]
 
 
+def read_snapshot(folder: Folder) -> Snapshot | None:
+    """Return the newest whole snapshot in a box; None if there is none.
+
+    Raises:
+        OSError: The file is a link, or belongs to another user.
+        ValueError, TypeError, EOFError: The checksum is right, and the content is not a snapshot.
+    """
+    for name in (STATE, ENDED):
+        value = read_slots(folder, name)[1]
+        if value is not None and value[0] == VERSION:
+            return Snapshot(*value[1:])
+    return None
+
+
 def read_record(
-    folder: Folder, disk: Folder | None = None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()
+    *given: Folder | None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()
 ) -> Record:
     """Read a record, whether its process has ended or runs.
 
     Args:
-        folder: The box; without one the spool folder.
-        disk: The spool folder of the same process, if it has both.
+        *given: The box, and the spool folder of the same process; None for one that it does not have.
         journals: The journals that are read.
         events: Names of the events that are wanted: most others are left out, which is faster. All by default.
 
     Raises:
-        RecordError: Its values are not those of a record, or it is of a newer version.
+        RecordError: Its values are not those of a record.
+        FolderError: It is of another version.
         OSError: A file cannot be read.
     """
-    folders = [folder] if disk is None else [folder, disk]
-    with _checked():
+    folders = [each for each in given if each is not None]
+    folder = folders[0]
+    with _checked(folders):
         snapshot = read_snapshot(folder)
-        totals = max((read_slots(each, TOTALS)[1] or (0, None) for each in folders), key=lambda each: int(each[0]))[:2]
+        stored: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
+        holes = {name: [hole for each in stored for hole in each[2].get(name, ())] for name in JOURNALS}
+        totals = max(stored, key=lambda each: int(each[0]))[:2]
         settled = {"metrics": int(totals[0])}
         for each in folders:
             for name, number in (read_slots(each, POSITION)[1] or {}).items():
@@ -255,7 +314,7 @@ def read_record(
             name: [*_items(folders, name, after.get(name, 0), events if name == "logs" else ())] for name in journals
         }
         names = names_of(*folders)  # after the items, which refer to them
-        found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals, folder.has(ENDED))
+        found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals, holes, folder.has(ENDED))
         found.stacks = text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows
         return found
@@ -263,19 +322,20 @@ def read_record(
 
 def read_head(folder: Folder) -> Record:
     """Read only what describes the process; the errors are the same."""
-    with _checked():
+    with _checked([folder]):
         found = Record(folder.path, names_of(folder))
         _ = found.owner, found.created_ns
         return found
 
 
 @contextmanager
-def _checked() -> Iterator[None]:
+def _checked(folders: Sequence[Folder]) -> Iterator[None]:
     try:
         yield
-    except (RecordError, OSError):
+    except (RecordError, FolderError, OSError):
         raise
-    except Exception as error:  # its checksums are right, and its values are not
+    except Exception as error:  # its checksums are right, and its values are not, or are those of another version
+        names_of(*folders)
         raise RecordError(f"its values are not those of a black box: {error!r}") from error
 
 
@@ -285,7 +345,7 @@ def names_of(*folders: Folder) -> list[Any]:
     if not names:
         raise RecordError("names is damaged: it does not describe the process")
     if (version := names[0]["version"]) != VERSION:
-        raise RecordError(f"expected version {VERSION} of the layout, got {version!r}: use another version of monitel")
+        raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
     return names
 
 

@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+#: The layout of a record. Its files beside the journals: the snapshot, under two names, the page, what is settled, and
+#: the running totals.
+VERSION = 1
+STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
+SENDING = "sending"  # in the position: `Journal.sending` of the metrics
+
 #: The last two hold what monitel makes itself: readings of counters, waits and metrics of the pipeline; spans of steps
 #: and folded spans. They are in no account.
 #: The signals, in the order in which they are delivered: the journals whose items count.

@@ -14,62 +14,29 @@ from __future__ import annotations
 import marshal
 import os
 import re
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from monitel import context_page
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.box import (
-    ENDED,
-    PAGE,
-    POSITION,
-    SENDING,
-    STATE,
-    TOTALS,
-    VERSION,
-    is_mine,
-    pack_position,
-    process_facts,
-    process_start,
-)
+from monitel.blackbox.box import is_mine, pack_position
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
 from monitel.blackbox.journal import CORRUPT, Journal
+from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.names import read_names
-from monitel.blackbox.record import JOURNALS, WINDOW, Item, pack_file
+from monitel.blackbox.process import process_facts, process_start
+from monitel.blackbox.reading import read_head, read_record
+from monitel.blackbox.record import ENDED, JOURNALS, POSITION, SENDING, STATE, TOTALS, WINDOW, Item, pack_file
 from monitel.blackbox.room import Room
-from monitel.blackbox.slots import SlotFile, read_slots
+from monitel.blackbox.slots import SlotFile
 from monitel.window_bytes import key, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Dead", "Snapshot", "claim", "forget_unread", "is_alive", "processes", "read_snapshot", "spool_of", "sweep"]
-
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 _KEPT = 16  # records
-
-
-class Snapshot(NamedTuple):
-    """The state of a process at one moment.
-
-    Attributes:
-        time_ns: The moment, Unix ns.
-        monotonic_ns: The moment, monotonic ns.
-        position: Number of the next item of the journal of metrics.
-        windows: The open windows, in the form of :mod:`monitel.window_bytes`.
-        window_names: For each open window, the number of its definition.
-        values: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the
-            number of the next item of each journal before the sources were called.
-    """
-
-    time_ns: int
-    monotonic_ns: int
-    position: int
-    windows: bytes
-    window_names: tuple[int, ...]
-    values: dict[str, Any]
 
 
 def processes(root: Path | None, spool: Path | None) -> list[str]:
@@ -96,20 +63,6 @@ def sweep(root: Path | None, spool: Path | None) -> None:
                         lock.close()
                 finally:
                     folder.close()
-
-
-def read_snapshot(folder: Folder) -> Snapshot | None:
-    """Return the newest whole snapshot in a box; None if there is none.
-
-    Raises:
-        OSError: The file is a link, or belongs to another user.
-        ValueError, TypeError, EOFError: The checksum is right, and the content is not a snapshot.
-    """
-    for name in (STATE, ENDED):
-        value = read_slots(folder, name)[1]
-        if value is not None and value[0] == VERSION:
-            return Snapshot(*value[1:])
-    return None
 
 
 def is_alive(folder: Folder) -> bool:
@@ -149,30 +102,22 @@ def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
     """
     if NAME.fullmatch(name) is None:
         return None
-    folders: list[Folder] = []
-    locks: list[Lock] = []
-    try:
-        box = _take(root, name, folders, locks)
-        if box is not None:
-            names, _ = read_names(box)
-            spool = spool_of(names, spool)
-        disk = _take(spool, name, folders, locks)
-        if box is not None or disk is not None:
-            dead = Dead(box, disk, locks, spool)
-            folders, locks = [], []
-            return dead
-    except (_Taken, FileNotFoundError):
-        pass
-    except (OSError, FolderError):
-        raise
-    except Exception as error:
-        raise set_aside(folders, error) from error
-    finally:
-        for lock in locks:
-            lock.close()
-        for folder in folders:
-            folder.close()
-    return None
+    box = disk = None
+    with ExitStack() as held:
+        try:
+            if (box := _take(root, name, held)) is not None:
+                spool = spool_of(read_names(box)[0], spool)
+            disk = _take(spool, name, held)
+            dead = None if box is disk is None else Dead(box, disk, spool)
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        except (OSError, FolderError):
+            raise
+        except Exception as error:
+            raise set_aside([each for each in (box, disk) if each is not None], error) from error
+        if dead is not None:
+            dead.held = held.pop_all()
+    return dead
 
 
 def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
@@ -193,14 +138,10 @@ def forget_unread(root: Path, kept: int = _KEPT) -> None:
     for name in processes(root, None)[:-kept]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
-                unread = _is_unread(read_names(folder)[0])
+                unread = read_head(folder).is_unread
             if unread and (dead := claim(root, None, name)) is not None:
                 with closing(dead):
                     dead.remove()
-
-
-def _is_unread(names: list[Any]) -> bool:
-    return {*JOURNALS} <= {*names[0].get("off", ())}
 
 
 def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
@@ -209,83 +150,72 @@ def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
     return Path(recorded) if recorded and Path(recorded).parent.is_dir() else given
 
 
-class _Taken(Exception):  # noqa: N818  it is not an error
-    """Raised if a process has a record."""
+def _take(parent: Path | None, name: str, held: ExitStack) -> Folder | None:
+    """Open and lock a folder of a record; return None if there is none.
 
-
-def _take(parent: Path | None, name: str, folders: list[Folder], locks: list[Lock]) -> Folder | None:
-    """Open and lock a folder of a record; return None if there is none."""
+    Raises:
+        BlockingIOError: A process has it.
+    """
     if parent is None or not (parent / name).is_dir():
         return None
     folder = Folder.open(parent / name)
-    folders.append(folder)
+    held.callback(folder.close)
     if is_alive(folder) or (lock := Lock.take(folder)) is None:
-        raise _Taken
-    locks.append(lock)
+        raise BlockingIOError
+    held.callback(lock.close)
     return folder
 
 
 class Dead:
     """The record of an ended process, in its box, its spool folder, or both. Nobody else has it until it is closed.
 
-    Attributes:
-        name: The name of the record.
-        names: The definitions; number 0 describes the process.
-        snapshot: The newest snapshot; None if there is none, as in a spool folder.
-        page: The page; None if there is none.
-        totals: Number of an item, the state of the fold up to it, as the process has written it, and the items of each
-            journal that were dropped.
-        journals: Readable like those of this process; those that the process had no reader for have nothing to send.
+    Args:
         box: The box; None if there is none.
         disk: The spool folder; None if there is none.
         spool: The folder in which :meth:`move` makes it; None for none.
 
+    Attributes:
+        name: The name of the record.
+        names: The definitions; number 0 describes the process.
+        snapshot: The newest snapshot; None if there is none, as in a spool folder.
+        totals: Number of an item, and the state of the fold up to it, as the process has written it.
+        journals: Readable like those of this process; those that the process had no reader for have nothing to send.
+        held: The locks, which :meth:`close` releases. Without them the record is only read.
+
     Raises:
         FolderError: The record is of another version.
+        RecordError: Its values are senseless.
     """
 
-    def __init__(self, box: Folder | None, disk: Folder | None, locks: list[Lock], spool: Path | None) -> None:
-        folders = [each for each in (box, disk) if each is not None]
-        self.box, self.disk, self._locks, self.spool = box, disk, locks, spool
-        self.name = folders[0].path.name
-        self.names, self._names_content = read_names(*folders)
-        if not self.names:
-            raise ValueError("no file describes its process")
-        if (version := self.names[0].get("version")) != VERSION:
-            raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
-        self.snapshot = None if box is None else read_snapshot(box)
-        self.page: context_page.Context | None = None
-        with suppress(FileNotFoundError):
-            self.page = None if box is None else context_page.read_page(box.read(PAGE))
-        positions: list[dict[str, int]] = [read_slots(each, POSITION)[1] or {} for each in folders]
-        totals: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
-        self.totals: tuple[int, Any, dict[str, list[tuple[int, int]]]] = max(totals, key=lambda each: each[0])
-        holes = {name: [hole for each in totals for hole in each[2].get(name, ())] for name in JOURNALS}
-        self.totals = *self.totals[:2], holes
-        self._slots = {name: SlotFile(folders[0], name) for name in (POSITION, TOTALS)}
+    def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
+        self._record = record = read_record(box, disk, journals=())
+        self.box, self.disk, self.spool, self.held = box, disk, spool, ExitStack()
+        self.name, self.names = record.path.name, record.names
+        self.snapshot, self.totals = record.snapshot, record.totals
+        first = disk if box is None else box
+        assert first is not None
+        self._slots = {name: SlotFile(first, name) for name in (POSITION, TOTALS)}
         self._room = Room()
         self._room.box = box
         self.journals: dict[str, Journal] = {}
         for name in JOURNALS:
             journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
-            settled = max(each.get(name, 0) for each in positions)
-            settled = max(settled, self.totals[0]) if name == "metrics" else settled
-            self._adopt(name, settled, holes[name])
-        self.journals["metrics"].sending = max(each.get(SENDING, 0) for each in positions)
+            self._adopt(name, record.settled.get(name, 0), record.holes.get(name, []))
+        self.journals["metrics"].sending = record.settled.get(SENDING, 0)
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
         # Items before the snapshot may be in no file: their numbers are not used again.
         following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
         on_disk.adopt(journal, settled, holes, following)
-        if name in self.names[0].get("off", ()):
+        if name in self._record.off:
             journal.reader, journal.settled = "nobody", journal.next - 1
 
     @property
     def is_unread(self) -> bool:
         """True if the process had no reader for any of its journals: they are for an autopsy."""
-        return _is_unread(self.names)
+        return self._record.is_unread
 
     @property
     def has_ended(self) -> bool:
@@ -362,10 +292,9 @@ class Dead:
         self.note_position()
 
     def _totals(self) -> tuple[Any, ...]:
-        metrics = self.journals["metrics"]
-        if metrics.fold is None:
-            return self.totals
-        return *metrics.fold.plain(), {name: journal.holes() for name, journal in self.journals.items()}
+        fold = self.journals["metrics"].fold
+        holes = {name: journal.holes() for name, journal in self.journals.items()}
+        return *(self.totals if fold is None else fold.plain()), holes
 
     def tend(self) -> None:
         """Remove what is settled, unless the totals cannot be written, and load what senders wait for.
@@ -388,15 +317,14 @@ class Dead:
         """
         if self.box is None:
             return
+        _, names = read_names(self.box, self.disk)
         if self.disk is None:
             if self.spool is None:
                 raise FolderError("there is no spool folder")
-            self.disk, lock = make_shown(
-                self.spool / self.name, lambda folder: folder.write("names", self._names_content, 0)
-            )
-            self._locks.append(lock)
+            self.disk, lock = make_shown(self.spool / self.name, lambda folder: folder.write(NAMES, names, 0))
+            self.held.callback(lock.close)
         else:  # the process has made it before its last definitions
-            self.disk.write("names", self._names_content, 0)
+            self.disk.write(NAMES, names, 0)
         disk = self.disk
         self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
         self._note_removal()
@@ -420,8 +348,7 @@ class Dead:
 
     def close(self) -> None:
         """Release the record: others may claim it."""
-        for lock in self._locks:
-            lock.close()
+        self.held.close()
         for folder in (self.box, self.disk):
             if folder is not None:
                 folder.close()

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
-from monitel.blackbox.box import process_facts, process_start
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import REPORTED, STAT, Definition
-from monitel.blackbox.reading import Record
+from monitel.blackbox.process import process_facts, process_start
+from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import JOURNALS
-from monitel.blackbox.recovery import Snapshot
 from monitel.blackbox.settings import mark_of
 from monitel.console.process import EXEC, Process, State, dead, doing_at, life_of
 from monitel.run_events import last_exception, status

@@ -10,12 +10,12 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.box import ENDED, PAGE
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
+from monitel.blackbox.record import ENDED, PAGE
 from monitel.blackbox.recovery import is_alive
 from monitel.console import process as model
 from monitel.console.ended import read_ends

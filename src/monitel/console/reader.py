@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.activity import Stage, Wait
-from monitel.blackbox.box import ENDED
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.discovery import (
     find_boxes,
@@ -25,7 +24,7 @@ from monitel.blackbox.discovery import (
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, page_of, read_record
-from monitel.blackbox.record import JOURNALS
+from monitel.blackbox.record import ENDED, JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console import process as model
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks

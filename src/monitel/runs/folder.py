@@ -19,9 +19,8 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.box import process_start
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
-from monitel.blackbox.process import Owner, this_process
+from monitel.blackbox.process import Owner, process_start, this_process
 from monitel.runs.history import History, RunTime, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 

@@ -22,6 +22,7 @@ from tests.nightly.kills.history import HistoryWriter
 
 from monitel import COUNT, HISTOGRAM, Stat, blackbox, os_threads, window_sinks
 from monitel.blackbox.box import Box
+from monitel.blackbox.forms import STAT
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES, READING, SPANS, WINDOW
 from monitel.blackbox.recovery import claim
 from monitel.open_windows import forget, open_windows
@@ -61,7 +62,8 @@ class Recorder:
 
     def __init__(self, box: Box, windows: Callable[[str], float]) -> None:
         self.box, self.counters, self._ranges, self._lock = box, {6: 0, 7: 0}, list[Any](), RLock()
-        assert [*range(1, len(SERIES))] == box.names.define_all([(name, name) for name in SERIES[1:]])
+        definitions: list[Any] = [(name, (STAT, name, name, "", "", False, {})) for name in SERIES[1:]]
+        assert [*range(1, len(SERIES))] == box.names.define_all(definitions)
         self.stats = {
             name: Stat(name, [HISTOGRAM if name.startswith("hist") else COUNT], windows(name.partition(".")[0]))
             for name in STATS

@@ -27,8 +27,9 @@ import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, Lock
+from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import Dead, claim, is_alive, processes, read_snapshot, sweep
+from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ class Place:
 
     def events(self, name: str, journal: str = "logs") -> list[Any]:
         """Return the numbers of the events in a box, whose process may run."""
-        return [item.value[1] for item in Dead(self.folder(name), None, [], None).items(journal)]
+        return [item.value[1] for item in Dead(self.folder(name), None).items(journal)]
 
     def collect(self, name: str) -> list[Any] | None:
         """Return the events in the record of an ended process, and remove it; None if it cannot be claimed."""

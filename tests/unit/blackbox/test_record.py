@@ -11,12 +11,12 @@ import pytest
 from tests.support.checks import warnings_with
 
 from monitel import set_step
-from monitel.blackbox import box as box_module
-from monitel.blackbox import folder
+from monitel.blackbox import folder, process
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import Dead, claim, read_snapshot
+from monitel.blackbox.recovery import Dead, claim
 from monitel.context_page import read_page
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_journal_without_an_endpoint_is_on_disk_after_a_spill(make: Callable[...
     box.journals["logs"].reader = "disk"
     box.start()
     assert box.spill(30.0)
-    record = Dead(None, Folder.open(tmp_path / "spool" / box.name), [], None)
+    record = Dead(None, Folder.open(tmp_path / "spool" / box.name))
     assert ["first"] == [item.value for item in record.items("logs")]
     assert (box.name, str(tmp_path / "spool")) == (record.names[0]["name"], record.names[0]["spool"])
     assert box.name.endswith("-0123abcd")
@@ -125,7 +125,7 @@ def test_record_of_another_version_is_left_alone(
     make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its files have another content."""
-    monkeypatch.setattr(box_module, "VERSION", 2)
+    monkeypatch.setattr(process, "VERSION", 2)
     box = make()
     box._slots["totals"].write(marshal.dumps("other", 2))
     box.abandon()  # as if the process had been killed

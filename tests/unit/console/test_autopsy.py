@@ -14,9 +14,8 @@ from tests.support.paths import ROOT
 from tests.unit.console.recorded import definition
 
 from monitel.blackbox.activity import Stage, Wait
-from monitel.blackbox.reading import Record
+from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import EVENT, NUMBERS, Item
-from monitel.blackbox.recovery import Snapshot
 from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import job_lines, process_lines
 from monitel.console.job import jobs_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
@@ -41,21 +41,21 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         OSError: A folder cannot be read.
         ValueError, TypeError: Its values are senseless.
     """
-    folders, locks = list[Folder](), list[Lock]()
+    held = ExitStack()
 
     def add(path: Path) -> Folder:
         folder = Folder.open(path, foreign=foreign)
-        folders.append(folder)
+        held.callback(folder.close)
         # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
         alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
         if alive or (lock := Lock.take(folder)) is None:
             raise FolderError(
                 f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
             )
-        locks.append(lock)
+        held.callback(lock.close)
         return folder
 
-    try:
+    with held:
         given = add(path)
         names, _ = read_names(given)
         if not names:
@@ -65,15 +65,10 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         others = roots if disk is not None else [spool] if spool is not None else []
         for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
             box, disk = (box, add(other)) if disk is None else (add(other), disk)
-        dead = Dead(box, disk, locks, spool)
+        dead = Dead(box, disk, spool)
         if not dead.has_ended:
             raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
-    except BaseException:
-        for lock in locks:
-            lock.close()
-        for folder in folders:
-            folder.close()
-        raise
+        dead.held = held.pop_all()
     return dead
 
 
@@ -90,7 +85,7 @@ def peek(path: Path, *, foreign: bool = False) -> Dead:
         if not read_names(folder)[0]:
             raise FolderError(f"{str(path)!r} has no file that describes its process: it cannot be used")
         box = is_box(folder.names())
-        dead = Dead(folder if box else None, None if box else folder, [], None)
+        dead = Dead(folder if box else None, None if box else folder)
     except BaseException:
         folder.close()
         raise
