@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,8 +92,12 @@ def _search(root: Folder, found: Boxes) -> None:
         elif plain != name:
             found.corrupt.append(root.path / name)
         elif not name.startswith("."):  # else it is made or removed now
+            path = root.path / name
             try:
-                _add(root, name, found)
+                with closing(Folder.open(path, probe=False)) as folder:
+                    if is_box(folder.names()):
+                        state = found.ended if folder.has(ENDED) else found.live if is_alive(folder) else found.dead
+                        state.append(path)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except (OSError, FolderError) as error:
@@ -102,21 +106,6 @@ def _search(root: Folder, found: Boxes) -> None:
         found.problems.append(
             f"{str(root.path)!r} holds entries that are not black boxes ({len(others)}), e.g. {others[0]!r:.80}"
         )
-
-
-def _add(root: Folder, name: str, found: Boxes) -> None:
-    path, status = root.path / name, root.status(name)
-    if status.st_uid != os.geteuid():
-        found.problems.append(f"{str(path)!r} belongs to another user (id {status.st_uid})")
-    elif stat.S_ISDIR(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        found.problems.append(f"other users can write to {str(path)!r}: it is not used")
-    else:
-        folder = root.subfolder(name, create=False)
-        try:
-            if is_box(folder.names()):
-                (found.ended if folder.has(ENDED) else found.live if is_alive(folder) else found.dead).append(path)
-        finally:
-            folder.close()
 
 
 def is_box(names: Collection[str]) -> bool:

@@ -219,29 +219,6 @@ class Folder:
             return bool(self.status(name))
         return False
 
-    def subfolder(self, name: str, *, create: bool) -> Folder:
-        """Open a folder in this folder, with the same checks.
-
-        Raises:
-            FolderError: It is a link, is not a folder, or belongs to another user.
-            FileNotFoundError: It does not exist, and ``create`` is False.
-        """
-        path = self.path / name
-        if create:
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=self.descriptor)
-        try:
-            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=self.descriptor)
-        except OSError as error:
-            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                raise FolderError(f"{str(path)!r} is not a folder, or a symbolic link: remove it") from None
-            raise
-        folder = Folder(path, descriptor)
-        if (owner := folder._status.st_uid) not in {self._status.st_uid, os.geteuid()}:
-            folder.close()
-            raise FolderError(f"{str(path)!r} belongs to another user (id {owner}): remove it")
-        return folder
-
     def space(self) -> os.statvfs_result:
         """Return the size and the free space of the file system."""
         return os.fstatvfs(self.descriptor)

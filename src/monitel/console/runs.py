@@ -137,7 +137,7 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
         with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
             for name in sorted(each for each in ledgers.names() if each.startswith(FOLDERS)):
                 try:
-                    with closing(ledgers.subfolder(name, create=False)) as folder:
+                    with closing(Folder.open(ledgers.path / name, foreign=True)) as folder:
                         runs.append(_read(folder))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed

@@ -101,7 +101,8 @@ class RunFolder:
 
     def __init__(self, ledgers: Folder, name: str) -> None:
         self.name, self._ledgers = name, ledgers
-        self._folder = folder = ledgers.subfolder(name, create=True)
+        make_folder(ledgers.path / name)
+        self._folder = folder = Folder.open(ledgers.path / name)
         try:
             lock = Lock.take(folder)
             if lock is None:
@@ -206,7 +207,7 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
     """
     with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
         for name in ledgers.names():
-            with suppress(OSError, FolderError, StoredError), closing(ledgers.subfolder(name, create=False)) as folder:
+            with suppress(OSError, FolderError, StoredError), closing(Folder.open(ledgers.path / name)) as folder:
                 found = decode(folder.read(FILE, LIMIT_BYTES + 1))
                 attempt, lock = found.attempt, None
                 if attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}"):

@@ -110,7 +110,8 @@ def test_every_item_is_in_one_place_at_any_moment(place: str, tmp_path: Path, mo
     monkeypatch.setattr(journal, "_LARGE", 1 << 12)
     monkeypatch.setattr(disk, "_LARGEST", 1 << 13)
     room = Room(box_bytes=1 << 15, memory_bytes=1 << 14)
-    room.box = Folder.open(tmp_path).subfolder("box", create=True) if place == "box" else None
+    (tmp_path / "box").mkdir()
+    room.box = Folder.open(tmp_path / "box") if place == "box" else None
     made = Journal("metrics", room)
     run = Run(made, Folder.open(tmp_path) if place != "memory" else None)
     writers, others = [Thread(target=run.append) for _ in range(2)], [Thread(target=run.send), Thread(target=run.tend)]
