@@ -2,7 +2,8 @@
 
 PYTHONPATH=. .venv/bin/python -m tests.nightly.kills.campaign --kills 100 --seed 1
 
-One process, without threads, forks everything: a backend, jobs and collectors. It prints breaches of the promise.
+One process, without threads, forks everything: a backend, jobs and collectors. Some die at a line of the code of the
+record, the others at an instant. It prints breaches of the promise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import read_history
-from tests.nightly.kills.job import THREADS, Job
+from tests.nightly.kills.job import THREADS, Job, kill_at_line
 
 import monitel
 import monitel_otlp
@@ -171,6 +173,12 @@ def _runs(pid: int, group: int) -> bool:
     return int(of) == group and state not in {"Z", "X"}
 
 
+def _killed(function: Callable[[], object], lines: int) -> None:
+    """Run a function in a process that is killed at a line."""
+    kill_at_line(lines)
+    function()
+
+
 class Death(NamedTuple):
     """The end of a job: its process, exit status and time, monotonic ns."""
 
@@ -255,6 +263,8 @@ class Batch:
             burst=rng.choice((0, 0, 0, 2000)),
             forks=rng.random() < 0.3,
             busy=rng.random() < 0.1,
+            lines=int(10 ** rng.uniform(2.0, 5.0)) if rng.random() < 0.3 else 0,
+            disk_after_s=rng.choice((60.0, 60.0, 0.05)),
             environment={
                 _TEMPORALITY: rng.choice(("cumulative", "delta")),
                 "MONITEL_BLACK_BOX": "1" if self._box else "0",
@@ -303,13 +313,14 @@ class Batch:
 
     def _collect(self) -> int:
         """Run collectors that are killed, some at once, and a last one that is not; return the number of the others."""
-        killed = self._rng.choice((0, 1, 1, 2, 3))
+        killed = self._rng.choice((0, 1, 1, 2, 3, 6))
         at_once = self._rng.random() < 0.5
         started: list[int] = []
         for number in range(killed):
             self._backend.behave(self._rng.choice(("healthy", "late")))
             way = self._rng.choice((self._replay, self._configure))
-            started.append(start(way, self._folder / f"collector-{number}.log"))
+            lines = int(10 ** self._rng.uniform(1.5, 4.5)) if self._rng.random() < 0.5 else 0
+            started.append(start(partial(_killed, way, lines), self._folder / f"collector-{number}.log"))
             if not at_once:
                 self._end(started.pop(), self._rng.uniform(0.0, 0.3))
         for pid in started:

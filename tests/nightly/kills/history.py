@@ -22,7 +22,7 @@ SLEEP_NS = 50_000_000  # between two notes of the waits
 _EXIT_NS, _EXIT_WAITED_NS = 2_000_000_000, 500_000_000
 _CAPACITY = 16_384  # operations of a source, or times and waits; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
-_FACTS = ("configured_ns", "exiting_ns", "stopped_ns", "ended_ns", "step", "names", "snapshot_ns", "left_out")
+_FACTS = ("configured_ns", "exiting_ns", "stopped_ns", "ended_ns", "step", "names")
 _NAMES_AT = 16  # word
 
 
@@ -80,8 +80,6 @@ class History(NamedTuple):
         done_ns: Times at which the operations were done, by source.
         awake_ns: Times at which the process noted its waits, from its configuration on.
         waited_ns: For how long it had waited for a processor then.
-        snapshot_ns: Time at which the latest complete snapshot began.
-        left_out: 1 if some items were not safe from a kill.
     """
 
     configured_ns: int
@@ -93,8 +91,6 @@ class History(NamedTuple):
     done_ns: dict[str, list[int]]
     awake_ns: list[int]
     waited_ns: list[int]
-    snapshot_ns: int = 0
-    left_out: int = 0
 
     def lateness(self, begin_ns: int, died_ns: int) -> int:
         """Return the time in ns that the process has waited for a processor from some time to its death.

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +23,13 @@ from tests.nightly.kills.history import LATE_NS, SLEEP_NS, HistoryWriter
 
 import monitel
 import monitel_otlp
-from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat, blackbox, os_threads
 from monitel.profiler import record_function
+from monitel_otlp.export import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+    from types import FrameType
 
 THREADS = 4  # at most, so that sums of shared series stay exact
 SHARED_BITS = 13
@@ -34,6 +38,7 @@ _TILE = [COUNT, SUM, MIN, MAX, VALUE, MEAN]
 _WINDOWS = (0.1, 0.3, 1.0, 5.0, 60.0)
 _PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)  # seconds; two numbers of a series may not share a millisecond
 _THREADS = "/proc/self/task"
+_RECORD = str(Path(blackbox.__file__).parent)
 
 
 @dataclass
@@ -51,6 +56,8 @@ class Job:
         burst: Number of events at its end.
         forks: It forks children, which record and die.
         busy: It records without a pause, in one thread.
+        lines: Number of lines of the code of the record after which it is killed; 0: it is not.
+        disk_after_s: Seconds after which items are moved to the disk.
         environment: Environment variables.
         options: Arguments of ``configure()``.
     """
@@ -65,6 +72,8 @@ class Job:
     burst: int = 0
     forks: bool = False
     busy: bool = False
+    lines: int = 0
+    disk_after_s: float = engine.DISK_AFTER_S
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -78,6 +87,8 @@ class Job:
         """Run until this process is killed, or until its life is over."""
         os.environ.update(self.environment)
         history = self.new_history(self.threads)
+        kill_at_line(self.lines)
+        engine.DISK_AFTER_S = self.disk_after_s
         pipeline = monitel_otlp.configure(**self.options, resource_attributes={"job": self.number})
         _configured(history)
         rng, stopped = random.Random(self.seed), Event()
@@ -121,6 +132,21 @@ class Job:
                 os.kill(os.getpid(), signal.SIGKILL)
         finally:
             os._exit(0)
+
+
+def kill_at_line(lines: int) -> None:
+    """Have this process killed at some line of the code of the record, counted over all threads, unless that is 0."""
+    left = [lines]
+
+    def line(_frame: FrameType, event: str, _argument: object) -> Any:
+        left[0] -= event == "line"
+        if left[0] <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+    if lines:
+        for each in (sys, threading, os_threads._threading):
+            each.settrace(lambda frame, *_: line if frame.f_code.co_filename.startswith(_RECORD) else None)
 
 
 def _configured(history: HistoryWriter) -> None:

@@ -18,8 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.nightly.blackbox.campaign import finish, start
-from tests.nightly.blackbox.sender import Sender
+from tests.nightly.kills.campaign import start
 from tests.support.checks import wait_until
 from tests.support.paths import ROOT
 
@@ -33,6 +32,8 @@ from monitel.blackbox.recovery import Dead, claim, is_alive, processes, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from monitel.blackbox.journal import Journal
 
 _LONG = "x" * 100
 _SKIPPED = 77
@@ -81,22 +82,20 @@ class Place:
         if not dead.has_ended:
             dead.end({})
         found = list[Any]()
-        sender = Sender(dead.journals["logs"], accepting(found))
-        while sender.send() or sender.journal.loading is not None:
+        while (sent := delivered(dead.journals["logs"])) or dead.journals["logs"].loading is not None:
+            found += sent
             dead.tend()
         dead.remove()
         dead.close()
         return found
 
 
-def accepting(found: list[Any]) -> Callable[[Any], str]:
-    """Return a function that accepts requests of events, and keeps their numbers."""
-
-    def send(request: Any) -> str:
-        found.extend(each[3] for each in request[1])
-        return "ok"
-
-    return send
+def delivered(journal: Journal) -> list[Any]:
+    """Deliver one request, and return the numbers of its events."""
+    items = journal.read()
+    if items:
+        journal.settle(items[-1].last, delivered=len(items))
+    return [item.value[1] for item in items]
 
 
 def emit(box: Box, *numbers: int) -> None:
@@ -108,8 +107,13 @@ def emit(box: Box, *numbers: int) -> None:
 def send(box: Box) -> list[Any]:
     """Send all events, and return their numbers."""
     found, journal = list[Any](), box.journals["logs"]
-    sender = Sender(journal, accepting(found), box.note_position)
-    wait_until(lambda: sender.send() is None and journal.settled == journal.next - 1)
+
+    def send_one() -> bool:
+        found.extend(delivered(journal))
+        box.note_position()
+        return journal.settled == journal.next - 1
+
+    wait_until(send_one)
     return found
 
 
@@ -128,6 +132,11 @@ def file_system(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", path], check=True)
 
 
+def status_of(function: Callable[[], object]) -> int:
+    """Return the exit status of a forked process that calls a function."""
+    return os.waitstatus_to_exitcode(os.waitpid(start(function), 0)[1])
+
+
 def killed_after(function: Callable[[], object]) -> None:
     """Call a function in a forked process, which is then killed."""
 
@@ -135,7 +144,7 @@ def killed_after(function: Callable[[], object]) -> None:
         function()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert -signal.SIGKILL == finish(start(run))[0]
+    assert -signal.SIGKILL == status_of(run)
 
 
 @alone
@@ -154,7 +163,7 @@ def test_forked_child_does_not_touch_the_record_of_its_parent(tmp_path: Path) ->
         assert [box.name, own.name] == sorted(processes(place.root, None), key=own.name.__eq__)
         assert own.close(1.0)
 
-    assert 0 == finish(start(child))[0]
+    assert 0 == status_of(child)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert [1, 2] == pool.map(abs, [-1, -2])
     assert [box.name] == processes(place.root, None)
