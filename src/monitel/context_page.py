@@ -6,38 +6,53 @@ every wait of a :class:`monitel.WaitCounter` writes to it, in any thread; withou
 process has one page at a time. A forked child has none, and never writes to the page of its parent; it can open another
 one. After ``exec`` there is none.
 
-The writer is in C if the extension was built, otherwise in Python; ``MONITEL_NO_EXTENSIONS=1``, read at import, selects
-the Python twin.
+The layout, in the byte order of the machine::
+
+    0     magic number
+    64    three values of four copies each, written in turns: step, beat, number of waits without a slot
+    448   48 slots for waits
+    4096  512 counters of step times
+
+A copy has two numbers, a third one that rises with each writing, and a checksum. The latest copy with a valid checksum
+is the value. A slot has a checksum, the time at which the wait began, its thread, and its key: the length, and UTF-8 of
+at most 47 bytes. A slot without a valid checksum is free, or was being written when the process was killed. A counter
+is one word; :mod:`monitel.step_times` has their ranges.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from monitel import _context_py as layout
 from monitel import _window, step, wait_counter
 from monitel.fork import register_at_fork
+from monitel.mapped_files import map_file
+from monitel.os_threads import RLock
+from monitel.step_times import COUNTERS, counter_of
 
 if TYPE_CHECKING:
     from os import PathLike
 
-_writer = layout
-if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
-    # Missing if there was no compiler, or no mmap(); any other ImportError is a fault that must be raised.
-    with suppress(ModuleNotFoundError):
-        import monitel._context_c as _writer
+PAGE_BYTES = 8192
 
-PAGE_BYTES = layout.PAGE_BYTES
+_WORD, _FREE = Struct("=Q"), bytes(8)
+_MAGIC = _WORD.pack(int.from_bytes(b"mntlctx2", "big"))  # so that a page in the other byte order is not read
+_COPY, _COPY_BODY, _COPIES_AT, _COPIES = Struct("=qqQQ"), Struct("=qqQ"), 64, 4
+_STEP, _BEAT, _LEFT_OUT = range(3)
+_SLOT, _SLOT_BODY, _SLOTS_AT, _SLOTS = Struct("=QqQ48s"), Struct("=qQ48s"), 448, 48
+_KEY_BYTES = 47
+_STEP_TIMES, _STEP_TIMES_AT = Struct(f"={COUNTERS}Q"), 4096
+_CHECKS = Struct("=" + f"Q{_SLOT_BODY.size}x" * _SLOTS)  # the checksums of all slots
 
-_MAGIC = int.from_bytes(b"mntlctx1", "big")  # in native order in the file, so that the other order is not read
-_CHECKS = struct.Struct("=" + f"Q{layout.SLOT_BODY.size}x" * layout.SLOTS)  # the checksums of all slots
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_COPY = os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_REWRITE = os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_PATIENCE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +99,111 @@ class Context:
         return self.heartbeat_unix_ns - self.heartbeat_ns + monotonic_ns
 
 
-class _File:
-    """The file of a page that is not mapped. It is opened for each copy: a descriptor that is kept may be reused."""
+class _Page:
+    """The page that is open.
 
-    def __init__(self, path: str | PathLike[str], status: os.stat_result) -> None:
-        self._path = path
-        self._identity = status.st_dev, status.st_ino
+    Args:
+        path: Its file.
+        status: The status of the file, if it is not mapped.
+        memory: The file as memory; if it is not mapped, other memory of the same size.
+    """
 
-    def write(self, content: bytes) -> None:
-        descriptor = os.open(self._path, _COPY)
+    def __init__(self, path: str | PathLike[str], status: os.stat_result | None, memory: Any) -> None:
+        self.path = os.fspath(path)
+        self._memory = memory
+        self._file = None if status is None else (status.st_dev, status.st_ino)
+        self._step_times = memoryview(memory)[_STEP_TIMES_AT:].cast("Q")
+        self._numbers = [0, 0, 0]  # of the last copies
+        self._step, self._step_ns = step.get_step(), 0  # when it was set first; 0: before the page was opened
+        self._slots: dict[int, int] = {}  # by the token of the wait
+        self._free = [*range(_SLOTS)]
+        self._left_out = 0
+        self._lock = RLock()  # again by a signal handler of the thread that holds it
+        self._put(_STEP, -1 if self._step is None else self._step, 0)
+        self._put(_LEFT_OUT, 0, 0)
+        self.beat()
+        memory[: len(_MAGIC)] = _MAGIC
+
+    def set_step(self, step: int) -> None:
+        """Set the step of windows, and write it. Its time counts if it is the one after the last."""
+        with self._lock:  # of two threads the same one is last in both
+            _window.set_step(step)
+            now_ns = time.monotonic_ns()
+            self._put(_STEP, step, now_ns)
+            last, last_ns = self._step, self._step_ns
+            if step != last or not last_ns:
+                if last_ns and step - 1 == last:
+                    self._step_times[counter_of(now_ns - last_ns)] += 1
+                self._step, self._step_ns = step, now_ns
+
+    def enter_wait(self, token: int, key: str, thread: int, start_ns: int) -> None:
+        """Write a wait, or count it if there is no slot."""
+        text = key.encode()
+        if len(text) > _KEY_BYTES:
+            text = text[:_KEY_BYTES].decode(errors="ignore").encode()  # not cut off within a character
+        body = _SLOT_BODY.pack(start_ns, thread, bytes((len(text),)) + text)
+        with self._lock:
+            if token not in self._slots and self._free:
+                self._slots[token] = self._free.pop()
+            if (slot := self._slots.get(token)) is None:
+                self._left_out += 1
+                self._put(_LEFT_OUT, self._left_out, 0)
+            else:
+                at = _SLOTS_AT + _SLOT.size * slot
+                self._memory[at : at + _SLOT.size] = _WORD.pack(_checksum(body)) + body
+
+    def leave_wait(self, token: int) -> None:
+        """Remove a wait."""
+        with self._lock:
+            if (slot := self._slots.pop(token, None)) is not None:
+                at = _SLOTS_AT + _SLOT.size * slot
+                self._memory[at : at + len(_FREE)] = _FREE
+                self._free.append(slot)
+            elif self._left_out > 0:
+                self._left_out -= 1
+                self._put(_LEFT_OUT, self._left_out, 0)
+
+    def beat(self) -> bool:
+        """Write the time, and return whether there are waits without a slot, which are not counted any more.
+
+        Does nothing while a signal handler runs for long in a thread that was writing.
+        """
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return False
+        try:
+            self._put(_BEAT, time.monotonic_ns(), time.time_ns())
+            any_left_out = self._left_out > 0
+            if any_left_out:
+                self._left_out = 0
+                self._put(_LEFT_OUT, 0, 0)
+            return any_left_out
+        finally:
+            self._lock.release()
+
+    def content(self) -> bytes:
+        """Return the bytes of the page."""
+        return bytes(self._memory[:])
+
+    def rewrite(self) -> None:
+        """Write a file that is not mapped. It is opened each time: a descriptor that is kept may be reused."""
+        if self._file is None:
+            return
+        descriptor = os.open(self.path, _REWRITE)
         try:
             status = os.fstat(descriptor)
-            if (status.st_dev, status.st_ino) == self._identity:
-                _write(descriptor, content)
+            if (status.st_dev, status.st_ino) == self._file:
+                _write(descriptor, self.content())
         finally:
             os.close(descriptor)
 
+    def _put(self, value: int, first: int, second: int) -> None:
+        number = self._numbers[value] = self._numbers[value] + 1
+        at = _COPIES_AT + _COPY.size * (_COPIES * value + number % _COPIES)
+        check = _checksum(_COPY_BODY.pack(first, second, number))
+        _COPY.pack_into(self._memory, at, first, second, number, check)
 
-_opened: tuple[str, _File | None] | None = None  # the path, and the file if it is not mapped
+
+_page: _Page | None = None
 
 
 def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
@@ -132,18 +234,18 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
         >>> close_page()
         >>> path.unlink()
     """
-    global _opened
+    global _page
     descriptor = os.open(path, _CREATE, 0o600)
     try:
         os.fchmod(descriptor, 0o600)  # whatever the umask is
         _write(descriptor, bytes(PAGE_BYTES))  # allocates: a page without space would end the process with SIGBUS
         close_page()
-        _writer.open(descriptor if mapped else -1, _MAGIC, step.get_step(), _window.set_step)
-        _opened = os.fspath(path), None if mapped else _File(path, os.fstat(descriptor))
-        step._set_with(_writer.set_step)
-        wait_counter._mirror(_writer.enter_wait, _writer.leave_wait)
+        memory = map_file(descriptor, PAGE_BYTES) if mapped else bytearray(PAGE_BYTES)
+        _page = page = _Page(path, None if mapped else os.fstat(descriptor), memory)
+        step._set_with(page.set_step)
+        wait_counter._mirror(page.enter_wait, page.leave_wait)
         if not mapped:
-            _write(descriptor, _writer.content())
+            _write(descriptor, page.content())
     except BaseException:
         close_page(path)
         with suppress(OSError):
@@ -159,13 +261,11 @@ def close_page(path: str | PathLike[str] | None = None) -> None:
     Args:
         path: As given to :func:`open_page`; the page is left open if it is another one. None closes any page.
     """
-    global _opened
-    if _opened is None or (path is not None and os.fspath(path) != _opened[0]):
-        return
-    _opened = None
-    step._set_with(None)
-    wait_counter._mirror(None, None)
-    _writer.close()
+    global _page
+    if _page is not None and (path is None or os.fspath(path) == _page.path):
+        _page = None
+        step._set_with(None)
+        wait_counter._mirror(None, None)
 
 
 def beat() -> None:
@@ -176,18 +276,15 @@ def beat() -> None:
     Raises:
         OSError: The page is not mapped, and its file cannot be written.
     """
-    if (opened := _opened) is None:
-        return
-    _writer.beat()
-    if _writer.forget_left_out():
-        wait_counter._mirror(_writer.enter_wait, _writer.leave_wait)
-    if opened[1] is not None and (content := _writer.content()):
-        opened[1].write(content)
+    if (page := _page) is not None:
+        if page.beat():
+            wait_counter._mirror(page.enter_wait, page.leave_wait)
+        page.rewrite()
 
 
 def own_page() -> bytes:
     """Return the bytes of the open page of this process; none without one."""
-    return b"" if _opened is None else _writer.content()
+    return b"" if (page := _page) is None else page.content()
 
 
 def read_page(content: bytes) -> Context:
@@ -199,11 +296,11 @@ def read_page(content: bytes) -> Context:
     Args:
         content: The content of the file, read on a machine with the same byte order.
     """
-    if len(content) < layout.STEP_TIMES_AT or layout.MAGIC.unpack_from(content)[0] != _MAGIC:
+    if len(content) < _STEP_TIMES_AT or not content.startswith(_MAGIC):
         return Context()
-    last_step, step_ns = _value(content, layout.STEP) or (-1, 0)
-    left_out, _ = _value(content, layout.LEFT_OUT) or (0, 0)
-    heartbeat_ns, heartbeat_unix_ns = _value(content, layout.BEAT) or (None, None)
+    last_step, step_ns = _value(content, _STEP) or (-1, 0)
+    left_out, _ = _value(content, _LEFT_OUT) or (0, 0)
+    heartbeat_ns, heartbeat_unix_ns = _value(content, _BEAT) or (None, None)
     return Context(
         step=last_step if last_step >= 0 else None,
         step_ns=step_ns if last_step >= 0 and step_ns > 0 else None,
@@ -225,12 +322,10 @@ def read_step_times(content: bytes) -> bytes:
         content: As for :func:`read_page`.
 
     Returns:
-        Empty if the content is not a page, or one of a version that does not count.
+        Empty if the content is not a page.
     """
-    end = layout.STEP_TIMES_AT + layout.STEP_TIMES.size
-    if len(content) < end or layout.MAGIC.unpack_from(content)[0] != _MAGIC:
-        return b""
-    return bytes(content[layout.STEP_TIMES_AT : end])
+    is_page = len(content) >= PAGE_BYTES and content.startswith(_MAGIC)
+    return content[_STEP_TIMES_AT : _STEP_TIMES_AT + _STEP_TIMES.size] if is_page else b""
 
 
 def unpack_step_times(counters: bytes) -> tuple[int, ...]:
@@ -241,30 +336,35 @@ def unpack_step_times(counters: bytes) -> tuple[int, ...]:
         >>> len(unpack_step_times(bytes(4096))), unpack_step_times(b"")
         (512, ())
     """
-    return layout.STEP_TIMES.unpack(counters) if counters else ()
+    return _STEP_TIMES.unpack(counters) if counters else ()
+
+
+def _checksum(body: bytes) -> int:
+    """Return the checksum of a copy or a slot. It is never 0."""
+    return 1 << 32 | crc32(body)
 
 
 def _value(content: bytes, value: int) -> tuple[int, int] | None:
     """Return the latest copy with a valid checksum; None without one."""
-    at = layout.COPIES_AT + layout.COPIES * layout.COPY.size * value
-    places = range(at, at + layout.COPIES * layout.COPY.size, layout.COPY.size)
-    copies = ((*layout.COPY.unpack_from(content, place), place) for place in places)
-    for _, first, second, check, place in sorted(copies, reverse=True):
-        if check == layout.checksum(content[place : place + layout.COPY_BODY.size]):
-            return first, second
-    return None
+    begin = _COPIES_AT + _COPIES * _COPY.size * value
+    found = [
+        (number, first, second)
+        for at in range(begin, begin + _COPIES * _COPY.size, _COPY.size)
+        for first, second, number, check in [_COPY.unpack_from(content, at)]
+        if check == _checksum(content[at : at + _COPY_BODY.size])
+    ]
+    return max(found)[1:] if found else None
 
 
 def _waits(content: bytes) -> list[WaitInProgress]:
-    checks = _CHECKS.unpack_from(content, layout.SLOTS_AT)
+    checks = _CHECKS.unpack_from(content, _SLOTS_AT)
     if not any(checks):
         return []  # at once, for readers of many pages
     found = []
     for slot, check in enumerate(checks):
-        at = layout.SLOTS_AT + slot * layout.SLOT.size
-        end = at + layout.SLOT.size
-        if check and check == layout.checksum(content[end - layout.SLOT_BODY.size : end]):
-            _, start_ns, thread, text = layout.SLOT.unpack_from(content, at)
+        at = _SLOTS_AT + slot * _SLOT.size
+        if check and check == _checksum(content[at + 8 : at + _SLOT.size]):
+            _, start_ns, thread, text = _SLOT.unpack_from(content, at)
             key = text[1 : 1 + text[0]].decode(errors="replace")
             found.append(WaitInProgress(key, thread, start_ns))
     return found
@@ -275,11 +375,4 @@ def _write(descriptor: int, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _forget() -> None:
-    """Leave the page of the parent to it, in a forked child."""
-    global _opened
-    _opened = None
-    _writer.close()
-
-
-register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=close_page)

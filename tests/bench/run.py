@@ -25,7 +25,7 @@ _SUBJECTS = (
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "spans", "black_box"),
     *("expiry", "ending", "outage", "writer", "ranks", "collector", "aggregates", "top"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions", "context"}
+_BOTH_TWINS = {"adding", "threads", "distributions"}
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from race import race, timed, twin
+from race import race, timed
 from row import Row, report
 
 import monitel
@@ -17,7 +17,7 @@ from monitel.context_page import beat, close_page, open_page
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CASES = (("set_step", "set_step(next(steps))", 25.0), ("guard()", "with counter.guard(): pass", 150.0))
+_CASES = (("set_step", "set_step(next(steps))", 1500.0), ("guard()", "with counter.guard(): pass", 2500.0))
 
 
 def main() -> None:
@@ -35,9 +35,9 @@ def main() -> None:
             costs = race({each: timed(code, _prepared(path, names, opened=kinds[each])) for each in kinds}, 201)
             Row(f"{what} without a context page", median(costs["closed"])).put()
             added = median(mine - others for mine, others in zip(costs["open"], costs["closed"], strict=True))
-            Row(f"an open context page adds to {what}, {twin()}", added, most=most if twin() == "C" else None).put()
+            Row(f"an open context page adds to {what}", added, most=most).put()
         report(
-            f"beat of the context page, {twin()}",
+            "beat of the context page",
             race({"monitel": timed("beat()", _prepared(path, names, opened=True))}),
             {},
             10_000.0,

@@ -87,7 +87,7 @@ MISSING_ON_WINDOWS: dict[Any, str] = {
 BLOCKED = {"psutil", "psutil._pslinux"}
 if WINDOWS:
     BLOCKED |= {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "readline", "_posixshmem"}
-    BLOCKED |= {"multiprocessing.popen_fork", "multiprocessing.popen_forkserver", "monitel._context_c"}
+    BLOCKED |= {"multiprocessing.popen_fork", "multiprocessing.popen_forkserver"}
 
 _TICK_NS = 15_625_000  # of the clocks of Windows before CPython 3.13
 
