@@ -5,43 +5,42 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from monitel.blackbox.discovery import find_spools
+from monitel.blackbox.discovery import check_platform, find_spools
 from monitel.blackbox.folder import FolderError
 from monitel.console.commands.output import show, warn
-from monitel_otlp.commands.replay import Places, nothing_left
+from monitel_otlp.commands.arguments import add_source
+from monitel_otlp.commands.replay import nothing_left
 from monitel_otlp.export.ended import damaged_ends, oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import argparse
 
 
-def cat(root: Path, *, foreign: bool = False) -> int:
-    """Print what no backend has acknowledged of every record below a folder, in the requests that replay would send.
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
+    add_source(command, "a spool folder, or a folder that holds spool folders")
+    command.set_defaults(run=_cat, interrupted="interrupted")
 
-    Args:
-        root: A record, or a folder that holds records.
-        foreign: Also read folders of other users.
 
-    Returns:
-        The exit status: 0 if everything could be read.
-
-    Raises:
-        FolderError: There is no record.
-    """
-    found = find_spools(root)
+def _cat(arguments: argparse.Namespace) -> int:
+    """Print what no backend has acknowledged of every record below a folder, in the requests that replay would send."""
+    check_platform()
+    found = find_spools(Path(arguments.dir))
     problems = list(found.problems)
     if not (found.folders or problems):
-        raise FolderError(nothing_left(Places(root, root), found))
+        raise FolderError(nothing_left(repr(arguments.dir), found))
     unreadable = 0
     for path in oldest_first(found.folders):
         try:
-            unreadable += _print(path, foreign=foreign)
+            unreadable += _print(path, foreign=arguments.foreign)
         except BrokenPipeError:
             raise
         except (FolderError, OSError) as error:

@@ -28,6 +28,7 @@ from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
 from monitel.console.commands.output import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.choices import CHOICES, GROUPS
+from monitel_otlp.commands.arguments import add_destination, headers_of
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
@@ -36,7 +37,8 @@ from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import argparse
+    from collections.abc import Iterator
     from pathlib import Path
 
     from monitel.blackbox.settings import BoxSettings
@@ -83,29 +85,27 @@ _ADVICE = {
 }
 
 
-def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | None) -> int:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
+    add_destination(command)
+    command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
     """Print the effective configuration, make one attempt per signal, and print advice for each failure.
 
-    The request is valid and empty. Values of headers, passwords and queries are not printed.
-
-    Args:
-        endpoint: As for :func:`monitel_otlp.configure`.
-        headers: As for :func:`monitel_otlp.configure`.
-        protocol: As for :func:`monitel_otlp.configure`.
-
-    Returns:
-        The exit status: 0 if there is an endpoint, and every endpoint has accepted the request.
-
-    Raises:
-        CommandError: An argument is wrong.
+    The request is valid and empty. Values of headers, passwords and queries are not printed. The exit status is 0 if
+    there is an endpoint, and every endpoint has accepted the request.
     """
+    headers = headers_of(arguments)
     with _warnings() as warnings:
         chosen = read_variables(CHOICES, defaults_of(configure, GROUPS))
         folder = chosen.pop("spool_dir", None)
-        distributions = chosen.get("distributions")
         box = {name: chosen.pop(name) for name in ("black_box", "black_box_dir", "black_box_size") if name in chosen}
         try:
-            settings = resolve(endpoint, headers, spool_dir=folder, protocol=protocol, distributions=distributions)
+            given = {"protocol": arguments.protocol, "distributions": chosen.get("distributions")}
+            settings = resolve(arguments.endpoint, headers, spool_dir=folder, **given)
             transports = make_transports(settings)
         except ValueError as error:
             raise CommandError(str(error)) from error

@@ -6,21 +6,27 @@ import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
+from monitel.blackbox.discovery import Spools, check_platform, find_boxes, find_spools, holds_boxes, is_box_folder
 from monitel.blackbox.folder import FolderError, MissingFolderError
 from monitel.blackbox.record import SIGNALS
-from monitel.console.commands.output import show, warn
+from monitel.blackbox.settings import FOLDERS, default_root
+from monitel.console.commands.output import CommandError, show, warn
+from monitel.variables import read_variables
+from monitel_otlp.commands.arguments import add_destination, add_source, headers_of
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.dead import collect, roots_of
 from monitel_otlp.export.ended import oldest_first, oldest_ns, peek, take
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
+from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from monitel_otlp.transport.answer import Transport
 
@@ -47,22 +53,46 @@ class Places:
         return repr(str(self.root if self.given is None else self.given))
 
 
-def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "replay", help="deliver spooled telemetry and black boxes of killed processes, and remove acknowledged requests"
+    )
+    add_source(
+        command,
+        "a spool folder, a folder that holds spool folders, or one that holds black boxes; default: MONITEL_SPOOL_DIR, "
+        "or the folder that jobs use by default",
+        optional=True,
+    )
+    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected.log again")
+    add_destination(command)
+    command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    check_platform()
+    headers = headers_of(arguments)
+    try:
+        settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
+        transports = make_transports(settings)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if not settings.endpoints:
+        raise CommandError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
+    folders = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
+    root = folders.get("spool_dir") or default_root()
+    places = Places(Path(arguments.dir) if arguments.dir else None, root, folders.get("black_box_dir"))
+    try:
+        return _deliver_all(places, transports, rejected=arguments.rejected, foreign=arguments.foreign)
+    finally:
+        for transport in transports.values():
+            transport.close()
+
+
+def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
     """Collect the records of killed processes, deliver every record that is found, and print the outcome.
 
-    A record that cannot be used is reported; the others are delivered.
-
-    Args:
-        places: Where boxes and spools are.
-        transports: The transport of each signal.
-        rejected: Also send the refused requests again.
-        foreign: Also use folders of other users.
-
-    Returns:
-        The exit status: 0 if everything was delivered.
-
-    Raises:
-        FolderError: There is nothing to deliver.
+    A record that cannot be used is reported; the others are delivered. The exit status is 0 if everything was.
     """
     found = _collect_and_find(places)
     problems = list(found.problems)
@@ -142,7 +172,7 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
     progress.update(delivered - progress.n)
 
 
-def nothing_left(places: Places, found: Spools) -> str:
+def nothing_left(places: object, found: Spools) -> str:
     """Return the message for folders without items."""
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
     return f"{places} holds no spooled telemetry: {left}"

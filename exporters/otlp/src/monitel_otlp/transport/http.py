@@ -206,9 +206,7 @@ def _tls(error: ssl.SSLError) -> tuple[Verdict, str]:
     return Verdict.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}"
 
 
-def _answer(
-    request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool
-) -> Answer:
+def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool) -> Answer:
     status = response.status
     reason = f"HTTP {status}"
     if status in _SUCCESS:
