@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
@@ -22,8 +22,8 @@ from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDet
 from opentelemetry.sdk.trace import SpanLimits
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
 
 _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
@@ -38,7 +38,7 @@ __all__ = [
     "OsResourceDetector",
     "ProcessResourceDetector",
     "SeverityNumber",
-    "get_logger_provider",
+    "global_providers",
     "is_set",
     "log_record_limits",
     "set_global_providers",
@@ -70,27 +70,26 @@ def is_set(provider: object) -> bool:
     return not isinstance(provider, proxies)
 
 
-def set_global_providers(
-    meter_provider: MeterProvider | None,
-    logger_provider: APILoggerProvider | None,
-    tracer_provider: TracerProvider | None,
-) -> None:
-    """Set the global providers, even if they are already set: a second pipeline replaces the providers of the first."""
-    if meter_provider is not None:
-        if is_set(metrics.get_meter_provider()):
-            metrics_internal._METER_PROVIDER = meter_provider
-        else:
-            metrics.set_meter_provider(meter_provider)
-    if logger_provider is not None:
-        if is_set(get_logger_provider()):
-            logs_internal._LOGGER_PROVIDER = logger_provider
-        else:
-            set_logger_provider(logger_provider)
-    if tracer_provider is not None:
-        if is_set(trace.get_tracer_provider()):
-            trace._TRACER_PROVIDER = tracer_provider
-        else:
-            trace.set_tracer_provider(tracer_provider)
+#: For each signal: the function that returns the global provider, the one that sets it once, and where it is.
+_GLOBALS: list[tuple[Callable[[], Any], Callable[[Any], object], ModuleType, str]] = [
+    (metrics.get_meter_provider, metrics.set_meter_provider, metrics_internal, "_METER_PROVIDER"),
+    (get_logger_provider, set_logger_provider, logs_internal, "_LOGGER_PROVIDER"),
+    (trace.get_tracer_provider, trace.set_tracer_provider, trace, "_TRACER_PROVIDER"),
+]
+
+
+def global_providers() -> list[Any]:
+    """Return the global providers of instruments, loggers and tracers."""
+    return [get() for get, *_ in _GLOBALS]
+
+
+def set_global_providers(providers: Iterable[Any]) -> None:
+    """Set the global providers, in the same order, even if they are set already; None leaves one as it is."""
+    for provider, (get, set_once, module, name) in zip(providers, _GLOBALS, strict=True):
+        if provider is not None and is_set(get()):
+            setattr(module, name, provider)
+        elif provider is not None:
+            set_once(provider)
 
 
 def suppress_instrumentation() -> None:

@@ -26,7 +26,7 @@ from monitel.runs.ledger import RunLedger
 from monitel.sigterm import SigtermHandler, is_default
 from monitel.training_time import begin_run
 from monitel.variables import reads_variables
-from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
+from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.resource import describe_process, rank_on_points
@@ -278,10 +278,10 @@ def _resource(attributes: Mapping[str, str | int | float | bool], given: Resourc
     """
     application: Resource | None = None
     marker = Resource.get_empty()
-    if _is_applications(metrics.get_meter_provider()):
+    meter_provider, *others = global_providers()
+    if _is_applications(meter_provider):
         marker = Resource({"monitel.pipeline": "windows"})
-        for provider in (get_logger_provider(), trace.get_tracer_provider()):
-            application = application or getattr(provider, "resource", None)
+        application = next(filter(None, (getattr(each, "resource", None) for each in others)), None)
     return (given or describe_process(attributes, application=application)).merge(marker)
 
 
@@ -298,17 +298,13 @@ def _set_globals(pipeline: Pipeline) -> None:
     """
     if _automatically:
         return
-    pairs = [
-        (metrics.get_meter_provider(), pipeline.meter_provider),
-        (get_logger_provider(), pipeline.logger_provider),
-        (trace.get_tracer_provider(), pipeline.tracer_provider),
-    ]
+    own = (pipeline.meter_provider, pipeline.logger_provider, pipeline.tracer_provider)
     chosen = [
-        None if _is_applications(present) or (isinstance(own, _NOTHING) and not is_set(present)) else own
-        for present, own in pairs
+        None if _is_applications(present) or (isinstance(each, _NOTHING) and not is_set(present)) else each
+        for present, each in zip(global_providers(), own, strict=True)
     ]
     _own_providers.extend(chosen)
-    set_global_providers(*chosen)  # type: ignore[arg-type]  # one of each kind
+    set_global_providers(chosen)
 
 
 def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
