@@ -209,17 +209,24 @@ def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> Non
         assert ["attempt.started", "attempt.ended"] == spooled(Path("state/monitel"))[1]
 
 
-def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
-    """After the first requests no item is lost, and none arrives twice; the run goes on."""
-    delay = "from threading import Event; Event().wait(1.5)"
-    Path("train.py").write_text(OWN.format(delay=delay, end=""))
+@pytest.mark.parametrize(
+    ("before", "spans"),
+    [
+        ("from threading import Event; Event().wait(1.5)", []),
+        ("from monitel.profiler import record_function\nwith record_function('early'): pass", ["early"]),
+    ],
+)
+def test_pipeline_of_the_program_that_comes_late(receiver: Receiver, before: str, spans: list[str]) -> None:
+    """After the first requests, or with spans, no item is lost, and none arrives twice; the run goes on."""
+    Path("train.py").write_text(OWN.format(delay=before, end=""))
     command = [*RUN[:-1], "--endpoint", receiver.url, "--", sys.executable, "train.py", receiver.url]
-    environment = {"OTEL_METRIC_EXPORT_INTERVAL": "100", "MONITEL_LOGGING_LEVEL": "WARNING"}
+    environment = {"OTEL_METRIC_EXPORT_INTERVAL": "100", "MONITEL_LOGGING_LEVEL": "WARNING", "MONITEL_SPANS": "true"}
     ended = outcome(command, env={**os.environ, **environment})
     assert (0, "") == (ended.status, ended.stderr)
     names = [name for name in receiver.record_names() if not name.startswith("attempt.")]
     assert ["", "early", "late", "run.ended", "run.started"] == sorted(names)
     assert (1, 1) == (receiver.values("window.count")[-1], receiver.values("loss.count")[-1])
+    assert spans == [each.name for each in receiver.spans()]
     assert ", 5 events" in ended.summary  # of both pipelines
 
 

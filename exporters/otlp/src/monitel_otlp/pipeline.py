@@ -308,9 +308,13 @@ class Pipeline:
         return self.is_automatic
 
     def _discard(self) -> bool:
-        """Leave everything to the next pipeline, if nothing has been sent; return whether that was possible."""
+        """Leave everything to the next pipeline, if nothing has been sent; return whether that was possible.
+
+        Spans are not kept for it.
+        """
         self._state, recorded = State.HANDED_OVER, len(self._kept)
-        if self._engine is not None and not self._engine.has_sent and self._engine.discard():
+        engine = self._engine
+        if engine is not None and not (engine.has_sent or engine.account()["traces"].recorded) and engine.discard():
             self._engine = None
             return True
         self._state = State.RECORDING
