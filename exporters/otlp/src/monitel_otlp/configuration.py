@@ -34,6 +34,7 @@ from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
+from monitel_otlp.system import report_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +161,7 @@ def configure(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
     )
     _warn_of_other_exporters()
-    launch = launch_attributes()
+    launch, in_launcher = launch_attributes(), is_launcher(sys.orig_argv)
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(attributes, resource)
     with _end_earlier() as (earlier, goes_on):
@@ -176,9 +177,7 @@ def configure(
             application=SIGNALS if not _automatically else ("metrics",) if system else (),
             series_limit=series_limit,
             after=earlier,
-            run_ledger=None
-            if silent or is_launcher(sys.orig_argv)
-            else RunLedger(settings.spool_root, resource.attributes),
+            run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )
     if settings.offline and not silent and not settings.problems and not _automatically:
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
@@ -189,9 +188,10 @@ def configure(
         if logging_level is not None and "logs" not in settings.off:
             _current.log_handler = LogHandler(_current, logging_level)
             logging.getLogger().addHandler(_current.log_handler)
-        if system and "metrics" not in settings.off and not is_launcher(sys.orig_argv):
-            _report_system(_current, host=not launch.get("training.local_rank"))
-        if not is_launcher(sys.orig_argv):
+        if system and "metrics" not in settings.off and not in_launcher:
+            host = not launch.get("training.local_rank")
+            _current.instrumentor = report_system(_current.meter_provider, host=host)
+        if not in_launcher:
             enter(_current, enabled=run_events, ends_run=True)
     if not silent or has_box():
         handle_sigterm(_current, sigterm)
@@ -238,12 +238,6 @@ def _warn_of_other_exporters() -> None:
         if others := [word for word in words if word not in _OTLP and words != ["none"]]:
             message = "OTEL_%s_EXPORTER: configure() exports over OTLP alone, and ignores %s; none switches %s off"
             _log.warning(message, signal.upper(), ", ".join(map(repr, others)), signal)
-
-
-def _report_system(pipeline: Pipeline, *, host: bool) -> None:
-    from monitel_otlp.system import report_system  # late: it loads psutil
-
-    pipeline.instrumentor = report_system(pipeline.meter_provider, host=host)
 
 
 def _span_settings(
