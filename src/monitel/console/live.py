@@ -85,27 +85,26 @@ class Live:
         without_box = [target for target in targets if not boxes_of(target, [])]
         found = (each for target in without_box for each in read_processes(target, [], stacks=False))
         self._collected = [*{(each.box.resolve(), each.pid, each.seen_ns): each for each in found}.values()]
-        self._ends: dict[str, list[Process]] = {}  # by the folder of the run
-        self._beside: tuple[Sequence[Path], list[Process]] = (), []  # deaths that were there before, by the boxes
+        self._is_first = True
 
     def look(self) -> Look:
         """Read all boxes. Never raises for the content of boxes and folders."""
-        problems: list[str] = []
+        problems, ends = list[str](), dict[str, list[Process]]()  # ends by the folder of their run
         present = self._found(problems)
-        self._ends.clear()
         for path in present:
             if path not in self._watched or self._watched[path].gone:  # a search has missed it
                 self._watched[path] = _Watched(path, self._show)
         rows = []
         for path, watched in [*self._watched.items()]:
-            row = watched.look(self._ends, present=path in present)
+            row = watched.look(ends, present=path in present)
             if row is not None:
                 rows.append(row)
             elif path not in present:  # it was removed before it was read
                 del self._watched[path]
-        if self._targets == [None] and self._beside[0] != [*present]:
-            self._beside = [*present], deaths_beside(rows)
-        shown = self._meter.read(self._without_replaced([*rows, *self._collected, *self._beside[1]]))
+        if self._is_first and self._targets == [None]:
+            self._collected += deaths_beside(rows)
+        self._is_first = False
+        shown = self._meter.read(self._without_replaced([*rows, *self._collected]))
         histories = {path: watched.history for path, watched in self._watched.items()}
         jobs = [replace(job, processes=over_a_period(job.processes, histories)) for job in jobs_of(shown)]
         return Look(time.time_ns(), tuple(jobs), tuple(dict.fromkeys(problems)))

@@ -118,19 +118,9 @@ def pending(pid: int) -> bool:
     return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
 
 
-def children(pid: int) -> list[int]:
-    """Return the children of the main thread of a process."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
-
-
-def state(pid: int) -> str:
-    """Return the state of a process, one letter; X if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
-
-
 def is_running(pid: int) -> bool:
     """Return True if a process runs, and is not a zombie."""
-    return state(pid) not in {"Z", "X"}
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
