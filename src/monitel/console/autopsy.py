@@ -43,9 +43,7 @@ _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _USUAL_WIDTH = 80
 _WAITS, _STEPS = 3, 4
 _LONG_NS = 10**9  # shorter waits are usual in a job that makes progress
-
-#: The cause of a death about which nothing is known.
-UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
+_UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
 
 #: The text in place of a report where there is none.
 NO_BOXES = (
@@ -86,12 +84,11 @@ def job_lines(job: Job, screen: Screen) -> Iterator[str]:
     for key, waiting, missing in rank_waits(job)[:_WAITS]:
         verb = "waited" if over else "waits" if len(waiting) == 1 else "wait"
         first = "" if len(waiting) == 1 else ", the first one"
-        text = f"{ranks_in_words(sorted(waiting))} {verb} in {screen.printable(key)}{first}"
-        text += f" for {duration(max(waiting.values()))}"
+        text = f"{ranks_in_words(sorted(waiting))} {verb} in {key}{first} for {duration(max(waiting.values()))}"
         if missing:
             be = ("was" if over else "is") if len(missing) == 1 else "were" if over else "are"
             text += f"; {ranks_in_words(missing)} {be} not"
-        yield from wrapped(text, screen.width)
+        yield from wrapped(screen.printable(text), screen.width)
     if len(steps := steps_of(job)) > 1:
         shown = [f"{step:,} ({ranks_in_words(ranks)})" for step, ranks in steps.items()]
         more = f" and {len(shown) - _STEPS} more" if len(shown) > _STEPS else ""
@@ -120,9 +117,9 @@ def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bo
             events.
     """
     limit = 1 << 30 if complete else _LISTED
-    yield from wrapped(", ".join(_title(process, screen)), screen.width)
-    for label, text in _rows(process, screen, now_ns, limit):
-        lines = labelled(label, text, screen.width)
+    yield from wrapped(screen.printable(", ".join(_title(process))), screen.width)
+    for label, text in _rows(process, now_ns, limit):
+        lines = labelled(label, screen.printable(text), screen.width)
         if label == "state":
             yield screen.paint(next(lines), _COLOURS[process.state])
         yield from lines
@@ -137,46 +134,46 @@ def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bo
         yield from stack_lines(process, screen, complete=complete)
 
 
-def _title(process: Process, screen: Screen) -> Iterator[str]:
+def _title(process: Process) -> Iterator[str]:
     if process.rank is not None:
         yield f"rank {process.rank}{'' if process.world_size is None else f' of {process.world_size}'}"
     yield "process unknown" if process.pid is None else f"process {process.pid}"
     if process.host:
-        yield f"host {screen.printable(process.host)}"
+        yield f"host {process.host}"
     if process.job.service:
-        yield screen.printable(process.job.service)
+        yield process.job.service
     if process.job.run:
-        yield f"run {screen.printable(process.job.run)}"
+        yield f"run {process.job.run}"
     if process.attempt:
         yield f"attempt {process.attempt}"
 
 
-def _rows(process: Process, screen: Screen, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
+def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
     """Yield label and text of each row; a text in many rows has the label once."""
-    yield "state", state_in_words(process, screen, now_ns)
+    yield "state", state_in_words(process, now_ns)
     for sentence in process.silence:
-        yield "", screen.printable(sentence)
+        yield "", sentence
     if process.started_ns:
         since = duration(max(process.seen_ns - process.started_ns, 0))
         yield "since", f"{moment(process.started_ns)}, {since} of telemetry"
-    yield "exception", screen.printable(process.failure)
+    yield "exception", process.failure
     yield "step", _step(process)
     if process.activity:
         age_ns = process.activity_age_ns
-        yield "activity", f"{screen.printable(process.activity)}{'' if age_ns is None else f' for {duration(age_ns)}'}"
+        yield "activity", f"{process.activity}{'' if age_ns is None else f' for {duration(age_ns)}'}"
     if process.stage is not None:
         waits_too = ", waiting for other ranks" if process.stage.waits else ""
-        yield "stage", f"{screen.printable(process.stage.name)} for {duration(process.stage.age_ns)}{waits_too}"
+        yield "stage", f"{process.stage.name} for {duration(process.stage.age_ns)}{waits_too}"
     for label, found, left_out in (
         ("waits", process.waits, process.waits_left_out),
         ("open ranges", process.ranges, 0),
     ):
-        texts = [f"{screen.printable(each.key)} for {duration(each.age_ns)}" for each in found]
+        texts = [f"{each.key} for {duration(each.age_ns)}" for each in found]
         yield from _listed(label, texts, limit, left_out)
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
-    yield "time", ", ".join(f"{screen.printable(name)} {duration(time_ns)}" for name, time_ns in spent)
+    yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
     counters = [
-        f"{screen.printable(name)}{_attributes(attributes, screen)} {number(total)}"
+        f"{name}{_attributes(attributes)} {number(total)}"
         for name, attributes, total in (process.record.counted if process.record else ())
         if name != TIME
     ]
@@ -189,10 +186,10 @@ def _rows(process: Process, screen: Screen, now_ns: int, limit: int) -> Iterator
     if left["windows"]:
         parts.append(f"{_count(left['windows'], 'open window')} with {_count(left['samples'], 'sample')}")
     yield "not delivered", ", ".join(filter(None, parts)) or "nothing"
-    yield "on disk", screen.printable(process.spool) if process.stored else ""
-    yield "collected in", screen.printable(str(process.box)) if process.collected else ""
+    yield "on disk", process.spool if process.stored else ""
+    yield "collected in", str(process.box) if process.collected else ""
     for problem in process.record.problems if process.record else ():
-        yield "problem", screen.printable(problem)
+        yield "problem", problem
 
 
 def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> Iterator[tuple[str, str]]:
@@ -203,7 +200,7 @@ def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> 
         yield label, f"and {more:,} more"
 
 
-def state_in_words(process: Process, screen: Screen, now_ns: int) -> str:
+def state_in_words(process: Process, now_ns: int) -> str:
     """Return the state of a process; of one that has ended with the cause, and its last sign of life."""
     age_ns = now_ns - process.seen_ns
     ago = f"{duration(age_ns)} ago" if age_ns >= 0 else "ahead of the clock here"
@@ -213,9 +210,9 @@ def state_in_words(process: Process, screen: Screen, now_ns: int) -> str:
         return f"silent: its last heartbeat was {ago}"
     when = f"; last sign of life at {moment(process.seen_ns)}, {ago}" if process.seen_ns else ""
     if process.state is State.DEAD:
-        return f"dead: {screen.printable(process.death) or UNKNOWN}{when}"
+        return f"dead: {process.death or _UNKNOWN}{when}"
     how = process.death or f"ended{': ' if process.status else ''}{process.status}"
-    return f"{screen.printable(how)}{when}"
+    return f"{how}{when}"
 
 
 def _step(process: Process) -> str:
@@ -265,13 +262,13 @@ def _count(number_of: int, noun: str, plural: str = "s") -> str:
     return f"{number_of:,} {noun}{'' if number_of == 1 else plural}"
 
 
-def _attributes(attributes: Mapping[str, object], screen: Screen) -> str:
-    shown = [f"{screen.printable(key)}={_value(value, screen)}" for key, value in attributes.items() if key != _RANK]
+def _attributes(attributes: Mapping[str, object]) -> str:
+    shown = [f"{key}={_value(value)}" for key, value in attributes.items() if key != _RANK]
     return f"{{{', '.join(shown)}}}" if shown else ""
 
 
-def _value(value: object, screen: Screen) -> str:
-    return number(value) if isinstance(value, float) else screen.printable(str(value))
+def _value(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _window_table(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
@@ -279,7 +276,7 @@ def _window_table(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen
     titles: tuple[str, ...] = ("open windows", "count", "mean", "last", "min", "max")
     rows = [titles]
     for series, each in windows[:limit]:
-        name = f"{screen.printable(series.name)}{_attributes(series.attributes, screen)}"
+        name = screen.printable(f"{series.name}{_attributes(series.attributes)}")
         mean = each.sum / each.count if each.count else float("nan")
         rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
     yield from table(rows, screen.width, titles[1:])
@@ -293,9 +290,9 @@ def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
     yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
     for event in shown:
         severity = SEVERITIES.get(event.severity, str(event.severity))
-        data = "".join(f" {screen.printable(key)}={_value(each, screen)}" for key, each in event.attributes.items())
-        line = f"{clock_time(event.time_ns)} {severity:<5} {screen.printable(event.name)}{data}"
-        yield cut(line, screen.width) if limit == _LISTED else line
+        data = "".join(f" {key}={_value(each)}" for key, each in event.attributes.items())
+        line = f"{clock_time(event.time_ns)} {severity:<5} {event.name}{data}"
+        yield cut(screen.printable(line), screen.width) if limit == _LISTED else screen.escaped(line)
 
 
 def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str = "use --all") -> Iterator[str]:

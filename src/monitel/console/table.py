@@ -36,7 +36,7 @@ class Column:
         width: Columns of the terminal that it takes at least.
         importance: A narrow terminal leaves out the columns with the smallest numbers first.
         meaning: The meaning in a few words.
-        cell: Returns the cell of a process, from the screen and the time of the look, Unix ns.
+        cell: Returns the cell of a process at the time of the look, Unix ns. Its text may need to be escaped.
         number: The cells are aligned on the right, and never cut.
         descending: The largest values are of the most interest.
         optional: It is left out if the value is unknown in all rows.
@@ -47,7 +47,7 @@ class Column:
     width: int
     importance: int
     meaning: str
-    cell: Callable[[Process, Screen, int], Cell]
+    cell: Callable[[Process, int], Cell]
     number: bool = True
     descending: bool = True
     optional: bool = False
@@ -89,7 +89,7 @@ class View:
     def rows(self, job: Job, screen: Screen, now_ns: int) -> list[Row]:
         """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
         rows = [
-            Row(process, {each.name: each.cell(process, screen, now_ns) for each in COLUMNS})
+            Row(process, {each.name: _escaped(each.cell(process, now_ns), screen) for each in COLUMNS})
             for process in job.processes
             if not self.filter or matches(process, self.filter)
         ]
@@ -148,14 +148,14 @@ def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[t
         if rows:
             about = next((row for row in rows if row.process.rank == job.verdict.rank), rows[0])
             verdict = wrapped(screen.printable(job.verdict.text), width)
-            names = "\n".join(wrapped(_heading(job, screen), width))
+            names = "\n".join(wrapped(screen.printable(_heading(job)), width))
             colour = _VERDICTS.get(job.verdict.kind, "yellow")
             lines.append(Line([(names, "bold"), ("\n" + "\n".join(verdict), colour)], about, f"job {number_of}"))
         for row in rows:
             over = row.process.state in {State.DEAD, State.ENDED}
             styles = {"state": "yellow" if row.process.problem else _STATES.get(row.process.state, "dim")}
             parts = [(text, styles.get(each.name, "dim" * over)) for each, text in cells(columns, row.text)]
-            remark = wrapped(_remark(row.process, screen, look.time_ns), width - 2)
+            remark = wrapped(screen.printable(_remark(row.process, look.time_ns)), width - 2)
             parts += [(f"\n  {line}", "yellow" if row.process.problem else "red") for line in remark]
             lines.append(Line(parts, row, str(row.process.box)))
     return [*cells(columns, lambda column: column.title)], lines
@@ -166,7 +166,7 @@ def summary(look: Look) -> str:
     return f"{len(look.jobs):,} job{'s' * (len(look.jobs) != 1)}, {counts(look.processes)}"
 
 
-def _heading(job: Job, screen: Screen) -> str:
+def _heading(job: Job) -> str:
     """Return the names of a job, and the number of its ranks that run here."""
     names = job.name
     service = "" if names.service.startswith("unknown_service") else names.service
@@ -180,16 +180,16 @@ def _heading(job: Job, screen: Screen) -> str:
         f"{ranks} of {max(sizes)} ranks" if sizes else f"{count:,} process{'es' * (count != 1)}",
         f"on {', '.join(hosts)}" if hosts else "",
     )
-    return screen.printable(", ".join(filter(None, parts)))
+    return ", ".join(filter(None, parts))
 
 
-def _remark(process: Process, screen: Screen, now_ns: int) -> str:
+def _remark(process: Process, now_ns: int) -> str:
     """Return how a process has ended or failed, or why its box cannot be read; otherwise an empty text."""
     if process.problem:
-        return f"cannot be read: {screen.printable(process.problem)}"
+        return f"cannot be read: {process.problem}"
     if process.state is not State.DEAD:
-        return screen.printable(process.failure)
-    return state_in_words(process, screen, now_ns).removeprefix("dead: ")
+        return process.failure
+    return state_in_words(process, now_ns).removeprefix("dead: ")
 
 
 def matches(process: Process, text: str) -> bool:
@@ -205,7 +205,11 @@ def matches(process: Process, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in texts)
 
 
-def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, Screen, int], Cell]:
+def _escaped(cell: Cell, screen: Screen) -> Cell:
+    return cell and (cell[0], screen.printable(cell[1]))
+
+
+def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, int], Cell]:
     """Return the function of a column that shows an attribute of the process."""
 
     def cell(process: Process, *_: object) -> Cell:
@@ -234,29 +238,29 @@ def _state(process: Process, *_: object) -> Cell:
     return process.state.value, "?" if process.problem else process.state.value
 
 
-def _waiting(process: Process, screen: Screen, _: int) -> Cell:
+def _waiting(process: Process, _: int) -> Cell:
     if process.waits:
         wait, *others = process.waits
         more = f" and {len(others)} more" if others else ""
-        return wait.age_ns, f"{duration(wait.age_ns)} {screen.printable(wait.key)}{more}"
+        return wait.age_ns, f"{duration(wait.age_ns)} {wait.key}{more}"
     stage = process.stage
     if stage is None or stage.age_ns < _LONG_NS:
         return None
-    where = "other ranks" if stage.waits else f"in {screen.printable(stage.name)}"
+    where = "other ranks" if stage.waits else f"in {stage.name}"
     return stage.age_ns, f"{duration(stage.age_ns)} {where}"
 
 
-def _activity(process: Process, screen: Screen, _: int) -> Cell:
+def _activity(process: Process, _: int) -> Cell:
     age_ns = process.activity_age_ns or 0
     age = f" {duration(age_ns)}" if age_ns >= _LONG_NS else ""
-    return (process.activity, screen.printable(process.activity) + age) if process.activity else None
+    return (process.activity, process.activity + age) if process.activity else None
 
 
-def _event(process: Process, screen: Screen, now_ns: int) -> Cell:
+def _event(process: Process, now_ns: int) -> Cell:
     if process.event is None:
         return None
     age = duration(max(now_ns - process.event.time_ns, 0))
-    return process.event.time_ns, f"{age} {screen.printable(process.event.name)}"
+    return process.event.time_ns, f"{age} {process.event.name}"
 
 
 #: All columns, from left to right.
