@@ -15,21 +15,16 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from contextlib import closing, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.folder import automatic_roots
-from monitel.blackbox.settings import FOLDERS
 from monitel.launcher import is_launcher, launch_attributes
 from monitel.os_threads import in_main_thread
-from monitel.variables import read_variables
 from monitel_run.folder import PROCESS, announce, identify
 
 if TYPE_CHECKING:
     from monitel.blackbox.account import Account
-    from monitel.blackbox.death import Deaths
 
 GROUP = "monitel.exporters"
 
@@ -116,29 +111,6 @@ def _report_end() -> None:
         names = launch_attributes()
         store_end(names, series, accounts, lambda: None, spool=Path(), offline=True, stored=False)
         give_way()  # of another owner, which SIGTERM does not end
-
-
-def report_deaths(folder: Path, deaths: Deaths) -> None:
-    """Write the reports of killed processes of a run that no exporter has collected. Their records stay. Never raises.
-
-    Args:
-        folder: The folder of the run.
-        deaths: The ends of processes that are observed.
-    """
-    from monitel.blackbox.death import death_of
-    from monitel.blackbox.reading import read_record
-    from monitel.blackbox.recovery import claim, processes
-    from monitel.console.ended import store_death
-
-    given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
-    for root in automatic_roots() if given is None else [given]:
-        for name in processes(root, None):
-            with suppress(Exception):
-                if (dead := claim(root, None, name)) is not None:
-                    with closing(dead):
-                        record = read_record(dead.box, dead.disk) if dead.box is not None else None
-                        if record is not None and record.run == str(folder) and not dead.has_ended:
-                            store_death(record, death_of(record, deaths), record.path)
 
 
 def _is_recorded() -> bool:

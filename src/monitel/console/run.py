@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from queue import Empty
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.death import Deaths
+from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.folder import automatic_roots
+from monitel.blackbox.reading import read_record
+from monitel.blackbox.recovery import claim, processes
+from monitel.blackbox.settings import FOLDERS
 from monitel.console.commands.output import warn
-from monitel.console.exporters import load, report_deaths
+from monitel.console.ended import store_death
+from monitel.console.exporters import load
 from monitel.console.summary import print_summary
+from monitel.variables import read_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from monitel_run.command import Worker
     from monitel_run.parent import Ended
@@ -73,7 +80,7 @@ def finish(worker: Worker, end: Ended, *, endpoint_given: bool) -> None:
     deaths, ends = Deaths(), worker.watch.ends  # the worker may still be busy with its own
     for each in (*ends, end):
         deaths.observe(*each[:4])
-    report_deaths(worker.folder, deaths)
+    _report_deaths(worker.folder, deaths)
     watch = worker.watch
     running = [f"{each.pid}-{each.start}" for each in watch.running]
     children = watch.children
@@ -82,3 +89,21 @@ def finish(worker: Worker, end: Ended, *, endpoint_given: bool) -> None:
         code = os.waitstatus_to_exitcode(end.status)
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
         warn(f"the command failed with {how}, although the processes that were recorded did not")
+
+
+def _report_deaths(folder: Path, deaths: Deaths) -> None:
+    """Write the reports of killed processes of a run that no exporter has collected. Their records stay. Never raises.
+
+    Args:
+        folder: The folder of the run.
+        deaths: The ends of processes that are observed.
+    """
+    given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
+    for root in automatic_roots() if given is None else [given]:
+        for name in processes(root, None):
+            with suppress(Exception):
+                if (dead := claim(root, None, name)) is not None:
+                    with closing(dead):
+                        record = read_record(dead.box, dead.disk) if dead.box is not None else None
+                        if record is not None and record.run == str(folder) and not dead.has_ended:
+                            store_death(record, death_of(record, deaths), record.path)

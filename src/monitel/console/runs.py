@@ -300,11 +300,12 @@ def _listed(text: str, runs: Sequence[Run]) -> FolderError:
     return FolderError("\n  ".join([text, *(each.name for each in runs[: -_LISTED - 1 : -1]), *more]))
 
 
-def add_spool_dir(command: argparse.ArgumentParser) -> None:
-    """Add the option ``--spool-dir``."""
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the options ``--spool-dir`` and ``--json``."""
     command.add_argument(
         "--spool-dir",
         type=target,
         metavar="DIR",
         help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folder that jobs use by default",
     )
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")

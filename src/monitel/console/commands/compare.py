@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import FolderError
 from monitel.console.commands.output import CommandError, show, warn
-from monitel.console.runs import Runs, add_spool_dir, time_as_json
+from monitel.console.runs import Runs, add_options, time_as_json
 from monitel.console.shares import parts_of
 from monitel.console.text import (
     Screen,
@@ -67,9 +67,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="a training.run.id, or the start of a run without one, as monitel runs lists them; the spool_dir of one "
         "run; or the id of the process of rank zero, while it runs. 2 to 16 runs",
     )
-    add_spool_dir(command)
+    add_options(command)
     command.add_argument("--all", action="store_true", help="all values")
-    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
     command.set_defaults(run=_run, interrupted="interrupted")
 
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from monitel.console.commands.output import show, warn
-from monitel.console.runs import RUNNING, Runs, add_spool_dir, time_as_json
+from monitel.console.runs import RUNNING, Runs, add_options, time_as_json
 from monitel.console.shares import largest_overhead, parts_of, sentences
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.runs.history import REPEATED, STEP
@@ -30,8 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
     command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
-    add_spool_dir(command)
-    command.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    add_options(command)
     command.set_defaults(run=_run, interrupted="interrupted")
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monitel.console.commands.output import show, warn
-from monitel.console.runs import Runs, add_spool_dir, time_as_json
+from monitel.console.runs import Runs, add_options, time_as_json
 from monitel.console.text import Screen, cut, duration, moment, number, rfc3339, table, to_json
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "duration over all attempts, last step and last loss. monitel ledger and monitel compare take the ID of a run, "
         "or without one its start. Nothing is changed.",
     )
-    add_spool_dir(command)
-    command.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    add_options(command)
     command.set_defaults(run=_run, interrupted="interrupted")
 
 
