@@ -118,6 +118,14 @@ class Activities:
         self._after_startup = None
         self._stack: list[_Entry] = []
 
+    def begin_startup(self, first: str, later: str) -> None:
+        """From now on time without an activity has the names of a start again."""
+        first, later = self._counted(first)[0], self._counted(later)[0]
+        with self._lock:
+            if self._owner:
+                self._advance()
+                self._between, self._after_startup, self._changed_ns = first, later, self._since_ns
+
     def end_startup(self, name: str, take_over: bool = True) -> None:
         """From now on time without an activity counts under this name; the calling thread takes over."""
         name = self._counted(name)[0]

@@ -25,6 +25,7 @@ __all__ = [
     "Ledger",
     "activity",
     "begin_shutdown",
+    "begin_startup",
     "begin_steps",
     "enter_for_owner",
     "ledger",
@@ -163,6 +164,14 @@ def begin_steps(*, take_over: bool = True) -> None:
             _thread.training = _Training()
         stepping, vacant = True, False
         _activities.end_startup("step", take_over)
+
+
+def begin_startup() -> None:
+    """Count time without an activity as ``startup`` again until the next step: another run of this process begins."""
+    global vacant
+    with _lock:
+        _activities.begin_startup("startup", "other")
+        vacant = True
 
 
 def begin_shutdown(*, take_over: bool = True) -> None:

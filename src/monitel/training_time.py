@@ -137,6 +137,7 @@ def begin_run(run: str, *, goes_on: bool = False) -> None:
     earlier, _run = _run, run
     if earlier is None or goes_on or (run and run == earlier):
         return
+    activities.begin_startup()
     book, totals = activities.ledger(), {each.counter: each.total for each in counters()}
     _before = Before(time.time_ns(), {} if book is None else book.activities, totals, step.get_step())
     step.begin_again()
