@@ -84,7 +84,7 @@ class RunLedger:
         """Start the heartbeat, unless this process is known not to be rank zero.
 
         Args:
-            latest: Returns the values of this process, which are stored beside the ledger; None if there are none.
+            latest: Returns the values of this process, which are stored with the ledger; None if there are none.
             stages: Returns the nanoseconds of each stage so far.
         """
         if self._is_rank_zero():

@@ -1,4 +1,4 @@
-"""The last values of a run: its numbers and its configuration, stored beside its ledger by rank zero."""
+"""The last values of a run: its numbers and its configuration, which rank zero stores with its ledger."""
 
 from __future__ import annotations
 

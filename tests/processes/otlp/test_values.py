@@ -1,4 +1,4 @@
-"""The last values of a run beside its ledger: those that were exported, of rank zero, and never in the way of a job."""
+"""The last values of a run in its ledger: those that were exported, of rank zero, and never in the way of a job."""
 
 from __future__ import annotations
 
