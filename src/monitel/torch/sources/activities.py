@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,13 +55,14 @@ class ProcessGroups(Source):
 
     def install(self) -> None:
         """Wrap the wait counter, whose key ends with the name of the function (torch/distributed/c10d_logger.py)."""
-        self._counter = Patch(find("torch.distributed", "c10d_logger"), "_WaitCounter", _counter)
+        find("torch.distributed.c10d_logger", "_WaitCounter")
         self._mesh = PackagePatch(distributed.__name__, "init_device_mesh", _set_up)
+        self._counter = Patch(sys.modules["torch.distributed.c10d_logger"], "_WaitCounter", _counter)
 
     def remove(self) -> None:
         """Restore the wait counter."""
-        self._mesh.remove()
         self._counter.remove()
+        self._mesh.remove()
 
 
 def _counter(original: Callable[[str], Any], key: str) -> Any:
