@@ -73,7 +73,7 @@ class Instrumentation:
 
     def _install(self, source: Source) -> None:
         """Install a source and the hooks that it needs. If one of them raises, nothing is left."""
-        missing = [*_unless_in(self._installed, source)]
+        missing = _with_needs(source, self._installed)
         with ExitStack() as undo:
             for each in missing:
                 each.install()
@@ -105,11 +105,11 @@ class Instrumentation:
         return f"<Instrumentation of {', '.join(self.sources) or 'nothing'}>"
 
 
-def _unless_in(installed: list[Source], source: Source) -> list[Source]:
+def _with_needs(source: Source, installed: list[Source]) -> list[Source]:
     """Return a source behind the hooks that it needs, without those that are installed."""
     found: list[Source] = []
     for each in source.needs:
-        found += (other for other in _unless_in(installed, each) if other not in found)
+        found += (other for other in _with_needs(each, installed) if other not in found)
     return [*found, *([] if source in installed else [source])]
 
 
