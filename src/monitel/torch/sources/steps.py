@@ -81,7 +81,7 @@ class Steps(Source):
         for each in list(self._undecided):
             each.end()
         self._fetcher.wait()
-        call_each(_call, (self._rates.flush, self._duration.flush))
+        call_each(lambda flush: flush(), (self._rates.flush, self._duration.flush))
 
     end = remove
 
@@ -273,7 +273,3 @@ class _Turns:
 class _Thread(local):
     turns: _Turns | None = None
     trains: bool = True  # whether Python has started it; autograd's threads have a training thread that waits for them
-
-
-def _call(function: Callable[[], None]) -> None:
-    function()
