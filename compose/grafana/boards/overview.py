@@ -169,19 +169,19 @@ def make() -> dashboard.Dashboard:
                 ),
                 lines(
                     "Samples per second",
-                    "short",
+                    "cps",
                     counted.format("training.samples"),
                     per_second("training_samples_total"),
                 ),
                 lines(
                     "Tokens per second",
-                    "short",
+                    "cps",
                     counted.format("training.tokens"),
                     per_second("training_tokens_total"),
                 ),
                 lines(
                     "Steps per second",
-                    "short",
+                    "cps",
                     "Of the median rank, from the counter training.steps.",
                     rate(
                         f"quantile by ({OF_RUN}) (0.5, rate(training_steps_total{{{RUN}}}{EVERY}))",
@@ -261,7 +261,7 @@ def make() -> dashboard.Dashboard:
                 lines("Step time by rank", "s", "The slowest.", outstanding(chosen("step", RANKS))),
                 lines(
                     "Samples per second by rank",
-                    "short",
+                    "cps",
                     "The lowest.",
                     outstanding(f"rate(training_samples_total{{{RANKS}}}{EVERY})", most="bottomk", every="1m"),
                 ),
@@ -277,7 +277,7 @@ def make() -> dashboard.Dashboard:
                 ),
                 by_step(
                     "Samples per second by step",
-                    "short",
+                    "cps",
                     "The sum over all ranks.",
                     f"sum by ({OF_CURVE}) (rate(training_samples_total{{{RUN}}}{EVERY}))",
                     every="1m",

@@ -29,9 +29,9 @@ def make() -> dashboard.Dashboard:
         {
             "What arrives": [
                 lines(
-                    "Delivered",
-                    "short",
-                    "Windows, numbers, log records and spans per second that a backend has acknowledged.",
+                    "Delivered per second",
+                    "cps",
+                    "Windows, numbers, log records and spans that a backend has acknowledged.",
                     rate(
                         f"sum by ({OF_SERVICE}, signal) (rate({of('monitel_exporter_item_exported_total')}{every}))",
                         f"{SERVICE} {{{{signal}}}}",
@@ -40,7 +40,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "Processes",
                     "short",
-                    "That have reported within five minutes.",
+                    "Processes that have reported within five minutes.",
                     query(f"count by ({OF_RUN}) ({ALIVE})", WHO),
                 ),
             ],
@@ -70,14 +70,14 @@ def make() -> dashboard.Dashboard:
             ],
             "What waits": [
                 lines(
-                    "In memory",
+                    "Items that wait in memory",
                     "short",
-                    "Items of the five fullest processes. It falls to nearly nothing at each export. When it only "
-                    "rises, the backend does not answer.",
+                    "Of the five fullest processes. It falls to nearly nothing at each export. If it only rises, the "
+                    "backend does not answer: run monitel doctor with the variables of the job.",
                     query(f"topk(5, {ALIVE})", RANK_OF),
                 ),
                 lines(
-                    "On disk",
+                    "Bytes that wait on disk",
                     "bytes",
                     "Of the five fullest processes. What has waited for a minute is there, and what has no endpoint. "
                     "It is delivered when the backend is back, or by monitel replay.",
@@ -96,7 +96,7 @@ def make() -> dashboard.Dashboard:
                 ),
                 lines(
                     "Attempts per second",
-                    "short",
+                    "reqps",
                     "Of all processes together: what the Collector has to answer.",
                     rate(
                         f"sum by ({OF_SERVICE}, signal) (rate({of(f'{attempts}_count')}{every}))",

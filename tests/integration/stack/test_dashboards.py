@@ -221,7 +221,7 @@ def test_a_wrong_name_is_found(prometheus: Store) -> None:
     """A query for a metric that there is not is empty, and so these tests would fail."""
     opened = board("pipeline", prometheus)
     content = json.loads(json.dumps(opened.content).replace("monitel_spool_size_bytes", "monitel_spool_bytes"))
-    assert {"On disk"} <= Board(content, prometheus).empty()
+    assert {"Bytes that wait on disk"} <= Board(content, prometheus).empty()
 
 
 @contextmanager
