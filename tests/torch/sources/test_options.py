@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 import monitel.torch
+from monitel.torch.options import SOURCES
 
 REST = ["steps", "stuck", "monitor", "process_groups", "tensors"]
 DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch.instrument).parameters.items()}
@@ -51,6 +54,13 @@ def test_names_choose_sources_and_signs_change_the_default(
         assert installed == [*monitel.torch.instrument().sources]
         monkeypatch.setenv("MONITEL_SOURCES", "checkpoints")
     assert installed == [*monitel.torch.instrument(sources=sources).sources]
+
+
+def test_page_and_help_have_every_source() -> None:
+    """Each source has a row of the configuration page, and a line in the docstring."""
+    section = (ROOT / "docs/reference/configuration.md").read_text("utf-8").split("### Sources\n")[1].split("\n#")[0]
+    assert {*SOURCES} == {*re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)}
+    assert [*SOURCES] == re.findall(r"\* ``(\w+)``:", monitel.torch.instrument.__doc__ or "")
 
 
 def test_stages_on_device_are_a_source_that_is_off_by_default(caplog: pytest.LogCaptureFixture) -> None:
