@@ -18,7 +18,7 @@ from monitel.torch.options import CHOICES, SOURCES, chosen_sources
 from monitel.torch.poller import Poller
 from monitel.torch.rates import Rates
 from monitel.torch.scalars.fetcher import Fetcher
-from monitel.torch.scalars.hooks import ScalarHooks
+from monitel.torch.scalars.tensors import Tensors
 from monitel.torch.sources.activities import DataActivity, ProcessGroups
 from monitel.torch.sources.checkpoints import Checkpoints
 from monitel.torch.sources.compilation import Compilations
@@ -230,7 +230,7 @@ def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
         "failures": Failures,
         "checkpoints": Checkpoints,
         "process_groups": ProcessGroups,
-        "tensors": lambda: ScalarHooks(fetcher),
+        "tensors": lambda: Tensors(fetcher),
     }
     created = {name: factories[name]() for name in SOURCES if name in chosen}
     return {name: source for name, source in created.items() if source is not None}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from monitel.torch.scalars.staged_numbers import StagedNumbers
 
 
-class ScalarHooks(Source):
+class Tensors(Source):
     """Lets ``Stat.add`` and ``emit`` take tensors of one element without waiting for their device.
 
     A number on the CPU is read immediately, without torch's warning for tensors that require a gradient. A number on a
