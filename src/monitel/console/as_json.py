@@ -79,7 +79,7 @@ def _process(process: Process) -> dict[str, Any]:
         "spool": process.spool if process.stored else None,
         "collected_in": str(process.box) if process.collected else None,
         "started": rfc3339(process.started_ns),
-        "replaced_by_exec": process.replaced,
+        "replaced_by_exec": process.is_replaced,
         "silence": list(process.silence),
         "steps_per_second": process.mean_rate if process.rate is None else process.rate,
         "waits_left_out": process.waits_left_out,

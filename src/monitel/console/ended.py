@@ -24,7 +24,7 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import mark_of
-from monitel.console.process import EXEC, Process, State, dead, doing_at, life_of
+from monitel.console.process import REPLACED, Process, State, dead, doing_at, life_of
 from monitel.run_events import last_exception, status
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training_time import before
@@ -131,8 +131,7 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
         items["metrics"] += len(record.open_windows)
         items["logs"] += death is not None
         name, life = str(record.identity["name"]), life_of(record)
-        lives = {"state": State.ENDED, "death": EXEC, "replaced": True}
-        ended = doing_at(life, record, record.time_ns, **lives) if death is None else dead(life, record, death)
+        ended = doing_at(life, record, record.time_ns, **REPLACED) if death is None else dead(life, record, death)
         ended = replace(
             ended,
             accounts={

@@ -38,7 +38,7 @@ _MOST_GONE = 1000  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
 _OVERDUE = 10  # steps
 _END = (
-    *("state", "death", "status", "exception", "replaced", "seen_ns", "observed", "step", "step_age_ns", "activity"),
+    *("state", "death", "status", "exception", "seen_ns", "observed", "step", "step_age_ns", "activity"),
     *("activity_age_ns", "stage", "waits", "stacks"),
 )
 

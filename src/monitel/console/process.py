@@ -156,7 +156,6 @@ class Process:
     death: str = ""  # in words such as ``killed by SIGKILL``
     status: str = ""  # ``completed``, ``failed``, ``interrupted`` or ``preempted``
     exception: tuple[str, str, str] | None = None  # type, message and place of the last one that was not caught
-    replaced: bool = False  # it has called ``exec``: its telemetry has ended, the process has not
     time_ns: int = 0  # the moment
     started_ns: int = 0  # begin of its record
     before_ns: int = 0  # begin of its run, if it has had another run before; otherwise 0
@@ -246,6 +245,11 @@ class Process:
     def has_died(self) -> bool:
         """True if it has ended without a shutdown, be it by ``os._exit(0)``."""
         return self.state is State.DEAD or bool(self.death)
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if it has called ``exec``: its telemetry has ended, the process has not."""
+        return self.death == EXEC
 
     @property
     def silent_ns(self) -> int:
@@ -419,7 +423,7 @@ def now(life: Process, record: Record, /, **changes: Any) -> Process:
 
 def dead(life: Process, record: Record, death: Death) -> Process:
     """Return a process at its death."""
-    how, replaced = "" if death.end is None else death.how, has_called_exec(record.owner)
+    how = "" if death.end is None else death.how
     return doing_at(
         life,
         record,
@@ -427,10 +431,13 @@ def dead(life: Process, record: Record, death: Death) -> Process:
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
-        **({"state": State.ENDED, "death": EXEC} if replaced else ended_by(how)),
+        **(REPLACED if has_called_exec(record.owner) else ended_by(how)),
         stacks=death.stacks,
-        replaced=replaced,
     )
+
+
+#: State and death of a process that has called ``exec``.
+REPLACED = {"state": State.ENDED, "death": EXEC}
 
 
 def ended_by(how: str) -> dict[str, Any]:

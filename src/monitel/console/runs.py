@@ -265,7 +265,7 @@ def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
     state = run.state(now_ns)
     jobs = jobs_of(each for each in processes if _has_ended_in(each, run))
     killed = state.startswith(_KILLED)
-    bad = [each for job in jobs for each in job.deaths if not each.replaced and (killed or each.state is State.DEAD)]
+    bad = [each for job in jobs for each in job.deaths if not each.is_replaced and (killed or each.state is State.DEAD)]
     if killed or state in {COMPLETED, RUNNING}:
         bad += [each for job in jobs for each in job.unfinished]
         bad = [each for each in bad if killed or each.rank is not None]

@@ -76,7 +76,7 @@ def print_summary(
 
 def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:
     """Return a process with its end as its parent has seen it: another exit status than 0 is a failure."""
-    if cause is None or process.replaced:
+    if cause is None or process.is_replaced:
         return process
     how, time_ns = cause
     if process.death or process.state is State.DEAD:
