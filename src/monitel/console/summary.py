@@ -116,12 +116,10 @@ def summary_lines(
         jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
     ]
     items = list(outcome(processes, screen, endpoint_given=endpoint_given))
-    width = screen.width - len(_INDENT) - _LABEL
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
         lines += wrapped(f"{'' if lines else _START}{_header(jobs, screen)}", screen.width, whole=True)
-        for label, row in _rows(jobs, screen, width):
-            lines += _row(label, row)
+        lines += _rows(jobs, screen)
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
     nothing = "no recorded process has ended" if running and not processes else "nothing was recorded"
@@ -129,18 +127,27 @@ def summary_lines(
     if running:
         more = f" and {len(running) - _RANKS:,} more" if len(running) > _RANKS else ""
         what = f"{'process' if len(running) == 1 else 'processes'} {', '.join(running[:_RANKS])}{more}"
-        lines += _row("running", wrapped(f"{what}, after the end of the command; see monitel top", width, whole=True))
+        lines += _row("running", [f"{what}, after the end of the command; see monitel top"], screen)
     for label, text in items:
-        lines += _row(label, wrapped(text, width, whole=True))
+        lines += _row(label, [text], screen)
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        lines += _row("missing", wrapped(f"{screen.printable(problems[0])}{more}", width, whole=True))
+        lines += _row("missing", [f"{screen.printable(problems[0])}{more}"], screen)
     return lines
 
 
-def _row(label: str, lines: Iterable[str]) -> list[str]:
+def _row(label: str, texts: Iterable[str], screen: Screen) -> list[str]:
+    """Return the lines of texts beside a label; none without a text."""
+    return _labelled(label, [line for text in texts for line in wrapped(text, _width(screen), whole=True)])
+
+
+def _labelled(label: str, lines: Iterable[str]) -> list[str]:
     labels = chain([label], repeat(""))
     return [f"{_INDENT}{left:<{_LABEL}}{right}" for left, right in zip(labels, lines, strict=False)]
+
+
+def _width(screen: Screen) -> int:
+    return screen.width - len(_INDENT) - _LABEL
 
 
 def _last(jobs: Sequence[Job]) -> Job:
@@ -193,27 +200,20 @@ def _rates(processes: Iterable[Process]) -> Iterator[str]:
         yield f"{step_rate(slowest)} ({slowest_rank}) to {step_rate(fastest)} ({fastest_rank})"
 
 
-def _rows(jobs: Sequence[Job], screen: Screen, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the label and the lines of each row."""
-    yield "verdict", wrapped(screen.printable(jobs[-1].verdict.text), width, whole=True)
+def _rows(jobs: Sequence[Job], screen: Screen) -> list[str]:
+    """Return the rows of the attempts of a job."""
     times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
     time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
-    if time is not None and shows_work(time):
-        lines = ledger_lines(time, screen, width)  # in a terminal they have the width, and colours
-        yield "ledger", lines if screen.terminal else _wrapped(lines, width)
+    ledger = [] if time is None or not shows_work(time) else ledger_lines(time, screen, _width(screen))
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
     endings = [text for job in reversed(jobs) for text in _endings(job, screen, several=len(jobs) > 1)]
-    for label, texts in (
-        ("late", _late(_last(jobs), screen)),
-        ("died", _first(_death(each, screen) for each in deaths)),
-        ("ended", _first(endings)),
-    ):
-        if lines := _wrapped(texts, width):
-            yield label, lines
-
-
-def _wrapped(texts: Iterable[str], width: int) -> list[str]:
-    return [line for text in texts for line in wrapped(text, width, whole=True)]
+    return [
+        *_row("verdict", [screen.printable(jobs[-1].verdict.text)], screen),
+        *(_labelled("ledger", ledger) if screen.terminal else _row("ledger", ledger, screen)),
+        *_row("late", _late(_last(jobs), screen), screen),
+        *_row("died", _first(_death(each, screen) for each in deaths), screen),
+        *_row("ended", _first(endings), screen),
+    ]
 
 
 def _late(job: Job, screen: Screen) -> Iterator[str]:
