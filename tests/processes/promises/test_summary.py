@@ -130,7 +130,7 @@ def test_exit_status_that_only_the_parent_knows_is_that_of_the_run(console: Cons
     """A process cannot see the code of a SystemExit that it raises itself: its parent stores that it has failed."""
     summary = run("import monitel\nmonitel.set_step(1)\nraise SystemExit(3)\n", status=3)
     assert re.search(r"verdict failed: process \d+ failed at step 1: exit status 3 ", summary)
-    (found,) = console.json("runs", "--spool-dir", "monitel-runs")["runs"]
+    (found,) = console.json("runs")["runs"]
     assert "failed" == found["state"]
 
 
