@@ -31,7 +31,7 @@ from monitel.training_time import before
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from monitel.blackbox.death import Death
     from monitel.blackbox.process import Owner
@@ -57,7 +57,7 @@ def store_end(
     attributes: Mapping[str, Any],
     series: Iterable[Series],
     accounts: Mapping[str, Account],
-    run_time: Callable[[], RunTime | None],
+    run_time: RunTime | None,
     *,
     spool: os.PathLike[str],
     offline: bool,
@@ -69,7 +69,7 @@ def store_end(
         attributes: Attributes of the resource.
         series: All series of the pipeline.
         accounts: The account of each signal.
-        run_time: Returns the time of the run over all attempts; None in other ranks than zero.
+        run_time: The time of the run over all attempts; None in other ranks than zero.
         spool: The spool folder of this process.
         offline: True if no signal has an endpoint.
         stored: True if something is on disk, even if that is not an item.
@@ -100,7 +100,7 @@ def store_end(
             status=status(),
             started_ns=0 if book is None else book.start_ns,
             activities={} if book is None else book.activities,
-            run_time=run_time(),
+            run_time=run_time,
             accounts=accounts,
             spool=str(record.path),
             offline=offline,

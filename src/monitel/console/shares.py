@@ -12,7 +12,7 @@ from monitel.runs.history import REPEATED, STEP
 from monitel.training_time import DOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from monitel.runs.history import RunTime
 
@@ -119,15 +119,10 @@ def shows_work(run: RunTime) -> bool:
     return any(part.name not in {"startup", "shutdown", DOWN} for part in parts_of(run.activities))
 
 
-def print_last_line(read: Callable[[], RunTime | None]) -> None:
-    """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes.
-
-    Args:
-        read: Returns the ledger; None in a process that has none.
-    """
+def print_last_line(run: RunTime) -> None:
+    """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes."""
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
-        run = read()
-        if run is not None and shows_work(run):
+        if shows_work(run):
             text = last_line(run, Screen.of(sys.stderr))
             print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
 

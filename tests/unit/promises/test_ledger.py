@@ -292,8 +292,8 @@ of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
 
 def test_process_that_only_started_and_ended_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a step or an activity there is nothing to report; otherwise it is one line on stderr."""
-    print_last_line(lambda: made({"startup": 3.0, "down": 1.0, "shutdown": 1.0}))
+    print_last_line(made({"startup": 3.0, "down": 1.0, "shutdown": 1.0}))
     assert ("", "") == capsys.readouterr()
-    print_last_line(lambda: made({"startup": 3.0, "step": 1.0}))
+    print_last_line(made({"startup": 3.0, "step": 1.0}))
     out, err = capsys.readouterr()
     assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4 s (step 25 %, startup 75 %)"))

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.recorder import Series
-    from monitel.runs.history import RunTime
     from monitel.runs.ledger import RunLedger
     from monitel.runs.values import RunValues
     from monitel.sigterm import SigtermHandler
@@ -450,15 +449,13 @@ class Pipeline:
         """Store the end of this process for ``monitel run``; print it without that, and if something was lost."""
         spool_dir, offline = self.spool_dir, not self._settings.endpoints
         where: dict[str, Any] = {"offline": offline, "stored": stored}
-        is_stored = store_end(self._resource.attributes, series, accounts, self._run_time, spool=spool_dir, **where)
+        run_time = None if self._run_ledger is None else self._run_ledger.run_time()
+        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=spool_dir, **where)
         if accounts and not self._quiet:
             if not is_stored or self.dropped:
                 print_exit_summary(accounts, spool_dir, **where)
-            if not is_stored:
-                print_last_line(self._run_time)
-
-    def _run_time(self) -> RunTime | None:
-        return None if self._run_ledger is None else self._run_ledger.run_time()
+            if not is_stored and run_time is not None:
+                print_last_line(run_time)
 
     def _latest(self) -> RunValues | None:
         return None if self._engine is None else self._engine.latest()
