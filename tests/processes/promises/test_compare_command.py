@@ -167,8 +167,8 @@ def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: R
     assert "at most 16 runs to compare, got 17" in commands.run("compare", *["run-a"] * 17, status=1).err
 
 
-def test_damaged_files_are_named_and_the_others_are_read(train: Run, commands: Commands) -> None:
-    """A damaged spool hides neither a run nor its outcome."""
+def test_damaged_spool_hides_no_run(train: Run, commands: Commands) -> None:
+    """The outcome is that of its ledger; nothing but text is printed."""
     for run in ("run-a", "run-b"):
         train(JOB + END, 0, 5, 0.02, 0.5, env=environment(run))
     next(spools()[0].glob("logs-*")).write_bytes(os.urandom(5000))

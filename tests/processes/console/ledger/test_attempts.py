@@ -43,20 +43,6 @@ def test_slurm_requeue_continues_the_run(train: Run, commands: Commands) -> None
     assert (2, True) == (run["attempts"], run["activities"]["repeated"] > 5 * 0.015)
 
 
-def test_two_pipelines_of_one_process_are_one_attempt(train: Run, commands: Commands) -> None:
-    """A second ``configure()`` continues the ledger of the process: nothing is repeated or down."""
-    train(
-        JOB + JOB.replace("range(first, first + steps)", "range(first + steps, first + 2 * steps)") + END,
-        0,
-        5,
-        0.02,
-        0.5,
-        env=RUN,
-    )
-    run = commands.run_of("run-7")
-    assert (1, {"startup", "data", "step", "shutdown"}) == (run["attempts"], {*run["activities"]})
-
-
 def test_overlap_of_two_attempts_is_counted_once(commands: Commands, tmp_path: Path) -> None:
     """An attempt that begins before the end of the earlier one takes over when that ends."""
     script = write_script(tmp_path, JOB + HOLD)
