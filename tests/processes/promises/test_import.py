@@ -44,6 +44,19 @@ def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
     assert "[] []" == run(tmp_path, script)
 
 
+def test_pipeline_loads_what_it_needs(tmp_path: Path) -> None:
+    """The import takes half a second at most: no library for HTTP, no gRPC, no exporter, and not the profiler."""
+    pytest.importorskip("monitel_otlp", reason="pip install monitel-otlp")
+    script = """
+    import sys
+    import monitel_otlp
+    monitel_otlp.configure
+    unused = {"requests", "urllib3", "grpc", "tqdm", "monitel.profiler", "opentelemetry.exporter"}
+    print(sorted(unused & {*sys.modules}))
+    """
+    assert "[]" == run(tmp_path, script)
+
+
 def test_commands_load_nothing_foreign(tmp_path: Path) -> None:
     """The commands of monitel itself work without OpenTelemetry and protobuf, the table of top without textual."""
     script = """
