@@ -17,7 +17,7 @@ from monitel.failures import enable_loggers
 from monitel.masking import mask_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "BOOLEAN",
@@ -51,14 +51,14 @@ class Variable(NamedTuple):
         parse: Converts the text, which is not empty, to a value of the argument. It raises ValueError or TypeError for
             a wrong text.
         expected: The accepted texts, for the warning, e.g. ``"an int of at least 1"``.
-        requires: Other arguments without which the function refuses this one: None and False stand for their absence.
+        requires: Another argument without which the function refuses this one; empty if there is none.
         check: Checks a given argument, which is not the default: it receives name and value, and raises TypeError or
             ValueError for a wrong one. None: the function checks it.
     """
 
     parse: Callable[[str], object]
     expected: str
-    requires: tuple[str, ...] = ()
+    requires: str = ""
     check: Callable[[str, Any], object] | None = None
 
     def convert(self, text: str) -> Any:
@@ -315,28 +315,13 @@ def read_variables(
             found[argument] = variable.convert(text)
         except ValueError as error:
             _warn(argument, str(error), defaults[argument])
-    while (conflict := _conflict(choices, {**defaults, **found, **given}, found)) is not None:
-        argument, problem = conflict
-        del found[argument]
-        _warn(argument, f"{problem}, got {_shown(_text(argument))}", defaults[argument])
+    for argument in [*found]:
+        required = choices[argument].requires  # type: ignore[union-attr]  # it has a variable
+        if required and {**defaults, **found, **given}.get(required) is None:
+            del found[argument]
+            problem = f"{argument} requires {required}, which is None, got {_shown(_text(argument))}"
+            _warn(argument, problem, defaults[argument])
     return found
-
-
-def _conflict(choices: Choices, arguments: Mapping[str, object], found: Collection[str]) -> tuple[str, str] | None:
-    """Return an argument that a variable has set and that contradicts another one, and the problem; None without."""
-    for argument, variable in choices.items():
-        if not isinstance(variable, Variable) or _is_absent(arguments.get(argument)):
-            continue
-        for required in variable.requires:
-            if _is_absent(arguments.get(required)):
-                problem = f"{argument} requires {required}, which is {arguments.get(required)!r}"
-                if (blamed := next((each for each in (argument, required) if each in found), None)) is not None:
-                    return blamed, problem
-    return None
-
-
-def _is_absent(value: object) -> bool:
-    return value is None or value is False
 
 
 def _text(argument: str) -> str:

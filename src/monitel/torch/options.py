@@ -87,8 +87,8 @@ CHOICES: dict[str, Variable | str] = {
     "rank_group": Variable(str, "a name", check=_check_name),
     "samples_per_step": _AMOUNT_OR_FUNCTION,
     "tokens_per_step": _AMOUNT_OR_FUNCTION,
-    "flops_per_step": _AMOUNT_OR_FUNCTION._replace(requires=("peak_flops",)),
-    "peak_flops": _AMOUNT._replace(requires=("flops_per_step",)),
+    "flops_per_step": _AMOUNT_OR_FUNCTION._replace(requires="peak_flops"),
+    "peak_flops": _AMOUNT._replace(requires="flops_per_step"),
     "window_size": Variable(
         _window_size, "a number of seconds, at least 0.001", check=lambda _, value: window_length_ns(value)
     ),
