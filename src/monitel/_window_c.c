@@ -13,6 +13,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
+
+/* The clock of time.monotonic_ns(): C and Python compare and subtract times of each other. */
+#ifdef __APPLE__
+#define MONOTONIC CLOCK_UPTIME_RAW /* stops while the system sleeps, as CPython's mach_absolute_time() does */
+#else
+#define MONOTONIC CLOCK_MONOTONIC
+#endif
 
 /* For functions that add() must not inline, so that its common path saves no registers for rare cases. */
 #if defined(__GNUC__)
@@ -23,7 +31,6 @@
 #define RARE
 #endif
 
-#include "_clock.h"
 #include "_lock.h"
 #include "_recorder.h"
 #include "_spin_lock.h"

@@ -6,7 +6,6 @@ import gc
 import sys
 import tracemalloc
 from dataclasses import astuple, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 ROUNDS, REPETITIONS = 3, 1000
 _WARM_UP = 100  # caches, free lists and tables reach their size
-_PAGES = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,11 @@ class Growth:
         heap_bytes: Memory of Python's allocators, including the raw one, which C code uses.
         objects: Number of objects that the garbage collector tracks.
         references: References to these objects, and to the values that the operation passes to C code.
-        pages: Pages of the address space, for ``mmap()``.
     """
 
     heap_bytes: int
     objects: int
     references: int
-    pages: int
 
 
 #: A leaked object has at least 16 bytes, so a leak in each tenth repetition is found.
@@ -39,7 +35,6 @@ MOST = Growth(
     heap_bytes=REPETITIONS * 16 // 10,
     objects=REPETITIONS // 10,
     references=REPETITIONS // 10,
-    pages=REPETITIONS * 9 // 10,
 )
 
 
@@ -74,11 +69,11 @@ def _growth(operation: Callable[[], object], values: Sequence[Any]) -> Growth:
     return Growth(*(late - early for early, late in zip(before, after, strict=True)))
 
 
-def _reading(values: Sequence[Any]) -> tuple[int, int, int, int]:
+def _reading(values: Sequence[Any]) -> tuple[int, int, int]:
     gc.collect()
     heap_bytes, _ = tracemalloc.get_traced_memory()
     tracked = gc.get_objects()
     objects = len(tracked)
     references = sum(map(sys.getrefcount, tracked)) + sum(map(sys.getrefcount, values))
     del tracked
-    return heap_bytes, objects, references, int(_PAGES.read_bytes().split()[0])
+    return heap_bytes, objects, references

@@ -5,19 +5,17 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from contextlib import contextmanager
+from importlib import import_module
 from inspect import getdoc
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.nightly.leaks import windows
-from tests.nightly.leaks.cases import CASES, TEXT, VALUES, extension
 from tests.nightly.leaks.measure import leaks, steady_growth
+from tests.nightly.leaks.windows import CASES, TEXT, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="CPython without the GIL frees references later"
@@ -28,7 +26,7 @@ _UNCOVERED_BY_NATURE = {"__doc__", "__module__"}
 
 @pytest.fixture(autouse=True)
 def _quiet(both_twins: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Skip without the extensions; ignore exceptions of callbacks, and collect garbage only where it is measured."""
+    """Skip without the extension; ignore exceptions of callbacks, and collect garbage only where it is measured."""
     monkeypatch.setattr("sys.unraisablehook", lambda _report: None)
     gc.disable()
     gc.unfreeze()  # references to all objects count
@@ -36,30 +34,23 @@ def _quiet(both_twins: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
-@contextmanager
-def _prepared(name: str, folder: Path) -> Iterator[Callable[[], object]]:
-    made = CASES[name].make(folder)
-    yield next(made)
-    assert next(made, None) is None
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_operation_leaks_nothing(name: str, tmp_path: Path) -> None:
+def test_operation_leaks_nothing(name: str) -> None:
     """Repeated a thousand times, three times: memory, objects and references do not grow with the repetitions."""
     assert getdoc(CASES[name].make)
-    with _prepared(name, tmp_path) as operation:
-        assert {} == leaks(steady_growth(operation, VALUES))
+    made = CASES[name].make()
+    assert {} == leaks(steady_growth(next(made), VALUES))
+    assert next(made, None) is None
 
 
 def test_each_function_of_the_extension_has_a_case() -> None:
     """A function or method that is new in C needs one."""
     covered = frozenset[str]().union(*(case.covers for case in CASES.values()))
-    assert set() == {*_functions("_window_c")} - covered
-    assert windows  # it has filled the table
+    assert set() == {*_functions()} - covered
 
 
-def _functions(module: str) -> Iterator[str]:
-    for name, value in vars(extension(module)).items():
+def _functions() -> Iterator[str]:
+    for name, value in vars(import_module("monitel._window_c")).items():
         if isinstance(value, BuiltinFunctionType):
             yield name
         elif isinstance(value, type):

@@ -1,10 +1,8 @@
-"""Operations of the open window in C, used well and used wrongly."""
+"""The table of cases: operations of the open window in C, used well and used wrongly, which a test repeats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from tests.nightly.leaks.cases import BIG, REAL, TEXT, VALUES, Broken, BrokenClock, covers, fail, refused
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel import _window
@@ -12,13 +10,77 @@ from monitel.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    _Make = Callable[[], Iterator[Callable[[], object]]]
+
+
+class Case(NamedTuple):
+    """An operation.
+
+    Attributes:
+        covers: Names of the functions and methods in C that it calls.
+        make: Called once; yields the operation, and then cleans up.
+    """
+
+    covers: frozenset[str]
+    make: Callable[[], Iterator[Callable[[], object]]]
+
+
+CASES: dict[str, Case] = {}
+#: Values that are passed to C code and that the garbage collector does not track.
+TEXT, BIG, REAL = "a text of a case", 10**12 + 7, 1234.5
 EVERYTHING = [*Aggregation]
+VALUES = [None, True, False, 0, 1, "", b"", (), TEXT, BIG, REAL, "no", "x"]
+
+
+def covers(names: str) -> Callable[[_Make], _Make]:
+    """Add a case that calls these functions, whose names are separated by spaces."""
+
+    def add(make: _Make) -> _Make:
+        CASES[make.__name__] = Case(frozenset(names.split()), make)
+        return make
+
+    return add
+
+
+def refused(
+    expected: type[BaseException] | tuple[type[BaseException], ...],
+    function: Callable[..., object],
+    *arguments: Any,
+    **named: Any,
+) -> None:
+    """Call a function that raises."""
+    try:
+        function(*arguments, **named)
+    except expected:
+        return
+    raise AssertionError(f"{function} has accepted {arguments} {named}")
+
+
+class Broken(Exception):  # noqa: N818  not an error
+    """Raised by callbacks of a case."""
+
+
+def fail(*_arguments: Any, **_named: Any) -> Any:
+    """Raise."""
+    raise Broken
+
+
+class BrokenClock:
+    """A clock that returns what a case sets, and raises if that is None."""
+
+    def __init__(self) -> None:
+        self.now: Any = 0
+
+    def monotonic_ns(self) -> Any:
+        """Return the time, or raise."""
+        return fail() if self.now is None else self.now
+
+    time_ns = monotonic_ns
 
 
 @covers("Accumulator.__new__ Accumulator._open Accumulator._close Accumulator.count Accumulator.add own_add")
-def stats_that_are_made(_folder: Path) -> Iterator[Callable[[], object]]:
+def stats_that_are_made() -> Iterator[Callable[[], object]]:
     """A Stat is made, used and destructed, with every aggregation and with one; a subclass is made."""
 
     def operation() -> None:
@@ -34,7 +96,7 @@ def stats_that_are_made(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("own_add")
-def classes_with_their_own_add(_folder: Path) -> Iterator[Callable[[], object]]:
+def classes_with_their_own_add() -> Iterator[Callable[[], object]]:
     """A type gets the method; an object that cannot have it raises."""
 
     class Own(_window.Accumulator):  # type: ignore[misc,unused-ignore]
@@ -48,7 +110,7 @@ def classes_with_their_own_add(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("Accumulator.add")
-def samples(_folder: Path) -> Iterator[Callable[[], object]]:
+def samples() -> Iterator[Callable[[], object]]:
     """Samples of every kind, and arguments that are refused."""
     stat = monitel.Stat("x", EVERYTHING, 60.0)
 
@@ -80,7 +142,7 @@ def samples(_folder: Path) -> Iterator[Callable[[], object]]:
     "Accumulator.add Accumulator._close Accumulator._close_expired Accumulator.discarded "
     "Accumulator.max_samples expired live Accumulator._serial Accumulator._window_ns Accumulator._coarse"
 )
-def windows_that_close(_folder: Path) -> Iterator[Callable[[], object]]:
+def windows_that_close() -> Iterator[Callable[[], object]]:
     """By time, by samples and by a flush, with handlers, one of which raises; samples beyond the limit."""
     with monitel.testing.ManualClock() as clock, monitel.register_event_handler(fail):
         stat = monitel.Stat("x", EVERYTHING, 1.0, 2)
@@ -108,7 +170,7 @@ def windows_that_close(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("Accumulator.add Accumulator._open Accumulator._close_expired expired open_windows")
-def clocks_that_fail(_folder: Path) -> Iterator[Callable[[], object]]:
+def clocks_that_fail() -> Iterator[Callable[[], object]]:
     """An injected clock raises, returns no int, a negative one, and one that is too large."""
     clock = BrokenClock()
 
@@ -139,7 +201,7 @@ def clocks_that_fail(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("Accumulator._reserve Accumulator._reset Accumulator._close")
-def pending_samples(_folder: Path) -> Iterator[Callable[[], object]]:
+def pending_samples() -> Iterator[Callable[[], object]]:
     """Values that come later: kept by a window, closed with it, and left out beyond the limit."""
     clock = BrokenClock()
     kept: list[Any] = []
@@ -170,7 +232,7 @@ def pending_samples(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("open_windows forget")
-def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
+def windows_as_bytes() -> Iterator[Callable[[], object]]:
     """The open windows of Stats, and one that is passed to a handler meanwhile."""
     stats = [monitel.Stat(f"x{each}", EVERYTHING, 60.0) for each in range(3)]
     found: list[int] = []
@@ -190,7 +252,7 @@ def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
 
 
 @covers("set_step get_step set_value_hook live expired")
-def functions_of_windows(_folder: Path) -> Iterator[Callable[[], object]]:
+def functions_of_windows() -> Iterator[Callable[[], object]]:
     """The step, and the hook of values."""
 
     def operation() -> None:
