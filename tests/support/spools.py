@@ -49,7 +49,7 @@ def leave(spool: Path, records: Iterable[tuple[str, int, Any]]) -> Path:
     """
     identity = {"resource": encode_resource(describe_process()), "scope": tuple(SCOPE)}
     box = Box(spool, None, identity)
-    box.names.define("lr", tuple(Definition(NUMBER, "lr", "lr", "", "", False, {})))
+    box.names.define([("lr", tuple(Definition(NUMBER, "lr", "lr", "", "", False, {})))])
     for journal, kind, value in records:
         box.journals[journal].append(kind, marshal.dumps(value, 2), len(value) if kind != EVENT else 1)
     assert box.close(DEADLINE)

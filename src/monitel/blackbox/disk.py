@@ -7,14 +7,13 @@ their first item.
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import write_at
 from monitel.blackbox.journal import BOX, DISK, Segment
-from monitel.blackbox.record import HEAD, MAGIC, first_of, scan
+from monitel.blackbox.record import HEAD, MAGIC, files_of, first_of, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,9 +169,8 @@ def _on_disk(journal: Journal) -> list[Segment]:
     disk = journal.disk
     if disk is None:
         return []
-    known = re.compile(rf"{journal.name}-(\d+)\.log")
-    firsts = sorted((int(match[1]), match[0]) for match in map(known.fullmatch, disk.names()) if match)
-    found = []
+    found, start = [], len(journal.name) + 1
+    firsts = sorted((int(name[start:].partition(".")[0]), name) for name in files_of(disk, journal.name))
     for at, (first, name) in enumerate(firsts):
         segment = Segment(name, DISK, first=first)
         if at + 1 < len(firsts):
@@ -187,11 +185,9 @@ def _in_box(journal: Journal) -> list[Segment]:
     box = journal.room.box
     if box is None:
         return []
-    names = box.names()
-    known = re.compile(rf"{journal.name}-\d+\.log" + (rf"|{journal.name}-\d+\.end" if "ended" in names else ""))
     found = []
-    for name in names:
-        if known.fullmatch(name) and (first := first_of(content := box.read(name))):
+    for name in files_of(box, journal.name):
+        if first := first_of(content := box.read(name)):
             segment = Segment(name, BOX, first=first)
             segment.buffer = content
             _find_end(segment, content)

@@ -37,20 +37,14 @@ class Names:
         self._numbers: dict[Hashable, int] = {}
         self._records: list[bytes] = []
         self._written = WeakKeyDictionary[Any, tuple[int, int]]()  # records and bytes in the file of a folder
-        self.define(None, identity)
+        self.define([(None, identity)])
 
-    def define(self, key: Hashable, value: Any) -> int:
-        """Return the number of a definition, which is in the file of the box by then, if there is room.
+    def define(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
+        """Return the numbers of definitions, which one write has put into the file of the box by then, if there is room.
 
         Args:
-            key: What the definition is found by, later.
-            value: A plain value, used when the key is new.
+            pairs: For each of them the key by which it is found later, and a plain value, used when the key is new.
         """
-        number = self._numbers.get(key)
-        return self.define_all([(key, value)])[0] if number is None else number
-
-    def define_all(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
-        """Return the numbers of many definitions, as :meth:`define` does, with one write."""
         found, new = [], False
         with self._lock:
             for key, value in pairs:

@@ -28,6 +28,7 @@ from monitel.blackbox.record import (
     VERSION,
     WINDOW,
     Item,
+    files_of,
     first_of,
     load,
     scan,
@@ -282,9 +283,7 @@ def read_snapshot(folder: Folder) -> Snapshot | None:
     return None
 
 
-def read_record(
-    *given: Folder | None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()
-) -> Record:
+def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()) -> Record:
     """Read a record, whether its process has ended or runs.
 
     Args:
@@ -361,12 +360,6 @@ def text_of(folder: Folder, name: str) -> str:
     with suppress(OSError):
         return folder.read(name, _LARGEST_STACKS).decode("utf-8", "replace")
     return ""
-
-
-def files_of(folder: Folder, journal: str) -> list[str]:
-    """Return the names of the files of a journal."""
-    ends = "log|end" if folder.has(ENDED) else "log"
-    return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
 
 def _items(folders: Sequence[Folder], journal: str, after: int, events: Collection[str]) -> Iterator[Item]:

@@ -11,12 +11,15 @@ record counts at its place only: files may be moved, torn at the end, or there t
 from __future__ import annotations
 
 import marshal
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from monitel.blackbox.folder import Folder
 
 #: The layout of a record. Its files beside the journals: the snapshot, under two names, the page, what is settled, and
 #: the running totals.
@@ -113,6 +116,12 @@ def load(content: Any) -> Any:
 def first_of(content: bytes) -> int:
     """Return the number of the first item of a file; 0 if the bytes are not those of a journal's file."""
     return int(HEAD.unpack_from(content)[1]) if len(content) >= HEAD.size and content.startswith(MAGIC) else 0
+
+
+def files_of(folder: Folder, journal: str) -> list[str]:
+    """Return the names of the files of a journal."""
+    ends = "log|end" if folder.has(ENDED) else "log"
+    return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
 
 def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:

@@ -368,7 +368,7 @@ class Recorder:
     def _define(self, kind: str, noun: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:
         """Define series with their aggregations, with one write, and return the numbers of the definitions."""
         pairs = [((kind, *each), self._definition(kind, noun, *each)) for each in series]
-        numbers = self._box.names.define_all((key, tuple(definition)) for key, definition in pairs)
+        numbers = self._box.names.define((key, tuple(definition)) for key, definition in pairs)
         self.definitions.update(zip(numbers, (definition for _, definition in pairs), strict=True))
         return numbers
 

@@ -368,13 +368,13 @@ def test_definitions_are_numbered_once_and_copied(box: Folder, tmp_path: Path) -
     """A key keeps its number; without room nothing raises, and a later copy has everything; a torn end is left out."""
     names = Names({"pid": 1})
     names.folder = box
-    assert [1, 2, 1] == names.define_all([("a", "A"), ("b", "B"), ("a", "other")])
+    assert [1, 2, 1] == names.define([("a", "A"), ("b", "B"), ("a", "other")])
     assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
     spool = Folder.open(tmp_path)
     names.copy(spool)
     names.folder = spool
     spool.close()
-    assert 3 == names.define("c", "C")
+    assert [3] == names.define([("c", "C")])
     names.copy(box)
     assert [{"pid": 1}, "A", "B", "C"] == read_names(None, box)[0]
     box.write("names", b"\1", len(box.read("names")) - 1)

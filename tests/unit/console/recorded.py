@@ -93,7 +93,7 @@ class Recorded:
 
     def number(self, series: Definition) -> int:
         """Return the number of a series."""
-        return self.box.names.define(repr(series), tuple(series))
+        return self.box.names.define([(repr(series), tuple(series))])[0]
 
     def close(self, series: Definition, closed: OpenWindow) -> None:
         """Append a closed window."""
@@ -134,7 +134,7 @@ class Recorded:
             copied = Folder.open(path)
             (own, *others), _ = read_names(folder)
             names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED})
-            names.define_all(enumerate(others))
+            names.define(enumerate(others))
             names.copy(copied)
             copied.close()
         return self.path.with_name(KILLED)

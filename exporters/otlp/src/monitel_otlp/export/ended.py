@@ -12,8 +12,7 @@ from monitel.blackbox.disk import load
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
-from monitel.blackbox.reading import files_of
-from monitel.blackbox.record import HEAD, SIGNALS
+from monitel.blackbox.record import HEAD, SIGNALS, files_of
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.export.requests import next_of, outboxes
 from monitel_otlp.export.totals import Definitions, Totals
