@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import marshal
+import math
 import os
 import sys
 import threading
@@ -82,7 +83,6 @@ class Box:
             ``spool_full``. What only the disk reads has no limit.
         disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
         mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
-        is_idle: Make the box only when :meth:`open` is called, so that a process that records nothing has none.
 
     Attributes:
         name: Name of its folders.
@@ -109,7 +109,6 @@ class Box:
         disk_bytes: int = 1 << 30,
         disk_after_s: float = 60.0,
         mark: str = "",
-        is_idle: bool = False,
     ) -> None:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
@@ -148,10 +147,8 @@ class Box:
         self._writer: Thread | None = None
         self._mover: Thread | None = None
         self._crashes = CrashStacks(self)
-        self._is_idle = is_idle
-        self._retry_at_s = 0.0
+        self._retry_at_s = math.inf
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
-        self._try_to_open()
 
     @property
     def disk_bytes(self) -> int:
@@ -184,8 +181,8 @@ class Box:
     # ---- the box in memory
 
     def open(self) -> None:
-        """Make the box now, before the first item: then it is in the box when it is recorded."""
-        self._is_idle = False
+        """Make the box, before the first item: a process that records nothing has none."""
+        self._retry_at_s = 0.0
         self._try_to_open()
         self._crashes.flush()
 
@@ -194,7 +191,7 @@ class Box:
         if not self._opening.acquire(blocking=False):
             return  # another thread makes it
         try:
-            if self._is_idle or self._stopping or self._root is None or self.folder is not None:
+            if self._stopping or self._root is None or self.folder is not None:
                 return
             if time.monotonic() < self._retry_at_s:
                 return

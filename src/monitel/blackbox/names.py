@@ -40,7 +40,7 @@ class Names:
         self.define([(None, identity)])
 
     def define(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
-        """Return the numbers of definitions, which one write has put into the file of the box by then, if there is room.
+        """Return the numbers of definitions, which one write has put into the file of the box, if there is room.
 
         Args:
             pairs: For each of them the key by which it is found later, and a plain value, used when the key is new.

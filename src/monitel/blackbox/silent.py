@@ -45,7 +45,7 @@ _record: _Record | None = None
 class _Record:
     def __init__(self, settings: BoxSettings, attributes: Mapping[str, Any]) -> None:
         identity = {"attributes": dict(attributes), "run": os.environ.get(_RUN_FOLDER, ""), "off": [*JOURNALS]}
-        self._box = Box(None, settings.root, identity, box_bytes=settings.size, is_idle=True)
+        self._box = Box(None, settings.root, identity, box_bytes=settings.size)
         self.table = SeriesTable()
         self._recorder = Recorder(self._box, self.table)
         self._handle = monitel.register_event_handler(self._take)

@@ -64,7 +64,9 @@ class Place:
 
     def box(self, **options: Any) -> Box:
         """Make a box."""
-        return Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
+        made = Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
+        made.open()
+        return made
 
     def folder(self, name: str) -> Folder:
         """Open the box with a name."""

@@ -31,6 +31,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
 
     def make(**identity: Any) -> Box:
         boxes.append(Box(tmp_path / "spool", tmp_path / "boxes", identity, mark="0123abcd"))
+        boxes[-1].open()
         boxes[-1].journals["logs"].append(EVENT, marshal.dumps("first", 2))
         return boxes[-1]
 

@@ -127,7 +127,6 @@ class Engine:
             disk_bytes=SPOOL_BYTES,
             disk_after_s=DISK_AFTER_S,
             mark=settings.mark,
-            is_idle=True,
         )
         self._table = SeriesTable(series_limit, point_attributes)
         self.recorder = Recorder(self.box, self._table, ranges)
