@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from numbers import Real
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOOLEAN",
+    "FOLDER",
     "Group",
     "Variable",
     "at_least",
     "check_arguments",
     "defaults_of",
-    "folder",
     "name_of_variable",
     "one_of",
     "positive",
@@ -48,8 +49,8 @@ class Variable(NamedTuple):
     """The variable of an argument, and the check of the argument itself.
 
     Attributes:
-        parse: Converts the text, which is not empty, to a value of the argument. It raises ValueError or TypeError for
-            a wrong text.
+        parse: Converts the text, which is not empty, to a value of the argument, which is checked then. It may raise
+            ValueError for a wrong text.
         expected: The accepted texts, for the warning, e.g. ``"an int of at least 1"``.
         requires: Another argument without which the function refuses this one; empty if there is none.
         check: Checks a given argument, which is not the default: it receives name and value, and raises TypeError or
@@ -67,10 +68,11 @@ class Variable(NamedTuple):
         Raises:
             ValueError: It is wrong. The message has what was expected and given, except what looks like a secret.
         """
-        try:
-            return self.parse(text)
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            pass
+        with suppress(ArithmeticError, LookupError, TypeError, ValueError):
+            value = self.parse(text)
+            if self.check is not None:
+                self.check("it", value)
+            return value
         raise ValueError(f"expected {self.expected}, got {_shown(text)}")
 
 
@@ -147,14 +149,13 @@ def one_of(words: Iterable[str]) -> Variable:
 def at_least(least: int, noun: str = "an int") -> Variable:
     """Return the variable of an argument that is an int with a least value."""
 
-    def check(name: str, value: object) -> int:
+    def check(name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-        return value
 
-    return Variable(lambda text: check("it", int(text)), f"{noun} of at least {least}", check=check)
+    return Variable(int, f"{noun} of at least {least}", check=check)
 
 
 def positive(
@@ -168,19 +169,18 @@ def positive(
         other: Returns True for further values that the argument may have.
     """
 
-    def check(name: str, value: Any) -> Any:
+    def check(name: str, value: Any) -> None:
         if other is not None and other(value):
-            return value
+            return
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"{name} must be {allowed}, got {value!r:.80}")
         if not float(value) > 0 or (below is not None and float(value) >= below):
             raise ValueError(f"{name} must be {allowed}, got {value!r}")
-        return value
 
-    return Variable(lambda text: check("it", int(text) if text.isdecimal() else float(text)), allowed, check=check)
+    return Variable(lambda text: int(text) if text.isdecimal() else float(text), allowed, check=check)
 
 
-def _check_folder(name: str, value: object) -> Path:
+def _check_folder(name: str, value: object) -> None:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
     path = Path(value)
@@ -189,13 +189,10 @@ def _check_folder(name: str, value: object) -> Path:
     for part in (path, *path.parents):
         if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
             raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
-    return path
 
 
-def folder(name: str) -> Variable:
-    """Return the variable of an argument that is the path of a folder."""
-    expected = "the path of a folder, which may be new"
-    return Variable(lambda text: _check_folder(name, text), expected, check=_check_folder)
+#: The variable of an argument that is the path of a folder.
+FOLDER = Variable(Path, "the path of a folder, which may be new", check=_check_folder)
 
 
 def check_arguments(choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object]) -> None:

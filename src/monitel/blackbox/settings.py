@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monitel.blackbox.folder import automatic_roots
-from monitel.variables import BOOLEAN, Variable, at_least, folder
+from monitel.variables import BOOLEAN, FOLDER, Variable, at_least
 
 #: Bytes that the box of a process may use, without a ``black_box_size``.
 BOX_SIZE = 16 << 20
@@ -17,11 +17,11 @@ LEAST_BOX_SIZE = 64 << 10
 #: The variables of the arguments of :func:`box_settings`.
 BOX_CHOICES: dict[str, Variable | str] = {
     "black_box": BOOLEAN,
-    "black_box_dir": folder("black_box_dir"),
+    "black_box_dir": FOLDER,
     "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
 }
 #: The variables of the folders of records.
-FOLDERS: dict[str, Variable | str] = {"spool_dir": folder("spool_dir"), "black_box_dir": BOX_CHOICES["black_box_dir"]}
+FOLDERS: dict[str, Variable | str] = {"spool_dir": FOLDER, "black_box_dir": BOX_CHOICES["black_box_dir"]}
 
 _MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a record
 

@@ -12,16 +12,18 @@ from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 
 
-def _check_level(name: str, level: Any) -> Any:
+def _check_level(name: str, level: Any) -> None:
     try:
         logging.Handler(level)
     except (TypeError, ValueError) as error:  # a wrong type; an unknown name
         raise type(error)(f"{name} must be a level of logging such as 'INFO' or 20, got {level!r:.80}") from None
-    return level
 
 
-def _level(text: str) -> int | str:
-    return _check_level("", int(text) if text.isdecimal() else text.upper())  # type: ignore[no-any-return]  # as given
+_LEVEL = Variable(
+    lambda text: int(text) if text.isdecimal() else text.upper(),
+    "a level of Python's logging such as INFO",
+    check=_check_level,
+)
 
 
 def _check_sigterm(_name: str, sigterm: object) -> None:
@@ -31,10 +33,11 @@ def _check_sigterm(_name: str, sigterm: object) -> None:
         raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
 
 
-def _sigterm(text: str) -> object:
-    sigterm = text.lower() if text.lower() == "auto" else BOOLEAN.parse(text)
-    _check_sigterm("", sigterm)
-    return sigterm
+_SIGTERM = Variable(
+    lambda text: text.lower() if text.lower() == "auto" else BOOLEAN.parse(text),
+    "auto, false, or true in the main thread",
+    check=_check_sigterm,
+)
 
 
 #: The variable of each option of ``configure()``, in the order of its arguments. A str is the name of the standard
@@ -46,7 +49,7 @@ CHOICES: dict[str, Variable | str] = {
     "span_budget": at_least(1),
     "span_steps": at_least(1),
     "step_traces": BOOLEAN,
-    "logging_level": Variable(_level, "a level of Python's logging such as INFO", check=_check_level),
+    "logging_level": _LEVEL,
     "system": BOOLEAN,
     "headers": "OTEL_EXPORTER_OTLP_HEADERS",
     "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -60,7 +63,7 @@ CHOICES: dict[str, Variable | str] = {
     "series_limit": at_least(1),
     "spool_dir": FOLDERS["spool_dir"],
     **BOX_CHOICES,
-    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=_check_sigterm),
+    "sigterm": _SIGTERM,
     "run_events": BOOLEAN,
 }
 #: The arguments of ``configure()`` that may be mappings of options.
