@@ -86,6 +86,6 @@ def test_old_events_are_stored_with_their_own_times(loki: Loki, python: Python, 
         times[hours] = json.loads(python("train.py", hours).stdout)
         command = ("-m", "monitel", "replay", "spool", "--endpoint", f"{loki.url}/otlp")
         printed = python(*command, returncode=int(hours > 24)).stdout
-        assert ("delivered 3 items" if hours < 24 else "set aside in rejected.log: 3") in printed
+        assert ("delivered 3 items" if hours < 24 else "set aside in the spool: 3") in printed
     expected = [*times[23], *times[0]]
     assert expected == [record.time_ns for record in loki.records(hours=30)]

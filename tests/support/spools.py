@@ -12,14 +12,13 @@ from tests.support.inbox import DEADLINE, points_of, records_of
 from tests.support.validity.requests import assert_valid
 
 from monitel.blackbox.box import Box
-from monitel.blackbox.discovery import REJECTED, find_spools
-from monitel.blackbox.folder import Folder
+from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.forms import NUMBER, Definition
-from monitel.blackbox.record import EVENT
+from monitel.blackbox.record import EVENT, REJECTED
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
-from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import oldest_first, peek, peeked
+from monitel_otlp.export.rejected import Rejected
 from monitel_otlp.messages.request import REQUESTS, encode_resource
 
 if TYPE_CHECKING:
@@ -65,13 +64,18 @@ def requests_in(root: Path) -> list[tuple[str, Any]]:
     return found
 
 
+def rejected_requests(root: Path) -> list[Rejected]:
+    """Return the requests that a backend has rejected, in all records below a folder."""
+    found = []
+    for path in find_spools(root).refused:
+        with closing(peek(path)) as dead:
+            found += [Rejected(*each.value) for each in dead.items(REJECTED, dead.journals[REJECTED].settled + 1)]
+    return found
+
+
 def rejected_in(root: Path) -> list[Any]:
     """Return the messages of the requests that a backend has rejected, in all records below a folder."""
-    found = []
-    for path in root.rglob(REJECTED):
-        with closing(Folder.open(path.parent)) as folder:
-            found += [REQUESTS[each.signal].FromString(each.body) for each in rejected.read(folder)]
-    return found
+    return [REQUESTS[each.signal].FromString(each.body) for each in rejected_requests(root)]
 
 
 def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]:

@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_
 from monitel.blackbox.journal import DISK, Journal
 from monitel.blackbox.names import Names
 from monitel.blackbox.process import process_facts, process_start
-from monitel.blackbox.record import ENDED, JOURNALS, PAGE, POSITION, SENDING, STATE, TOTALS, VERSION
+from monitel.blackbox.record import ENDED, JOURNALS, PAGE, POSITION, REJECTED, SENDING, STATE, TOTALS, VERSION
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile
 from monitel.fork import register_at_fork
@@ -121,7 +120,8 @@ class Box:
         self.room = Room(box_bytes, memory_bytes)
         self.room.others = lambda: self.names.size + sum(2 * each.size for each in self._slots.copy().values())
         self._wake_writer, self._wake_disk = _Wake(), _Wake()
-        self.journals = {name: Journal(name, self.room, self._wake) for name in JOURNALS}
+        self.journals = {name: Journal(name, self.room, self._wake) for name in (*JOURNALS, REJECTED)}
+        self.journals[REJECTED].reader = "disk"
         for name, journal in self.journals.items():
             journal.before_remove = self._note_removal
             journal.keep_from = sys.maxsize  # until the first snapshot
@@ -140,9 +140,7 @@ class Box:
         self._disk_slots: dict[str, SlotFile] = {}
         self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
-        self._jobs: deque[Callable[[Folder], object]] = deque()
         self._noted: object = None  # the totals on the disk are as of these items
-        self._keeps_disk = False  # a job has written something
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
@@ -152,13 +150,8 @@ class Box:
 
     @property
     def disk_bytes(self) -> int:
-        """Number of bytes in the spool folder."""
-        return sum(map(on_disk.size_on_disk, self.journals.values()))
-
-    def on_disk(self, job: Callable[[Folder], object]) -> None:
-        """Call a function with the spool folder, in the thread that writes there. The folder stays at the end."""
-        self._jobs.append(job)
-        self._wake_disk.set()
+        """Number of bytes in the spool folder, without rejected requests."""
+        return sum(on_disk.size_on_disk(self.journals[name]) for name in JOURNALS)
 
     def start(self) -> None:
         """Start the threads. Idempotent."""
@@ -404,7 +397,7 @@ class Box:
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
         is_settled = all(each.settled >= each.next - 1 for each in self.journals.values())
-        if self.disk is not None and is_settled and not self._keeps_disk:
+        if self.disk is not None and is_settled:
             with suppress(OSError):
                 self.disk.remove()
 
@@ -417,7 +410,7 @@ class Box:
         if self.spool is None:
             return
         journals = [*self.journals.values()]
-        done = [self.disk is None or self._try(self._open_disk), self._try(self._do_jobs)]
+        done = [self.disk is None or self._try(self._open_disk)]
         done += [self._try(on_disk.load, each) for each in journals]
         done += [self._try(self._move_old, each, after_s) for each in journals]
         if self.disk is not None:
@@ -438,14 +431,6 @@ class Box:
         except Exception as error:  # a defect; the next round may succeed
             self._warn_once("disk thread", "the spool folder is not complete: %r", error)
         return True
-
-    def _do_jobs(self) -> None:
-        while self._jobs:
-            try:
-                self._jobs[0](self._open_disk())
-            finally:  # spill() waits until it is done
-                self._jobs.popleft()
-            self._keeps_disk = True
 
     def _move_old(self, journal: Journal, after_s: float) -> None:
         on_disk.seal(journal, after_s)
@@ -485,7 +470,7 @@ class Box:
         self._note_disk(folder)
 
     def spill(self, timeout: float) -> bool:
-        """Move what no sender reads to the spool folder, do the jobs of :meth:`on_disk`, and wait for both.
+        """Move what no sender reads to the spool folder, and wait for that.
 
         Args:
             timeout: Seconds.
@@ -494,7 +479,7 @@ class Box:
             True if everything unsettled in journals whose reader is ``"disk"`` is there now.
         """
         kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
-        if not self._jobs and not any(journal.is_in_memory(end) for journal, end in kept):
+        if not any(journal.is_in_memory(end) for journal, end in kept):
             return True  # the disk, which may hang, is not needed
         done = Event()
         self._spills.append(done)

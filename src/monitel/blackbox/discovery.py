@@ -17,7 +17,7 @@ from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError,
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
-from monitel.blackbox.record import ENDED, JOURNALS, PAGE, STATE
+from monitel.blackbox.record import ENDED, JOURNALS, PAGE, REJECTED, STATE
 from monitel.blackbox.recovery import NAME, is_alive
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from monitel.context_page import Context
 
 SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
-REJECTED = "rejected.log"
 
 _JOURNAL = re.compile(rf"({'|'.join(JOURNALS)})-\d+\.(log|end)")
+_REJECTED = re.compile(rf"{REJECTED}-\d+\.log")
 
 
 @dataclass
@@ -169,7 +169,7 @@ def find_spools(root: Path) -> Spools:
         folders[:] = [each for each in folders if not (each.startswith(".") and NAME.fullmatch(each[1:]))]
         if NAMES in files and any(map(_JOURNAL.fullmatch, files)):
             found.folders.append(folder)
-        if NAMES in files and REJECTED in files:
+        if NAMES in files and any(map(_REJECTED.fullmatch, files)):
             found.refused.append(folder)
         for link in filter(Path.is_symlink, (folder / each for each in folders)):
             if not Path(os.path.realpath(link)).is_relative_to(inside):  # else its target is searched anyway

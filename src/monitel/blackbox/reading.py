@@ -22,6 +22,7 @@ from monitel.blackbox.record import (
     JOURNALS,
     PAGE,
     POSITION,
+    REJECTED,
     SIGNALS,
     STATE,
     TOTALS,
@@ -301,7 +302,7 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
     with _checked(folders):
         snapshot = read_snapshot(folder)
         stored: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
-        holes = {name: [hole for each in stored for hole in each[2].get(name, ())] for name in JOURNALS}
+        holes = {name: [hole for each in stored for hole in each[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
         totals = max(stored, key=lambda each: int(each[0]))[:2]
         settled = {"metrics": int(totals[0])}
         for each in folders:

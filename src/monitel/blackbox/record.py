@@ -27,13 +27,15 @@ VERSION = 1
 STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
 SENDING = "sending"  # in the position: `Journal.sending` of the metrics
 
-#: The last two hold what monitel makes itself: readings of counters, waits and metrics of the pipeline; spans of steps
-#: and folded spans. They are in no account.
 #: The signals, in the order in which they are delivered: the journals whose items count.
 SIGNALS = ("metrics", "logs", "traces")
+#: Also those of what monitel makes itself, which is in no account: readings of counters, waits and metrics of the
+#: pipeline; spans of steps and folded spans.
 JOURNALS = (*SIGNALS, "readings", "steps")
+#: The journal of the requests that a backend has rejected: nobody sends them unless somebody asks for it.
+REJECTED = "rejected"
 
-EVENT, WINDOW, NUMBERS, RANGES, READING, SPANS = range(1, 7)
+EVENT, WINDOW, NUMBERS, RANGES, READING, SPANS, REQUEST = range(1, 8)
 
 MAGIC = b"mtjrn\x00\x00\x01"
 HEAD = struct.Struct("<8sQ")  # of a file: magic, number of the first item
@@ -49,7 +51,7 @@ class Item(NamedTuple):
     Attributes:
         number: Number of its first item.
         items: Number of its items.
-        kind: ``EVENT``, ``WINDOW``, ``NUMBERS``, ``RANGES``, ``READING`` or ``SPANS``.
+        kind: ``EVENT``, ``WINDOW``, ``NUMBERS``, ``RANGES``, ``READING``, ``SPANS`` or ``REQUEST``.
         value: A plain value; if there are several items, a list with an element for each.
     """
 

@@ -26,7 +26,7 @@ from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.names import read_names
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import read_head, read_record
-from monitel.blackbox.record import ENDED, JOURNALS, POSITION, SENDING, STATE, TOTALS, WINDOW, Item, pack_file
+from monitel.blackbox.record import ENDED, JOURNALS, POSITION, REJECTED, SENDING, STATE, TOTALS, WINDOW, Item, pack_file
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile
 from monitel.window_bytes import key, split
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 _KEPT = 16  # records
+_ALL = (*JOURNALS, REJECTED)
 
 
 def processes(root: Path | None, spool: Path | None) -> list[str]:
@@ -198,7 +199,7 @@ class Dead:
         self._room = Room()
         self._room.box = box
         self.journals: dict[str, Journal] = {}
-        for name in JOURNALS:
+        for name in _ALL:
             journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
             self._adopt(name, record.settled.get(name, 0), record.holes.get(name, []))

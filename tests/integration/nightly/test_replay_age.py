@@ -57,7 +57,7 @@ def test_prometheus_takes_nothing_old_by_default(replayed: Callable[..., list[st
     age, advice, result = replayed(3.1, "old", 1)
     assert "3 hours ago" in age
     assert "out_of_order_time_window is 5h or more" in advice
-    assert "delivered 0 items from 1 spool; refused for their age, and set aside in rejected.log: 3" == result
+    assert "delivered 0 items from 1 spool; refused for their age, and set aside in the spool: 3" == result
     assert (3, 0) == (len(prometheus.samples("fresh_mean")), len(prometheus.samples("old_mean", "1d")))
 
 
@@ -66,6 +66,6 @@ def test_what_is_older_than_the_window_is_refused(replayed: Callable[..., list[s
     """With the window that was advised the same data is stored; what is beyond it gets a 500, for good."""
     replayed(0.1, "fresh")
     assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]
-    assert replayed(9, "older", 1)[-1].endswith("refused for their age, and set aside in rejected.log: 3")
+    assert replayed(9, "older", 1)[-1].endswith("refused for their age, and set aside in the spool: 3")
     stored = [len(prometheus.samples(f"{name}_mean", "1d")) for name in ("fresh", "old", "older")]
     assert [3, 3, 0] == stored

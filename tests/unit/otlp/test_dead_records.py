@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
+from tests.support.spools import rejected_requests
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
 
 from monitel.blackbox.death import Deaths, End
@@ -191,14 +192,13 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     receiver.rule(lambda request: Answer(400, body=b"bad") if b"epoch.start" in request.body else None)
     outcome = delivered(path, receiver, boxes)
     assert (5, 1, 1, False) == (outcome.delivered, outcome.set_aside, outcome.set_aside_requests, outcome.complete)
-    log = path / "rejected.log"
-    log.write_bytes(log.read_bytes() + log.read_bytes()[:50])
+    (log,) = path.glob("rejected-*.log")
+    log.write_bytes(log.read_bytes() + log.read_bytes()[16:50])
     transports = make_transports(resolve(receiver.url))
     with closing(take(path, [boxes])) as dead:
         assert dead.disk is not None
-        rejected.trim(dead.disk)
-        rejected.append(dead.disk, signal="logs", body=b"", items=1, reason="another")
-        assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected.read(dead.disk)]
+        assert rejected.store(dead, rejected.Rejected("logs", "another", 1, b""))
+        assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected_requests(path)]
         first = deliver_rejected(dead, transports)
         assert (1, 1) == (first.delivered, first.set_aside)
         receiver.forget_rules()

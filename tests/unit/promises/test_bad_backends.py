@@ -15,14 +15,13 @@ from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, records_of
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver, partial_success
+from tests.support.spools import rejected_requests
 from tests.unit.promises.spool_content import cat
 
 import monitel
 from monitel import COUNT, Stat
-from monitel.blackbox.folder import Folder
 from monitel.profiler import record_function
 from monitel_otlp.export import sender
-from monitel_otlp.export.rejected import read
 from monitel_otlp.transport import answer as transport
 from monitel_otlp.transport.answer import Verdict
 
@@ -103,8 +102,7 @@ def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> Non
 def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
     """Return the names of the events in the requests that are set aside."""
     message = type(backend.of("logs")[0].message)
-    wait_until(lambda: list(Path(pipeline.spool_dir).rglob("rejected.log")), "what is set aside")
-    found = [message.FromString(each.body) for each in read(Folder.open(Path(pipeline.spool_dir)))]
+    found = [message.FromString(each.body) for each in rejected_requests(Path(pipeline.spool_dir))]
     return [record.name for each in found for record in records_of(each)]
 
 
@@ -415,9 +413,9 @@ def test_wrong_event_is_found_and_set_aside_with_the_answer(
     assert len(backend.of("logs")) <= 17
     assert (15, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
     assert ["poison"] == kept_in_rejected(pipeline, backend)
-    (kept,) = read(Folder.open(Path(pipeline.spool_dir)))
+    (kept,) = rejected_requests(Path(pipeline.spool_dir))
     assert "the reason" in kept.reason
-    assert 1 == len(warnings_with(caplog, str(Path(pipeline.spool_dir) / "rejected.log")))
+    assert 1 == len(warnings_with(caplog, f"goes to {pipeline.spool_dir}"))
 
 
 def test_rejected_requests_have_a_limit(
@@ -432,7 +430,7 @@ def test_rejected_requests_have_a_limit(
     assert kept == [f"event {number}" for number in range(len(kept))]
     assert 1 <= len(kept) < 10
     assert 10 == logs(pipeline).dropped["rejected"]
-    assert 1 == len(warnings_with(caplog, "rejected.log is full"))
+    assert 1 == len(warnings_with(caplog, "is full"))
 
 
 def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:

@@ -200,16 +200,16 @@ def test_replay_waits_for_a_busy_backend(receiver: Receiver, program: Program, r
 def test_rejected_request_is_set_aside_and_sent_again_on_request(
     receiver: Receiver, program: Program, runs: Path
 ) -> None:
-    """The request is in ``rejected.log`` with the answer; others are delivered. ``--rejected`` sends it, even twice."""
+    """The request is in the spool with the answer; others are delivered. ``--rejected`` sends it, even twice."""
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
-    assert "delivered 17 items from 1 spool; refused, and set aside in rejected.log: 1" == printed.last
-    (kept,) = runs.rglob("rejected.log")
+    assert "delivered 17 items from 1 spool; refused, and set aside in the spool: 1" == printed.last
+    (kept,) = runs.rglob("rejected-*.log")
     assert (True, True) == (POISON in kept.read_bytes(), b"bad" in kept.read_bytes())
     hint = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "replay --rejected sends the refused requests again" in hint.stderr
     program("replay", runs, "--rejected", "--endpoint", receiver.url, status=1)
-    assert kept.exists()
+    assert [kept.parent] == [each.parent for each in runs.rglob("rejected-*.log")]
     receiver.forget_rules()
     assert "delivered 1 item from 1 spool" == program("replay", runs, "--rejected", "--endpoint", receiver.url).last
     assert sorted(EVENTS) == sorted(receiver.record_names())
@@ -220,7 +220,7 @@ def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, progra
     """Backends say so in words; it is not tried again."""
     refuse(receiver, Answer(400, body=b"entry has timestamp too old: 2026-01-01T00:00:00Z"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
-    assert "delivered 17 items from 1 spool; refused for their age, and set aside in rejected.log: 1" == printed.last
+    assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
 
 
 def test_items_that_a_backend_leaves_out_are_lost(receiver: Receiver, program: Program, runs: Path) -> None:

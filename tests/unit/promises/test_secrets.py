@@ -104,7 +104,7 @@ def test_token_is_only_in_the_request(
     assert_canary_unseen(LEFT, *(path for path in held if path.is_file()))
     pipeline.shutdown()
     assert f"Bearer {LEFT}" == receiver.of("logs")[0].headers["authorization"]
-    assert [*tmp_path.rglob("rejected.log")]
+    assert [*tmp_path.rglob("rejected-*.log")]
     channels.assert_unseen(*files(tmp_path), pipeline, vars(pipeline), pipeline.endpoints, pipeline.account())
     assert_canary_unseen(LEFT, *(request.body for request in receiver.requests))
 

@@ -252,8 +252,9 @@ def use(capsys: Capture, folder: Path, receiver: Receiver) -> None:
 
 def planted(folder: Path) -> list[Path]:
     """Return the paths that a spool uses, some of which do not exist yet."""
-    names = {path.name for path in folder.iterdir()} | {"lock", "position", "totals", "rejected.log", "ended", "state"}
-    return [folder / name for name in sorted(names | {"position.new", "logs-000000000000002.log", "page"})]
+    names = {path.name for path in folder.iterdir()} | {"lock", "position", "totals", "ended", "state", "page"}
+    names |= {"rejected-000000000000001.log", "position.new", "logs-000000000000002.log"}
+    return [folder / name for name in sorted(names)]
 
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling link", "hard link", "link to a folder", "pipe"])
@@ -263,7 +264,7 @@ def test_planted_file_is_not_followed(
     """Whichever file of the spool it replaces, the target is neither changed, nor made, nor sent; nothing hangs."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    theirs = ["logs-000000000000001.log", "rejected.log"]
+    theirs = ["logs-000000000000001.log", "rejected-000000000000001.log"]
     for name in theirs:
         (elsewhere / name).write_bytes(b"root:x:0:0")
     make: dict[str, Callable[[Path], object]] = {
@@ -333,7 +334,7 @@ def test_running_pipeline_does_not_follow_a_link_in_place_of_rejected(
     for name in ("poison", "poison again"):
         monitel_api.emit(name)
         pipeline.force_flush(DEADLINE)
-        rejected = Path(pipeline.spool_dir) / "rejected.log"
+        rejected = Path(pipeline.spool_dir) / "rejected-000000000000001.log"
         if not rejected.is_symlink():
             wait_until(rejected.exists)
             rejected.unlink()

@@ -93,7 +93,7 @@ def of(kinds: list[str], *wanted: str) -> set[int]:
 
 
 def set_aside(folder: str | PathLike[str]) -> set[int]:
-    """Return the numbers of the events in ``rejected.log``."""
+    """Return the numbers of the events that were set aside."""
     return {record.attributes["number"] for request in rejected_in(Path(folder)) for record in records_of(request)}
 
 

@@ -64,7 +64,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "or the folder that jobs use by default",
         optional=True,
     )
-    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected.log again")
+    command.add_argument("--rejected", action="store_true", help="also send the refused requests again")
     add_destination(command)
     command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
 
@@ -181,14 +181,14 @@ def nothing_left(places: object, found: Spools) -> str:
 def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
     lost = ", ".join(f"{reason} {items:,}" for reason, items in sorted(total.lost.items()))
     parts = {
-        "refused for their age, and set aside in rejected.log": total.too_old,
-        "refused, and set aside in rejected.log": total.set_aside,
+        "refused for their age, and set aside in the spool": total.too_old,
+        "refused, and set aside in the spool": total.set_aside,
         f"lost ({lost})": total.lost.total(),
         "unreadable items": total.unreadable,
         "folders that cannot be used": unusable,
     }
     if total.set_aside_requests and not total.set_aside + total.too_old:
-        parts["requests without items, refused, and set aside in rejected.log"] = total.set_aside_requests
+        parts["requests without items, refused, and set aside in the spool"] = total.set_aside_requests
     more = "".join(f"; {name}: {number:,}" for name, number in parts.items() if number)
     return f"delivered {_count(total.delivered, 'item')} from {_count(used, 'spool')}{more}"
 

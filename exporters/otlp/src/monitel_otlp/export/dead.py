@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Deaths, death_of
-from monitel.blackbox.discovery import REJECTED, has_called_exec
+from monitel.blackbox.discovery import has_called_exec
 from monitel.blackbox.folder import FolderError, automatic_roots
 from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
@@ -152,13 +152,12 @@ def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any, *, keep
             outcome.deaths.append(death)
     outcome.boxes += 1
     outcome.items += unsettled(dead)
-    if dead.is_delivered and not box.has(REJECTED):
+    if dead.is_delivered:
         dead.remove()
         return
     try:
-        if not box.has(REJECTED):  # else the spool folder could not be written before
-            add_settled(dead)
-            dead.move()
+        add_settled(dead)
+        dead.move()
     except (OSError, FolderError) as error:
         _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
     outcome.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)

@@ -12,7 +12,7 @@ from monitel.blackbox.disk import load
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.names import read_names
-from monitel.blackbox.record import HEAD, SIGNALS, files_of
+from monitel.blackbox.record import HEAD, JOURNALS, SIGNALS, files_of
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.export.requests import next_of, outboxes
 from monitel_otlp.export.totals import Definitions, Totals
@@ -116,7 +116,7 @@ def damaged_ends(dead: Dead) -> int:
     Nobody knows how many items it was. After a kill in the middle of a write the items are in the box, too.
     """
     found = 0
-    for name, journal in dead.journals.items() if dead.disk is not None else ():
+    for name, journal in ((each, dead.journals[each]) for each in (JOURNALS if dead.disk is not None else ())):
         segments = {each.name: each for each in journal.segments if each.where == DISK}
         for file in files_of(dead.disk, name):  # type: ignore[arg-type]  # there is one
             segment = segments.get(file)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel import before_flush, registry
 from monitel.blackbox.box import Box
-from monitel.blackbox.discovery import REJECTED
-from monitel.blackbox.record import READING, SIGNALS
+from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.silent import give_way
 from monitel.os_threads import Event, RLock
 from monitel.run_events import end_if_due
@@ -28,6 +27,7 @@ from monitel_otlp.export import rejected
 from monitel_otlp.export.application import ApplicationThread
 from monitel_otlp.export.dead import Leftovers
 from monitel_otlp.export.recorder import Recorder
+from monitel_otlp.export.rejected import Rejected
 from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender
 from monitel_otlp.export.totals import Definitions, Totals
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.account import Account
-    from monitel.blackbox.folder import Folder
     from monitel.blackbox.recorder import Series
     from monitel.runs.values import RunValues
     from monitel_otlp.config.settings import Settings
@@ -452,12 +451,10 @@ class Engine:
                     outbox.journal.reader = "disk"
 
     def _set_aside(self, request: Request, items: int, reason: str) -> None:
-        def write(folder: Folder) -> None:
-            is_kept = rejected.append(folder, signal=request.signal, body=request.body, items=items, reason=reason)
-            if not is_kept and not self._rejected_is_full:
-                self._rejected_is_full = True
-                _log.warning("%s is full: further rejected requests are only counted", folder.path / REJECTED)
-
-        place = "" if self._rejected_is_full else f", and goes to {self.spool_dir / REJECTED}"
+        if not self._rejected_is_full:
+            journal = self.box.journals[REJECTED]
+            self._rejected_is_full = not rejected.append(journal, Rejected(request.signal, reason, items, request.body))
+            if self._rejected_is_full:
+                _log.warning("%s is full: further rejected requests are only counted", self.spool_dir)
+        place = "" if self._rejected_is_full else f", and goes to {self.spool_dir}"
         _log.warning("a request was rejected%s: %s", place, reason)
-        self.box.on_disk(write)

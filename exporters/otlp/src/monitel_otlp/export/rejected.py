@@ -1,23 +1,20 @@
-"""The requests that a backend has rejected: an append-only file beside the journals, for ``replay --rejected``."""
+"""The requests that a backend has rejected: a journal beside the others, for ``replay --rejected``."""
 
 from __future__ import annotations
 
 import marshal
-import os
-import zlib
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.blackbox.discovery import REJECTED
-from monitel.blackbox.folder import write_at
-from monitel.blackbox.record import FRAME, MASK, load
+from monitel.blackbox import disk
+from monitel.blackbox.record import REJECTED, REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel.blackbox.folder import Folder
+    from monitel.blackbox.journal import Journal
+    from monitel.blackbox.recovery import Dead
 
-MOST_BYTES = 1 << 30  # as of the journals on the disk
+MOST_BYTES = 1 << 30  # as of the other journals on the disk
 
 
 class Rejected(NamedTuple):
@@ -28,115 +25,50 @@ class Rejected(NamedTuple):
         reason: The answer of the backend.
         items: Number of items in it; 0 for what monitel has made itself.
         body: The protobuf message.
-        at: Its offset in the file.
     """
 
     signal: str
     reason: str
     items: int
     body: bytes
-    at: int = 0
 
 
-def trim(folder: Folder) -> None:
-    """Remove a part of a request at the end, which a killed process may have left.
-
-    Raises:
-        OSError: The file cannot be written, is a link, or belongs to another user.
-    """
-    with suppress(FileNotFoundError):
-        descriptor = folder.open_file(REJECTED, os.O_RDWR)
-        try:
-            os.ftruncate(descriptor, max((end for _, end, _ in _frames(descriptor)), default=0))
-        finally:
-            os.close(descriptor)
-
-
-def append(folder: Folder, *, signal: str, body: bytes, items: int, reason: str) -> bool:
-    """Append a request. One thread at a time, of one process, may do so, after :func:`trim` to another one's file.
-
-    Returns:
-        False if the file has no room for it.
-
-    Raises:
-        OSError: It cannot be written, and the file is as before.
-    """
-    content = _pack(Rejected(signal, reason.encode("utf-8", "backslashreplace").decode(), items, body))
-    descriptor = folder.open_file(REJECTED, os.O_WRONLY | os.O_CREAT)
-    try:
-        at = os.fstat(descriptor).st_size
-        if at + len(content) > MOST_BYTES:
-            return False
-        try:
-            write_at(descriptor, content, at)
-        except OSError:
-            os.ftruncate(descriptor, at)
-            raise
-    finally:
-        os.close(descriptor)
+def append(journal: Journal, request: Rejected) -> bool:
+    """Append a request; return False if the journal has no room for it."""
+    reason = request.reason.encode("utf-8", "backslashreplace").decode()
+    content = marshal.dumps(tuple(request._replace(reason=reason)), 2)
+    if sum(each.end for each in journal.segments) + len(content) > MOST_BYTES:
+        return False
+    journal.append(REQUEST, content)
     return True
 
 
-def read(folder: Folder) -> Iterator[Rejected]:
-    """Yield the requests that are not marked, oldest first, up to the first one that is damaged.
+def store(dead: Dead, request: Rejected) -> bool:
+    """Append a request to the record of an ended process, on the disk; return False if it has no room for it.
 
     Raises:
-        OSError: The file is a link, or belongs to another user.
+        OSError, FolderError: The spool folder cannot be written.
     """
-    try:
-        descriptor = folder.open_file(REJECTED, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        for at, end, crc in _frames(descriptor):
-            value = os.pread(descriptor, end - at - FRAME.size, at + FRAME.size)
-            if zlib.crc32(value) == crc:
-                signal, reason, items, body = load(value)
-                yield Rejected(signal, reason, items, body, at)
-            elif zlib.crc32(value) != crc ^ MASK:
-                return
-    except (ValueError, TypeError):
-        return
-    finally:
-        os.close(descriptor)
+    dead.move()
+    journal, folder = dead.journals[REJECTED], dead.disk
+    assert folder is not None  # it was moved there
+    if not append(journal, request):
+        return False
+    disk.seal(journal)
+    disk.move(journal, lambda: folder)
+    return True
 
 
-def mark(folder: Folder, request: Rejected) -> None:
-    """Note that a request was delivered, by the inverse of its checksum."""
-    content = _pack(request)
-    length, crc = FRAME.unpack_from(content)
-    folder.write(REJECTED, FRAME.pack(length, crc ^ MASK), request.at)
-
-
-def compact(folder: Folder) -> None:
-    """Write the file anew without what is marked, or remove it if nothing is left.
-
-    Raises:
-        OSError: It cannot be written, and the file is as before.
-    """
-    new, at = f"{REJECTED}.new", 0
-    folder.unlink(new)
-    for request in read(folder):
-        folder.write(new, content := _pack(request), at)
-        at += len(content)
-    if at:
-        folder.rename(new, REJECTED)
-    else:
-        folder.unlink(REJECTED)
-
-
-def _pack(request: Rejected) -> bytes:
-    content = marshal.dumps(tuple(request[:-1]), 2)
-    return FRAME.pack(len(content), zlib.crc32(content)) + content
-
-
-def _frames(descriptor: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the offset of each whole request, the offset after it, and its checksum."""
-    at, size = 0, os.fstat(descriptor).st_size
-    while len(head := os.pread(descriptor, FRAME.size, at)) == FRAME.size:
-        length, crc = FRAME.unpack(head)
-        end = at + FRAME.size + length
-        if end > size:
+def take(dead: Dead) -> Iterator[Rejected]:
+    """Yield the requests of a record that are there now, oldest first. When the next one is taken, each is settled."""
+    journal = dead.journals[REJECTED]
+    end = journal.next
+    while True:
+        while not (items := journal.read(1)) and disk.load(journal):
+            pass
+        if not items or items[0].number >= end:
+            journal.give_back()
             return
-        yield at, end, crc
-        at = end
+        yield Rejected(*items[0].value)
+        journal.settle(items[0].last)
+        dead.note_position()

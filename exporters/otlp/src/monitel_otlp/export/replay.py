@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import REJECTED
-from monitel.blackbox.folder import FolderError
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.record import SIGNALS
 from monitel.os_threads import Event
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import damaged_ends, oldest_first, outboxes_of, take, unsettled
+from monitel_otlp.export.rejected import Rejected
 from monitel_otlp.export.sender import Sender, backoff
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Verdict
+from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.blackbox.account import Account
-    from monitel.blackbox.folder import Folder
     from monitel.blackbox.recovery import Dead
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.transport.answer import Answer, Transport
+    from monitel_otlp.transport.answer import Transport
 
     Progress = Callable[[int, int], object]
 
@@ -45,9 +43,9 @@ class ReplayOutcome:
 
     Attributes:
         delivered: Items that the backend accepted.
-        too_old: Items that the backend refused because of their age; they are in ``rejected.log``.
-        set_aside: Items that the backend refused for another reason; they are in ``rejected.log``.
-        set_aside_requests: Number of requests in ``rejected.log``, including those without items.
+        too_old: Items that the backend refused because of their age; they are in the spool.
+        set_aside: Items that the backend refused for another reason; they are in the spool.
+        set_aside_requests: Number of requests in the spool, including those without items.
         lost: Items that are neither delivered nor on disk, by reason.
         unreadable: Number of items that could not be read.
         troubles: For each signal that its backend does not accept now: the reason, and where its items remain.
@@ -120,15 +118,10 @@ def deliver(
     outboxes, total = outboxes_of(dead), unsettled(dead)
 
     def set_aside(request: Request, items: int, reason: str) -> None:
-        with suppress(OSError, FolderError):  # what is rejected should outlive a restart of the machine
-            dead.move()
-        if rejected.append(_folders(dead)[0], signal=request.signal, body=request.body, items=items, reason=reason):
+        if rejected.store(dead, Rejected(request.signal, reason, items, request.body)):
             counts.count_set_aside(items, reason)
         else:
             counts.lost["spool_full"] += items
-
-    for folder in _folders(dead):
-        rejected.trim(folder)
 
     for signal in SIGNALS:
         journals = [each.journal for each in outboxes[signal]]
@@ -143,11 +136,10 @@ def deliver(
         finally:
             counts.add(journals[0].account())
         if sender.trouble is not None:
-            rest = f"the rest is still in {(dead.disk or dead.box).path}, run this command again"  # type: ignore[union-attr]
-            counts.troubles.append(f"{transports[signal].url}: {sender.trouble.reason}; {rest}")
+            counts.troubles.append(_trouble(dead, transports[signal], sender.trouble))
     dead.tend()
-    names = {name for folder in _folders(dead) for name in folder.names()}
-    if dead.is_delivered and REJECTED not in names and not any(name.endswith(CORRUPT) for name in names):
+    folders = [each for each in (dead.disk, dead.box) if each is not None]
+    if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in folders for name in folder.names()):
         dead.remove()
     return counts
 
@@ -195,43 +187,39 @@ def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Ca
         dead.tend()
 
 
-def _folders(dead: Dead) -> list[Folder]:
-    return [each for each in (dead.disk, dead.box) if each is not None]
-
-
 def deliver_rejected(
     dead: Dead, transports: Mapping[str, Transport], outcome: ReplayOutcome | None = None
 ) -> ReplayOutcome:
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted.
 
     Raises:
-        OSError: The file cannot be read or written.
+        OSError, FolderError: The spool folder cannot be read or written.
     """
-    counts = outcome or ReplayOutcome()
-    for folder in _folders(dead):
-        delivered, refusing = 0, set[str]()
-        try:
-            for each in rejected.read(folder):
-                if each.signal not in transports:
-                    counts.offline.add(each.signal)
-                elif each.signal not in refusing:
-                    answer = _send_rejected(Request(each.signal, each.body), transports[each.signal])
-                    if answer.verdict is Verdict.DELIVERED:
-                        left_out = min(answer.rejected, each.items)
-                        counts.delivered += each.items - left_out
-                        counts.lost += Counter(partial_success=left_out)
-                        rejected.mark(folder, each)  # at once: after a kill it is not sent again
-                        delivered += 1
-                    elif answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
-                        refusing.add(each.signal)
-                        rest = f"the rest is still in {folder.path}, run this command again"
-                        counts.troubles.append(f"{transports[each.signal].url}: {answer.reason}; {rest}")
-                    else:
-                        counts.count_set_aside(each.items, answer.reason)
-        finally:
-            if delivered:
-                rejected.compact(folder)
+    counts, refusing = outcome or ReplayOutcome(), set[str]()
+    for each in rejected.take(dead):
+        answer = Answer(Verdict.REFUSED)
+        if each.signal not in transports:
+            counts.offline.add(each.signal)
+        elif each.signal not in refusing:
+            answer = _send_rejected(Request(each.signal, each.body), transports[each.signal])
+        if answer.verdict is Verdict.DELIVERED:
+            left_out = min(answer.rejected, each.items)
+            counts.delivered += each.items - left_out
+            counts.lost += Counter(partial_success=left_out)
+            continue
+        rejected.store(dead, each)  # behind the others
+        if answer.verdict not in {Verdict.RETRY, Verdict.REFUSED}:
+            counts.count_set_aside(each.items, answer.reason)
+        elif each.signal in transports and each.signal not in refusing:
+            refusing.add(each.signal)
+            counts.troubles.append(_trouble(dead, transports[each.signal], answer))
+    dead.tend()
     return counts
+
+
+def _trouble(dead: Dead, transport: Transport, answer: Answer) -> str:
+    path = (dead.disk or dead.box).path  # type: ignore[union-attr]  # there is one
+    return f"{transport.url}: {answer.reason}; the rest is still in {path}, run this command again"
 
 
 def _send_rejected(request: Request, transport: Transport) -> Answer:
