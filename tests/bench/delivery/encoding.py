@@ -42,7 +42,7 @@ class Record:
         from monitel.blackbox.box import Box
         from monitel_otlp.export.recorder import Recorder
         from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, Outbox
-        from monitel_otlp.export.totals import Definitions, Totals
+        from monitel_otlp.export.totals import Totals, definitions_of
         from monitel_otlp.export.windows import Mapping, WindowPoints
         from monitel_otlp.messages.request import encode_resource
         from monitel_otlp.metrics.series import SeriesTable
@@ -51,7 +51,7 @@ class Record:
         encoded = encode_resource(self.resource)
         box = Box(None, None, {})
         self.recorder = Recorder(box, SeriesTable(2 * _ITEMS, {"training.rank": 3}))
-        totals = Totals(Definitions(self.recorder.definitions.__getitem__), histograms=False)
+        totals = Totals(definitions_of(self.recorder.definitions.__getitem__), histograms=False)
         box.journals["metrics"].fold = totals
         points = WindowPoints(Mapping("cumulative", time.time_ns(), "percentiles"))
         self.events = Outbox(box.journals["logs"], LogsEncoder(encoded))

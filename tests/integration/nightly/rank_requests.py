@@ -13,7 +13,7 @@ from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
 from monitel.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.export.requests import MetricsEncoder
-from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.totals import Totals, definitions_of
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import encode_resource
 
@@ -49,7 +49,7 @@ class RankRequests:
             "training.world_size": ranks,
         }
         self._stats: list[monitel.StatDefinition] = []
-        self._totals = Totals(Definitions(self._definition), histograms=False)
+        self._totals = Totals(definitions_of(self._definition), histograms=False)
         points = WindowPoints(Mapping("cumulative", start_ns, "percentiles"))
         self._encoder = MetricsEncoder(encode_resource(Resource(resource)), self._totals, points)
 

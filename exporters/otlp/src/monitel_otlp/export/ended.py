@@ -15,7 +15,7 @@ from monitel.blackbox.names import read_names
 from monitel.blackbox.record import HEAD, JOURNALS, SIGNALS, files_of
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.export.requests import next_of, outboxes
-from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.totals import Totals, definitions_of
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import LEVELS, record_lists
 
@@ -143,7 +143,7 @@ def add_settled(dead: Dead) -> Totals:
     journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
     if isinstance(journal.fold, Totals):
         return journal.fold
-    definitions, stored = Definitions(dead.names.__getitem__), dead.totals[:2]
+    definitions, stored = definitions_of(dead.names.__getitem__), dead.totals[:2]
     totals = Totals(definitions, histograms=mapping.totals_of_histograms, after_ns=mapping.after_ns, stored=stored)
     points, last = WindowPoints(mapping), journal.settled
     for item in dead.items("metrics", totals.number + 1):

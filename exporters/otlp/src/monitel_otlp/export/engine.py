@@ -30,7 +30,7 @@ from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.rejected import Rejected
 from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender
-from monitel_otlp.export.totals import Definitions, Totals
+from monitel_otlp.export.totals import Totals, definitions_of
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from monitel.runs.values import RunValues
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.messages.request import Request
-    from monitel_otlp.traces.span_queue import Identified, QueuedSpans
+    from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -193,10 +193,6 @@ class Engine:
         """Return the last values of this process. It touches no file and takes no lock."""
         recorder = self.recorder
         return latest(self.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config)
-
-    def innermost(self) -> Identified | None:
-        """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
-        return None if self._ranges is None else self._ranges.innermost()
 
     def account(self) -> dict[str, Account]:
         """Return the account of each signal."""
@@ -420,7 +416,7 @@ class Engine:
     def _newest_ns(self) -> int:
         windows = [series.latest.end_ns for series in self.series if series.latest is not None]
         numbers = [time_ns for _, time_ns, _ in self.recorder.last_numbers()]  # on the disk, perhaps
-        newest = max([self.mapping.after_ns, *windows, *numbers, *(totals.newest_ns for totals in self._totals)])
+        newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
         return newest + MILLISECOND_NS if newest else 0
 
     # ---- senders
@@ -428,10 +424,10 @@ class Engine:
     def _make_senders(self, resource: bytes) -> None:
         """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
         box, pace = self.box, Pace()
-        definitions = Definitions(self.recorder.definitions.__getitem__)
+        definitions = definitions_of(self.recorder.definitions.__getitem__)
         totals = Totals(definitions, histograms=self.mapping.totals_of_histograms, after_ns=self.mapping.after_ns)
         box.journals["metrics"].fold = totals
-        self._totals = [totals]
+        self._totals = totals
         found = outboxes(
             box.journals, resource, totals, self._points, write_queue_size=self._own.write_queue_size, pause=pace.pause
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
@@ -43,32 +44,23 @@ class Described:
         self.attributes: tuple[KeyValue, ...] = tuple(key_values(definition.attributes))
 
 
-class Definitions:
-    """The definitions of a process by their numbers.
+def definitions_of(plain: Callable[[int], Any]) -> Callable[[int], Described]:
+    """Return a function that returns a definition by its number, and keeps it.
 
     Args:
         plain: Returns the plain value with a number.
     """
-
-    def __init__(self, plain: Callable[[int], Any]) -> None:
-        self._plain = plain
-        self._known: dict[int, Described] = {}
-
-    def __getitem__(self, number: int) -> Described:
-        found = self._known.get(number)
-        if found is None:
-            found = self._known[number] = Described(Definition(*self._plain(number)))
-        return found
+    return cache(lambda number: Described(Definition(*plain(number))))
 
 
 @dataclass(slots=True, eq=False)
-class Series:
-    """A series and its totals.
+class SeriesTotals:
+    """The running totals of a series.
 
     Attributes:
         described: Its first definition, which decides unit and monotonicity.
         count: Number of samples so far.
-        sum: Sum of the samples so far, see :meth:`finite`.
+        sum: Sum of the samples so far, see :func:`monitel.blackbox.recorder.part_of_total`.
         histogram: Distribution of the samples so far; None without one.
         begin_ns: Earliest start of a window, Unix ns; 0 before.
         start_ns: Start of cumulative points, Unix ns; constant from the first point on.
@@ -90,10 +82,10 @@ class Series:
         """The definition."""
         return self.described.definition
 
-    def copy(self) -> Series:
+    def copy(self) -> SeriesTotals:
         """Return a copy, in a sixth of the time of ``dataclasses.replace()``."""
         totals = self.count, self.sum, self.histogram, self.begin_ns, self.start_ns, self.begun, self.end_ns
-        return Series(self.described, *totals)
+        return SeriesTotals(self.described, *totals)
 
     def plain(self) -> tuple[Any, ...]:
         """Return the series as plain values, for :func:`_series_of`."""
@@ -102,11 +94,11 @@ class Series:
         return tuple(self.definition), *totals
 
 
-def _series_of(plain: Sequence[Any]) -> Series:
+def _series_of(plain: Sequence[Any]) -> SeriesTotals:
     definition, count, total, histogram, begin_ns, start_ns, begun, end_ns = plain
     described = Described(Definition(*definition))
     made = None if histogram is None else monitel.Histogram(*histogram)
-    return Series(described, count, total, made, begin_ns, start_ns, frozenset(begun), end_ns)
+    return SeriesTotals(described, count, total, made, begin_ns, start_ns, frozenset(begun), end_ns)
 
 
 def _plain_histogram(histogram: monitel.Histogram) -> tuple[Any, ...]:
@@ -127,7 +119,7 @@ class Row(NamedTuple):
         items: Number of windows in the row.
     """
 
-    series: Series
+    series: SeriesTotals
     suffixes: tuple[str, ...]
     window: monitel.Window
     finite_sum: float | None = None
@@ -148,11 +140,13 @@ class Draft:
         series: The changed series by their keys.
     """
 
-    def __init__(self, definitions: Definitions, base: Callable[[Hashable], Series | None], after_ns: int) -> None:
+    def __init__(
+        self, definitions: Callable[[int], Described], base: Callable[[Hashable], SeriesTotals | None], after_ns: int
+    ) -> None:
         self._definitions = definitions
         self._base = base
         self._after_ns = after_ns
-        self.series: dict[Hashable, Series] = {}
+        self.series: dict[Hashable, SeriesTotals] = {}
 
     def rows(self, item: Item, *, histograms: bool) -> list[Row]:
         """Add an item to the totals, and return its rows, each with the totals up to it.
@@ -168,7 +162,7 @@ class Draft:
             return [self._window(*item.value, histograms=histograms)]
         if item.kind != NUMBERS:
             raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
-        logged = [(self._definitions[number], time_ns, float(value)) for number, time_ns, value in item.value]
+        logged = [(self._definitions(number), time_ns, float(value)) for number, time_ns, value in item.value]
         return [
             Row(self._of(described), NUMBER, monitel.Window(_ANY, at, at, 1, value, value, value, value, 0, None, None))
             for described, at, value in logged
@@ -176,7 +170,7 @@ class Draft:
 
     def _window(self, number: int, content: bytes, *, histograms: bool) -> Row:
         window = monitel.Window(_ANY, *numbers(content))
-        described = self._definitions[number]
+        described = self._definitions(number)
         series = self._of(described)
         finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
         series.count += window.count
@@ -189,11 +183,11 @@ class Draft:
             series.histogram = total
         return Row(series, described.definition.suffixes, window, finite, series.count, series.sum, total)
 
-    def _of(self, described: Described) -> Series:
+    def _of(self, described: Described) -> SeriesTotals:
         found = self.series.get(described.key)
         if found is None:
             base = self._base(described.key)
-            found = base.copy() if base is not None else Series(described, end_ns=self._after_ns)
+            found = base.copy() if base is not None else SeriesTotals(described, end_ns=self._after_ns)
             self.series[described.key] = found
         return found
 
@@ -204,7 +198,7 @@ class Totals:
     All methods but :meth:`draft` are called with the lock of the journal held.
 
     Args:
-        definitions: The definitions of the process.
+        definitions: Returns a definition of the process by its number, see :func:`definitions_of`.
         histograms: Add up distributions, too.
         after_ns: No point is earlier, Unix ns: an earlier pipeline of the process has had the same series.
         stored: A number, and a result of :meth:`plain`, from which these totals continue.
@@ -214,15 +208,20 @@ class Totals:
     """
 
     def __init__(
-        self, definitions: Definitions, *, histograms: bool, after_ns: int = 0, stored: tuple[int, Any] = (0, None)
+        self,
+        definitions: Callable[[int], Described],
+        *,
+        histograms: bool,
+        after_ns: int = 0,
+        stored: tuple[int, Any] = (0, None),
     ) -> None:
         self._definitions = definitions
         self._histograms = histograms
         self._after_ns = after_ns
         self.number, state = stored
         series, dropped = state or ([], [])
-        self._series: dict[Hashable, Series] = {each.described.key: each for each in map(_series_of, series)}
-        self._dropped: dict[tuple[int, int], list[Series]] = {
+        self._series: dict[Hashable, SeriesTotals] = {each.described.key: each for each in map(_series_of, series)}
+        self._dropped: dict[tuple[int, int], list[SeriesTotals]] = {
             (first, end): [*map(_series_of, each)] for first, end, each in dropped
         }
 

@@ -10,13 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    NonRecordingSpan,
-    SpanContext,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN
 
 from monitel.os_threads import RLock
 from monitel.profiler import ranges
@@ -26,7 +20,6 @@ from monitel_otel.ranges import Ranges
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
 
@@ -91,12 +84,6 @@ class Identified(Opened):
         self.span_id = span_id
         self.parent_id = parent_id
         self.remote = remote
-
-    def context(self) -> Context:
-        """Return the current context with this span, as its ids."""
-        trace_id, span_id = int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big")
-        ids = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        return set_span_in_context(NonRecordingSpan(ids))
 
 
 class Ended(NamedTuple):
