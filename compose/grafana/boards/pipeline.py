@@ -48,7 +48,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "Dropped so far",
                     "short",
-                    "By reason, of processes still alive. rejected: the backend refused it, it is in rejected.log in "
+                    "By reason, of processes still alive. rejected: the backend refused it, it is in rejected-*.log in "
                     "the spool. queue_full: the memory is full, and the disk takes nothing. spool_full: the backend "
                     "was away for too long. docs/explanation/reliability.md has all reasons.",
                     query(
