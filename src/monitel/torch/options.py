@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from monitel.attributes import checked_text
 from monitel.stat_arguments import window_length_ns
@@ -64,16 +64,6 @@ def _check_name(name: str, value: object) -> None:
         raise ValueError(f"{name} must be None or a name, got an empty str")
 
 
-def _window_size(text: str) -> float:
-    window_length_ns(float(text))
-    return float(text)
-
-
-def _sources(text: str) -> Collection[str]:
-    chosen_sources(text)
-    return text
-
-
 _AMOUNT = positive("a positive and finite number")
 _AMOUNT_OR_FUNCTION = _AMOUNT._replace(
     check=positive("a positive and finite number, or callable", other=callable).check
@@ -82,7 +72,7 @@ _SECONDS = positive("None or a positive number of seconds", below=None, other=la
 
 #: The variable of each argument.
 CHOICES: dict[str, Variable | str] = {
-    "sources": Variable(_sources, f"names of {', '.join(SOURCES)}", check=lambda _, value: chosen_sources(value)),
+    "sources": Variable(str, f"names of {', '.join(SOURCES)}", check=lambda _, value: chosen_sources(value)),
     "stuck_after": _SECONDS._replace(parse=lambda text: None if text.lower() == "none" else _SECONDS.parse(text)),
     "rank_group": Variable(str, "a name", check=_check_name),
     "samples_per_step": _AMOUNT_OR_FUNCTION,
@@ -90,6 +80,6 @@ CHOICES: dict[str, Variable | str] = {
     "flops_per_step": _AMOUNT_OR_FUNCTION._replace(requires="peak_flops"),
     "peak_flops": _AMOUNT._replace(requires="flops_per_step"),
     "window_size": Variable(
-        _window_size, "a number of seconds, at least 0.001", check=lambda _, value: window_length_ns(value)
+        float, "a number of seconds, at least 0.001", check=lambda _, value: window_length_ns(value)
     ),
 }
