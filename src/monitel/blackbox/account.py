@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -49,10 +47,8 @@ class Account:
         return sum(self.dropped.values())
 
 
-def print_exit_summary(
-    accounts: Mapping[str, Account], spool_dir: PathLike[str], *, offline: bool, stored: bool
-) -> None:
-    """Print what was exported, dropped and spooled, and how to replay the spool.
+def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, offline: bool, stored: bool) -> str:
+    """Return one line: what was exported, dropped and spooled, and how to replay the spool.
 
     Args:
         accounts: The account of each signal.
@@ -60,13 +56,6 @@ def print_exit_summary(
         offline: True if no signal has an endpoint.
         stored: True if something is on disk, even if it is not an item.
     """
-    line = exit_summary(accounts, spool_dir, offline=offline, stored=stored)
-    with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
-        print(f"{line}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
-
-
-def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, offline: bool, stored: bool) -> str:
-    """Return the line that :func:`print_exit_summary` prints; the arguments are the same."""
     parts = []
     if not offline:
         numbers, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))

@@ -8,7 +8,7 @@ import sys
 import time
 import weakref
 from collections import Counter, deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from monitel import window_sinks
 from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
-from monitel.blackbox.account import Account, print_exit_summary
+from monitel.blackbox.account import Account, exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
 from monitel.console.ended import store_end
@@ -453,7 +453,9 @@ class Pipeline:
         is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=spool_dir, **where)
         if accounts and not self._quiet:
             if not is_stored or self.dropped:
-                print_exit_summary(accounts, spool_dir, **where)
+                line = exit_summary(accounts, spool_dir, **where)
+                with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
+                    print(f"{line}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
