@@ -2,9 +2,9 @@
 
 The file has 8192 bytes: the training step and when it was set, the waits in progress (at most 48), the time of the last
 :func:`beat`, and the times of all steps so far, as counters. While a page is open, every :func:`monitel.set_step` and
-every wait of a :class:`monitel.WaitCounter` writes to it, in any thread; without a system call if it is mapped. A
-process has one page at a time. A forked child has none, and never writes to the page of its parent; it can open another
-one. After ``exec`` there is none.
+every wait of a :class:`monitel.WaitCounter` writes to it, in any thread; without a system call that can block if it is
+mapped. A process has one page at a time. A forked child, also one that C code has forked, has none, and never writes to
+the page of its parent; it can open another one. After ``exec`` there is none.
 
 The layout, in the byte order of the machine::
 
@@ -113,6 +113,7 @@ class _Page:
         self._memory = memory
         self._file = None if status is None else (status.st_dev, status.st_ino)
         self._step_times = memoryview(memory)[_STEP_TIMES_AT:].cast("Q")
+        self._pid = os.getpid()  # a child that C code has forked does not call close_page()
         self._numbers = [0, 0, 0]  # of the last copies
         self._step, self._step_ns = step.get_step(), 0  # when it was set first; 0: before the page was opened
         self._slots: dict[int, int] = {}  # by the token of the wait
@@ -128,6 +129,8 @@ class _Page:
         """Set the step of windows, and write it. Its time counts if it is the one after the last."""
         with self._lock:  # of two threads the same one is last in both
             _window.set_step(step)
+            if os.getpid() != self._pid:
+                return
             now_ns = time.monotonic_ns()
             self._put(_STEP, step, now_ns)
             last, last_ns = self._step, self._step_ns
@@ -143,6 +146,8 @@ class _Page:
             text = text[:_KEY_BYTES].decode(errors="ignore").encode()  # not cut off within a character
         body = _SLOT_BODY.pack(start_ns, thread, bytes((len(text),)) + text)
         with self._lock:
+            if os.getpid() != self._pid:
+                return
             if token not in self._slots and self._free:
                 self._slots[token] = self._free.pop()
             if (slot := self._slots.get(token)) is None:
@@ -155,6 +160,8 @@ class _Page:
     def leave_wait(self, token: int) -> None:
         """Remove a wait."""
         with self._lock:
+            if os.getpid() != self._pid:
+                return
             if (slot := self._slots.pop(token, None)) is not None:
                 at = _SLOTS_AT + _SLOT.size * slot
                 self._memory[at : at + len(_FREE)] = _FREE
