@@ -80,23 +80,30 @@ def read_processes(target: str | None, problems: list[str], *, stacks: bool = Tr
 
 def read_boxes(paths: Iterable[Path], problems: list[str], *, stacks: bool = True) -> list[Process]:
     """Return the processes of boxes, as :func:`read_processes` does. A box that vanishes meanwhile is left out."""
-    found = []
-    for path in paths:
-        try:
-            with closing(Folder.open(path, probe=False)) as folder:
-                record = read_record(folder)
-                each = model.process_of(record, alive=is_running(folder, record.owner, record.page))
-            found.append(replace(each, events=[*map(event_of, record.events)][-_EVENTS:]))
-        except Exception as error:  # the content may be damaged in any way
-            if path.exists():  # else it was removed meanwhile
-                problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
+    found = [each for path in paths for each in _read_box(path, problems)]
     if stacks:
         found = _with_spools(_looked_at(found))
     return sorted(found, key=lambda each: (_ORDER[each.state], each.job, each.rank or 0, each.pid or 0, str(each.box)))
 
 
+def _read_box(path: Path, problems: list[str]) -> list[Process]:
+    """Return the process of a box; none if it cannot be read, or was removed meanwhile."""
+    try:
+        with closing(Folder.open(path, probe=False)) as folder:
+            record = read_record(folder)
+            found = model.process_of(record, alive=is_running(folder, record.owner, record.page))
+        return [replace(found, events=[*map(event_of, record.events)][-_EVENTS:])]
+    except Exception as error:  # the content may be damaged in any way
+        if path.exists():
+            problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
+        return []
+
+
 def _looked_at(processes: Sequence[Process]) -> list[Process]:
-    """Return processes; those that run with their stacks, rate and state in the kernel, from a second look at each."""
+    """Return processes; those that run with their stacks, rate and state in the kernel, from a second look at each.
+
+    Those that do not answer may have ended meanwhile, or have called exec a moment ago.
+    """
     began_ns, running = time.monotonic_ns(), [each for each in processes if each.runs]
     before = [*map(_kernel, running)]
     answers = request_stacks({each.box: _patience_s(each) for each in running})
@@ -108,6 +115,9 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
         elif each.state is State.SILENT:
             silence = ["the process is in another container: there is nothing about it in /proc"]
         stacks = answers.get(each.box, "")
+        if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
+            found += ended  # it was replaced by exec, or has ended, while it was asked
+            continue
         found.append(replace(each, kernel=kernel, stacks=stacks, rate=_rate(each), silence=silence))
     return found
 
