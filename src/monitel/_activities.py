@@ -204,12 +204,12 @@ class Activities:
         return False
 
     def _leave(self, entry: _Entry) -> None:
-        """Remove the innermost entry of an activity."""
-        stack = self._stack
-        entry.entered -= 1
-        for index in range(len(stack) - 1, -1, -1):
-            if stack[index] is entry:
-                self._advance()
+        """Remove the innermost entry of an activity; an interrupt before that leaves it entered."""
+        if self._owner:
+            self._advance()
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index] is entry:
                 self._changed_ns = self._since_ns
-                del stack[index]
+                del self._stack[index]
                 break
+        entry.entered -= 1

@@ -261,6 +261,20 @@ def test_lost_activity_is_over() -> None:
     assert "step" == ledger().current
 
 
+def test_activity_is_over_after_an_interrupt_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may arrive while the block is left, after which nothing leaves it again."""
+    monitel.set_step(1)
+
+    def interrupt() -> int:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), monitel.activity("evaluation"):
+        monkeypatch.setattr(monitel.activities._activities, "_now", interrupt)
+    gc.collect()
+    assert "step" == ledger().current
+
+
 def test_activities_of_other_threads_are_ignored_and_counted() -> None:
     """Only the training thread's count; any thread may end one of them."""
     monitel.set_step(1)
