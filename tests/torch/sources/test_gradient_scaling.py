@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tests.torch.later_device import idle, later, on_later
 
 import monitel
 import monitel.torch
+from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +121,28 @@ def test_step_of_two_optimizers_is_skipped_if_both_skip(kinds: tuple[str, str], 
     end()
     assert (applied, len(gradients) - applied) == counted(totals)
     assert 4 == applied
+
+
+def test_steps_count_after_an_interrupt_of_a_scaled_step(
+    windows: Any, totals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may arrive before the scaler's own code, in a notebook that goes on."""
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
+    end = windows()
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OptimizerSteps, "_begin", interrupt)
+    for _ in range(2):
+        trained.backward(scaler, 1.0)
+        with suppress(KeyboardInterrupt):
+            trained.step(scaler.step)
+            scaler.update()
+    trained.step(lambda optimizer: optimizer.step())
+    end()
+    assert (2, 0) == counted(totals)
 
 
 class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]

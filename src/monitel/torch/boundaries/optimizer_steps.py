@@ -103,9 +103,9 @@ class OptimizerSteps(Source):
         if thread.scaled is not None:  # a scaler within another one
             return original(scaler, optimizer, *args, **kw)
         found: list[Tensor | None] = []
-        thread.scaled = found
-        self._begin(thread)
         try:
+            thread.scaled = found
+            self._begin(thread)
             returned = original(scaler, optimizer, *args, **kw)
         finally:
             thread.scaled = None
