@@ -32,7 +32,7 @@ from monitel.torch.stages.stages import Stages
 from monitel.variables import reads_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     Amount = float | Callable[[], float]
 
@@ -130,7 +130,7 @@ def _refuses_switches(function: Callable[_Arguments, _Result]) -> Callable[_Argu
 @reads_variables(CHOICES)
 def instrument(
     *,
-    sources: str | Iterable[str] | None = None,
+    sources: str | Collection[str] | None = None,
     stuck_after: float | None = 300.0,
     rank_group: str | None = None,
     samples_per_step: Amount | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from monitel.attributes import checked_text
 from monitel.stat_arguments import window_length_ns
@@ -25,7 +25,7 @@ SOURCES = {
 }
 
 
-def chosen_sources(sources: str | Iterable[str] | None) -> frozenset[str]:
+def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
     """Return the names of the sources that an argument chooses.
 
     Args:
@@ -33,13 +33,13 @@ def chosen_sources(sources: str | Iterable[str] | None) -> frozenset[str]:
             change the default; otherwise they replace it. None: the default.
 
     Raises:
-        TypeError: It is not a str or an iterable of str.
+        TypeError: It is not a str or a collection: an iterator would give its names only once.
         ValueError: A name is unknown, or ``stages_on_device`` is without ``stages``.
     """
     default = frozenset(name for name, installed in SOURCES.items() if installed)
     if sources is None:
         return default
-    if not isinstance(sources, Iterable):
+    if not isinstance(sources, Collection):
         raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
     names = [str(name).strip() for name in (sources.split(",") if isinstance(sources, str) else sources)]
     changes = all(name.startswith(("+", "-")) for name in names) and bool(names)

@@ -126,6 +126,7 @@ def test_wrong_value_is_one_warning_and_the_default(
         ({"stages_on_device": True}, TypeError, r"sources=\"\+stages_on_device\""),
         ({"sources": "steps,batches"}, ValueError, "sources must be names of stages_on_device, .*, got 'batches'"),
         ({"sources": True}, TypeError, "sources must be names of sources, got True"),
+        ({"sources": iter(["steps"])}, TypeError, "sources must be names of sources, got <list_iterator"),
         ({"sources": ["stages_on_device"]}, ValueError, "stages_on_device requires stages"),
         ({"window_size": 60}, TypeError, "window_size must be a timedelta, or seconds as a float"),
     ],
