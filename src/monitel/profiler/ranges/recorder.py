@@ -98,8 +98,8 @@ def begin(label: object, name: str, args: Any) -> Range:
     """Begin a range with this label, name and args; return the Range."""
     beginnings, ends = _callbacks
     self = _new(name, args, _now(), id(label), ends)
-    _innermost.set(self)
     try:
+        _innermost.set(self)
         _notify(beginnings, self)
     except BaseException:  # the block that the range was to enclose will not run
         _finish(self, self.monotonic_start_ns)
