@@ -82,7 +82,7 @@ clean:  ## everything that was made here
 	rm -rf $(VENV) $(DOCS) $(RELEASE) $(TORCH) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -prune -exec rm -rf {} + ; find src exporters -name '*.so' -delete
 
-$(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/*.[ch] src/monitel/*/*/*.c exporters/*/pyproject.toml)
+$(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/stats/*.[ch] exporters/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES) -r requirements-dev.txt
 	touch $@

@@ -6,11 +6,7 @@
 from functools import partial as _partial
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from monitel import exit as _exit  # noqa: F401  flushes at exit
 from monitel import testing
-from monitel import training_time as _training_time  # noqa: F401  counts the time of each activity
-from monitel.activities import Activity, Ledger, activity, ledger
-from monitel.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
 from monitel.counter import Counter, CounterReading, counter, counters
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
 from monitel.handlers import (
@@ -20,15 +16,19 @@ from monitel.handlers import (
     register_event_handler,
     unregister_event_handler,
 )
-from monitel.histogram import Histogram
 from monitel.logged_numbers import LoggedNumbers, log
-from monitel.registry import close_expired_windows, flush, stat
+from monitel.process import exit as _exit  # noqa: F401  flushes at exit
 from monitel.run_config import RunConfig, config
-from monitel.stats import Stat
-from monitel.step import get_step, set_step
+from monitel.stats.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
+from monitel.stats.histogram import Histogram
+from monitel.stats.registry import close_expired_windows, flush, stat
+from monitel.stats.stat import Stat
+from monitel.stats.window import StatDefinition, Window
 from monitel.tensorboard import TensorboardEventHandler
+from monitel.training import training_time as _training_time  # noqa: F401  counts the time of each activity
+from monitel.training.activities import Activity, Ledger, activity, ledger
+from monitel.training.step import get_step, set_step
 from monitel.wait_counter import WaitCounter, WaitMaxima, WaitReading, _WaitCounterTracker, wait_counters
-from monitel.window import StatDefinition, Window
 
 if _TYPE_CHECKING:
     from types import ModuleType as _ModuleType

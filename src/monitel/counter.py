@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
-from monitel.fork import register_at_fork
-from monitel.os_threads import RLock
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping

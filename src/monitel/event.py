@@ -8,13 +8,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monitel import clock
-from monitel._window import get_step
 from monitel.attributes import checked_text, checked_value, plain_copy
+from monitel.stats._window import get_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.window import Window
+    from monitel.stats.window import Window
 
 #: The types of a value in an Event's data (torch/monitor/__init__.py has the same name).
 data_value_t = TypeVar("data_value_t", str, int, float, bool)

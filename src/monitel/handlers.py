@@ -16,10 +16,10 @@ from monitel import clock
 from monitel.attributes import escape_surrogates, recordable
 from monitel.counter import leave_out
 from monitel.event import Event, Severity
-from monitel.failures import raise_first
-from monitel.fork import register_at_fork
-from monitel.launcher import is_rank_zero, launch_attributes
-from monitel.os_threads import RLock
+from monitel.process.failures import raise_first
+from monitel.process.fork import register_at_fork
+from monitel.process.launcher import is_rank_zero, launch_attributes
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
-from monitel._window import get_step
 from monitel.attributes import checked_attributes, fits_int64, items_of, recordable, text_of
 from monitel.counter import leave_out
 from monitel.event import Event, Severity
 from monitel.handlers import details_of, log_event
-from monitel.pending import waiting
-from monitel.step import checked_step
+from monitel.stats._window import get_step
+from monitel.stats.pending import waiting
+from monitel.training.step import checked_step
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue

@@ -21,7 +21,7 @@ from monitel import clock
 from monitel.attributes import checked_value, escape_surrogates
 from monitel.event import Event
 from monitel.handlers import log_event
-from monitel.masking import mask_values
+from monitel.process.masking import mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

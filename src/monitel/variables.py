@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from monitel.failures import enable_loggers
-from monitel.masking import mask_arguments
+from monitel.process.failures import enable_loggers
+from monitel.process.masking import mask_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,8 +10,8 @@ from weakref import ref
 from monitel import clock
 from monitel.attributes import checked_text
 from monitel.compiling import compiling
-from monitel.fork import register_at_fork
-from monitel.os_threads import RLock, get_ident
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock, get_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

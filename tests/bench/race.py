@@ -89,4 +89,4 @@ def optional(name: str) -> ModuleType | None:
 
 def twin() -> str:
     """Name of the measured window."""
-    return "C" if monitel.Stat.__mro__[1].__module__ == "monitel._window_c" else "Python twin"
+    return "C" if monitel.Stat.__mro__[1].__module__ == "monitel.stats._window_c" else "Python twin"

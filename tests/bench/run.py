@@ -36,8 +36,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(_SUBJECTS):
         parser.error(f"no such subject: {' '.join(unknown)}; there are {' '.join(_SUBJECTS)}")
-    if find_spec("monitel._window_c") is None:
-        print("monitel._window_c is not built here: the Python twin is measured alone")
+    if find_spec("monitel.stats._window_c") is None:
+        print("monitel.stats._window_c is not built here: the Python twin is measured alone")
     rows = [row for subject in arguments.subjects or _SUBJECTS for row in _rows(subject)]
     _print(rows)
     missed = sum(row.kept is False for row in rows)
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _rows(subject: str) -> list[Row]:
     """Yield the rows of a subject, for the C window and, where it matters, for its Python twin."""
-    compiled = find_spec("monitel._window_c") is not None
+    compiled = find_spec("monitel.stats._window_c") is not None
     switches = ("0", "1") if compiled and subject in _BOTH_TWINS else ("0",)
     return [row for switch in switches for row in _measure(subject, switch)]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCRIPT = """\
 import json, threading
 import monitel, monitel_otlp
-from monitel import activities
+from monitel.training import activities
 from monitel.clock import since_boot_ns
 
 pause = threading.Event().wait

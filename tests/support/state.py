@@ -19,7 +19,7 @@ import pytest
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.util._once import Once
 
-from monitel import before_flush
+from monitel.stats import before_flush
 
 from . import twins
 
@@ -119,7 +119,7 @@ class _State:
         self._named = [*map(_Named, twins.packages())]
         self._handlers = [(package, {*package.handlers._handlers}) for package in twins.packages()]
         self._functions = before_flush._functions
-        self._stats = [(package, package._window.live()) for package in twins.packages()]
+        self._stats = [(package, package.stats._window.live()) for package in twins.packages()]
         self._threads = {*threading.enumerate()}
         self._logging = _logging()
         self._signals = [*map(signal.getsignal, _SIGNALS)]
@@ -150,7 +150,7 @@ class _State:
         # Without the GIL, CPython 3.13 keeps all functions, classes and their closures once a thread has started.
         for package, known in self._stats if _GIL else ():
             rounds = 3  # a class is collected after its instances
-            while (left := [each for each in package._window.live() if each not in known]) and rounds:
+            while (left := [each for each in package.stats._window.live() if each not in known]) and rounds:
                 del left
                 gc.collect()
                 rounds -= 1
@@ -191,10 +191,11 @@ def _is_of_pytest(handler: logging.Handler) -> bool:
 
 def _begin_again(package: ModuleType) -> None:
     """Forget the step, the run and the activities."""
-    package._window.set_step(None)  # there is no public way to forget the step
-    package.activities._open()
-    package.training_time._forget()
-    if (run_events := sys.modules.get("monitel.run_events")) is not None:  # of the first copy: exporters have no other
+    package.stats._window.set_step(None)  # there is no public way to forget the step
+    package.training.activities._open()
+    package.training.training_time._forget()
+    # Those of the first copy: exporters have no other.
+    if (run_events := sys.modules.get("monitel.process.run_events")) is not None:
         run_events._forget()
     if (names := sys.modules.get("monitel_otel.names")) is not None:
         names.NAMES.forget()
@@ -207,7 +208,7 @@ class _Named:
         self._package = package
         self._counters = package.counter.__globals__
         self._tables = [
-            *(package.registry._stats, package.wait_counter._waits),
+            *(package.stats.registry._stats, package.wait_counter._waits),
             *(self._counters["_counters"], self._counters["_first_of_name"]),
         ]
         self._found = [{*table} for table in self._tables]
@@ -222,5 +223,5 @@ class _Named:
             for name in {*table} - found:
                 del table[name]
         stats, waiting, counters, first = self._tables
-        self._package.registry._items, waits._items = tuple(stats.items()), tuple(waiting.items())
+        self._package.stats.registry._items, waits._items = tuple(stats.items()), tuple(waiting.items())
         self._counters["_items"], self._counters["_names"] = tuple(counters.items()), tuple(first.items())

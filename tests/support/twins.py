@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
-_ACCUMULATORS = {"monitel._window_c": "c", "monitel._window_py": "py"}
+_ACCUMULATORS = {"monitel.stats._window_c": "c", "monitel.stats._window_py": "py"}
 _DEADLINE = 60.0  # seconds, for actions that take a fraction of one
 
 
@@ -68,8 +68,8 @@ def _copy(twin: str) -> dict[str, ModuleType]:
         _copies[twin] = modules
     if twin not in _copies:
         if os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1":
-            pytest.fail("monitel._window_c is not built, and MONITEL_REQUIRE_EXTENSIONS=1")
-        pytest.skip("monitel._window_c is not built")
+            pytest.fail("monitel.stats._window_c is not built, and MONITEL_REQUIRE_EXTENSIONS=1")
+        pytest.skip("monitel.stats._window_c is not built")
     assert twin == _twin_of(_copies[twin]["monitel"])
     return _copies[twin]
 
@@ -80,7 +80,7 @@ def pytest_report_header() -> str:
         return f"monitel twins: py ({_SWITCH} is set)"
     if "c" not in _copies:
         return "monitel twins: py (c is not built)"
-    return f"monitel twins: c ({_copies['c']['monitel._window_c'].__file__}), py"
+    return f"monitel twins: c ({_copies['c']['monitel.stats._window_c'].__file__}), py"
 
 
 _MARKS = {"c": [pytest.mark.twins], "py": [pytest.mark.twins, pytest.mark.python_twin]}

@@ -1,4 +1,4 @@
-"""monitel.crash_stacks.stacks_now() and crash_signal(): text of stacks, in Python alone."""
+"""monitel.process.crash_stacks.stacks_now() and crash_signal(): text of stacks, in Python alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from monitel import os_threads
-from monitel.crash_stacks import crash_signal, stacks_now
+from monitel.process import os_threads
+from monitel.process.crash_stacks import crash_signal, stacks_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,20 +6,20 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.activities import current, position
-from monitel.context_page import own_page, read_page, unpack_step_times
-from monitel.fork import register_at_fork
-from monitel.launcher import distributed_rank
+from monitel.process.context_page import own_page, read_page, unpack_step_times
+from monitel.process.fork import register_at_fork
+from monitel.process.launcher import distributed_rank
 from monitel.readings import waits_in_flight
-from monitel.stage import stage_now
-from monitel.step import first_step, made_steps
-from monitel.step_times import quantile
-from monitel.training_time import goodput
+from monitel.training.activities import current, position
+from monitel.training.stage import stage_now
+from monitel.training.step import first_step, made_steps
+from monitel.training.step_times import quantile
+from monitel.training.training_time import goodput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monitel.context_page import Context
+    from monitel.process.context_page import Context
 
 MOST_IN_PROGRESS = 100  # waits, and open ranges
 _LONGEST_NAME = 1_000  # characters

@@ -24,7 +24,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel import context_page, os_threads
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
@@ -34,9 +33,10 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import ENDED, JOURNALS, PAGE, POSITION, REJECTED, SENDING, STATE, TOTALS, VERSION
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile
-from monitel.fork import register_at_fork
-from monitel.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
-from monitel.os_threads import Lock as ThreadLock
+from monitel.process import context_page, os_threads
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
+from monitel.process.os_threads import Lock as ThreadLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

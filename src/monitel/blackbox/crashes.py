@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.crash_stacks import check, install, stacks_now, uninstall
+from monitel.process.crash_stacks import check, install, stacks_now, uninstall
 
 if TYPE_CHECKING:
     from monitel.blackbox.box import Box

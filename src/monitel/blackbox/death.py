@@ -17,7 +17,7 @@ from monitel.attributes import escape_surrogates
 from monitel.blackbox.activity import Doing
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import this_process
-from monitel.crash_stacks import crash_signal
+from monitel.process.crash_stacks import crash_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from monitel.blackbox.process import Owner
-    from monitel.context_page import Context
+    from monitel.process.context_page import Context
 
 SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
 

@@ -5,7 +5,7 @@ reads what an earlier one has left.
 
 ========  ======================================================================================================
 EVENT     a :class:`LogRecord`
-WINDOW    number of the Stat's :class:`Definition`, and the window in the form of :mod:`monitel.window_bytes`
+WINDOW    number of the Stat's :class:`Definition`, and the window in the form of :mod:`monitel.stats.window_bytes`
 NUMBERS   for each number of one ``log()`` call: number of its :class:`Definition`, time in Unix ns, value
 RANGES    spans of ranges, as the exporter describes them
 SPANS     the same, of spans that the exporter has made itself

@@ -20,8 +20,8 @@ from zlib import crc32
 
 from monitel.blackbox.account import Account
 from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
-from monitel.mapped_files import map_file
-from monitel.os_threads import RLock
+from monitel.process.mapped_files import map_file
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

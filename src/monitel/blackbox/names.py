@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from monitel.blackbox.record import FRAME, load
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable

@@ -35,8 +35,8 @@ from monitel.blackbox.record import (
     scan,
 )
 from monitel.blackbox.slots import read_slots
-from monitel.context_page import PAGE_BYTES, Context, read_page
-from monitel.window_bytes import OpenWindow, decode
+from monitel.process.context_page import PAGE_BYTES, Context, read_page
+from monitel.stats.window_bytes import OpenWindow, decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -59,7 +59,7 @@ class Snapshot(NamedTuple):
         time_ns: The moment, Unix ns.
         monotonic_ns: The moment, monotonic ns.
         position: Number of the next item of the journal of metrics.
-        windows: The open windows, in the form of :mod:`monitel.window_bytes`.
+        windows: The open windows, in the form of :mod:`monitel.stats.window_bytes`.
         window_names: For each open window, the number of its definition.
         values: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the
             number of the next item of each journal before the sources were called.

@@ -21,20 +21,20 @@ from monitel.blackbox.activity import describe
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.clock import Timestamps
-from monitel.open_windows import forget, live_stats, open_windows
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
+from monitel.process.run_events import last_exception, watch_threads
 from monitel.readings import wait_keys
 from monitel.run_config import flat
-from monitel.run_events import last_exception, watch_threads
-from monitel.training_time import before
-from monitel.window_bytes import decode, key, split
+from monitel.stats.open_windows import forget, live_stats, open_windows
+from monitel.stats.window_bytes import decode, key, split
+from monitel.training.training_time import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from monitel.blackbox.box import Box
     from monitel.blackbox.forms import PlainCounter
-    from monitel.window_bytes import Snapshot
+    from monitel.stats.window_bytes import Snapshot
 
 _log = logging.getLogger("monitel")
 

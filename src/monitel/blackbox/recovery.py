@@ -29,7 +29,7 @@ from monitel.blackbox.reading import read_head, read_record
 from monitel.blackbox.record import ENDED, JOURNALS, POSITION, REJECTED, SENDING, STATE, TOTALS, WINDOW, Item, pack_file
 from monitel.blackbox.room import Room
 from monitel.blackbox.slots import SlotFile
-from monitel.window_bytes import key, split
+from monitel.stats.window_bytes import key, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

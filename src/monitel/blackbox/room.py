@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,16 +12,16 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel import window_sinks
 from monitel.blackbox.box import Box, has_box
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recorder import Recorder, SeriesTable
 from monitel.blackbox.recovery import forget_unread, sweep
 from monitel.blackbox.settings import BOX_CHOICES, box_settings
-from monitel.exit import finalize_with_children
-from monitel.fork import register_at_fork
-from monitel.launcher import launch_attributes
-from monitel.os_threads import RLock
+from monitel.process.exit import finalize_with_children
+from monitel.process.fork import register_at_fork
+from monitel.process.launcher import launch_attributes
+from monitel.process.os_threads import RLock
+from monitel.stats import window_sinks
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:

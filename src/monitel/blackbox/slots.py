@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import write_at
 from monitel.blackbox.record import MASK, load
-from monitel.mapped_files import map_file
+from monitel.process.mapped_files import map_file
 
 if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder

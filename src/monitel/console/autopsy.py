@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from monitel.console.job import Job
     from monitel.console.process import Process
     from monitel.console.text import Screen
-    from monitel.window_bytes import Snapshot
+    from monitel.stats.window_bytes import Snapshot
 
 _LISTED = 20  # windows, counters, events, waits and ranges
 _ACTIVITY, _RANK = "training.activity", "training.rank"

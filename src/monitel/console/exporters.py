@@ -19,8 +19,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.launcher import is_launcher, launch_attributes
-from monitel.os_threads import in_main_thread
+from monitel.process.launcher import is_launcher, launch_attributes
+from monitel.process.os_threads import in_main_thread
 from monitel_run.folder import PROCESS, announce, identify
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def begin(module: str) -> bool:
 def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
     from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
-    from monitel.run_events import enter
-    from monitel.sigterm import SigtermHandler, is_default
+    from monitel.process.run_events import enter
+    from monitel.process.sigterm import SigtermHandler, is_default
 
     hold(begin)
     atexit.register(_report_end)  # after run.ended
@@ -91,7 +91,7 @@ def _record() -> None:
 
 
 def _preempt(_timeout: float) -> None:
-    from monitel.run_events import preempt
+    from monitel.process.run_events import preempt
 
     if os.getpid() != 1:  # process 1 of a container lives on
         preempt()

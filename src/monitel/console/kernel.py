@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.blackbox.crashes import STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import text_of
-from monitel.os_threads import Event
+from monitel.process.os_threads import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

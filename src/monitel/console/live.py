@@ -24,8 +24,8 @@ from monitel.console.period import RATE_NS, History, StepDistribution, StepRate,
 from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.console.usage import UsageMeter
-from monitel.context_page import PAGE_BYTES, read_page
-from monitel.training_time import DOWN
+from monitel.process.context_page import PAGE_BYTES, read_page
+from monitel.training.training_time import DOWN
 from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from monitel.console.process import NO_SAMPLES, Process, Total
 from monitel.console.verdict import ENOUGH_STEPS
-from monitel.context_page import unpack_step_times
-from monitel.step_times import quantile
+from monitel.process.context_page import unpack_step_times
+from monitel.training.step_times import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class StepDistribution:
         self._last = b""
 
     def see(self, counters: bytes, now_ns: int) -> None:
-        """Take over the counters of a reading, as :func:`monitel.context_page.read_step_times` returns them."""
+        """Take over the counters of a reading, as :func:`monitel.process.context_page.read_step_times` returns them."""
         kept = self._kept
         if not kept or now_ns - kept[-1][0] >= _READINGS_NS:
             kept.append((now_ns, counters))

@@ -17,10 +17,10 @@ from monitel.attributes import INT64_MAX
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STAGE_TIME, STEP_TIME
-from monitel.context_page import unpack_step_times
+from monitel.process.context_page import unpack_step_times
 from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
-from monitel.step_times import quantile
-from monitel.training_time import DOWN, LOST
+from monitel.training.step_times import quantile
+from monitel.training.training_time import DOWN, LOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

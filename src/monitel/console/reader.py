@@ -29,8 +29,8 @@ from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console import process as model
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
 from monitel.console.process import State, ended_by, event_of, life_of, whole
-from monitel.context_page import Context
-from monitel.os_threads import Thread
+from monitel.process.context_page import Context
+from monitel.process.os_threads import Thread
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.activities import ACTIVITIES
 from monitel.console.text import Screen, columns_of, cut, duration, percent, wrapped
 from monitel.runs.history import REPEATED, STEP
-from monitel.training_time import DOWN
+from monitel.training.activities import ACTIVITIES
+from monitel.training.training_time import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

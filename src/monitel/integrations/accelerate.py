@@ -9,8 +9,8 @@ from accelerate.tracking import GeneralTracker, on_main_process
 
 import monitel
 from monitel.attributes import checked_attributes
-from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
+from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel import clock
-from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
-from monitel.training_counters import begin_counters, count_work
+from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
+from monitel.training.training_counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType, TracebackType
 
-    from monitel._activities import Activity
+    from monitel.training._activities import Activity
 
     Measure = Callable[[Any], int]
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from monitel.step import checked_step
+from monitel.training.step import checked_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,19 +9,19 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from monitel.activities import since_boot_ns, total_ns
 from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
 from monitel.counter import find
-from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
-from monitel.os_threads import Lock
-from monitel.run_events import failed, status
+from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
+from monitel.process.os_threads import Lock
+from monitel.process.run_events import failed, status
+from monitel.process.worker import Worker
 from monitel.runs.folder import identify, open_run, remove_start, store_start
 from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
 from monitel.runs.values import CurrentValues
-from monitel.step import first_step, get_step, made_steps, unwatch, watch
-from monitel.training_time import Past, before, continue_run, repeat
-from monitel.worker import Worker
+from monitel.training.activities import since_boot_ns, total_ns
+from monitel.training.step import first_step, get_step, made_steps, unwatch, watch
+from monitel.training.training_time import Past, before, continue_run, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

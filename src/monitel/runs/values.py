@@ -12,15 +12,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
+from monitel.process.worker import Pace
 from monitel.runs.stored import dump
-from monitel.training_time import before
-from monitel.worker import Pace
+from monitel.training.training_time import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.blackbox.recorder import Series
-    from monitel.window_bytes import Snapshot
+    from monitel.stats.window_bytes import Snapshot
 
 _log = logging.getLogger("monitel")
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from monitel.failures import call_each
-from monitel.fork import register_at_fork
-from monitel.os_threads import RLock
+from monitel.process.failures import call_each
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
 from monitel.torch.hooks import Missing, Source

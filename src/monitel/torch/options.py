@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from monitel.attributes import checked_text
-from monitel.stat_arguments import window_length_ns
+from monitel.stats.arguments import window_length_ns
 from monitel.variables import Variable, positive
 
 #: The names of the sources, and whether each one is installed by default.

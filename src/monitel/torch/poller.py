@@ -6,9 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from monitel import before_flush
-from monitel.os_threads import Lock, get_ident
-from monitel.worker import Worker
+from monitel.process.os_threads import Lock, get_ident
+from monitel.process.worker import Worker
+from monitel.stats import before_flush
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

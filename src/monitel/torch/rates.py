@@ -7,12 +7,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from monitel import clock
-from monitel._window import get_step
 from monitel.counter import Counter, find, number_of_counters
 from monitel.logged_numbers import log
-from monitel.os_threads import RLock
-from monitel.stat_arguments import window_length_ns
-from monitel.training_counters import training_counter
+from monitel.process.os_threads import RLock
+from monitel.stats._window import get_step
+from monitel.stats.arguments import window_length_ns
+from monitel.training.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

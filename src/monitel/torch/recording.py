@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
-from monitel import activities
-from monitel._window import own_add
-from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
-from monitel.os_threads import get_ident, local
+from monitel.process.os_threads import get_ident, local
 from monitel.profiler.ranges import Track, record_function, record_past, recorder
 from monitel.profiler.ranges.tracks import track_of_thread
-from monitel.stats import Stat
+from monitel.stats._window import own_add
+from monitel.stats.aggregation import COUNT, MAX, MEAN, MIN, SUM
+from monitel.stats.stat import Stat
+from monitel.training import activities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from monitel.window import Window
+    from monitel.stats.window import Window
 
 DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
 

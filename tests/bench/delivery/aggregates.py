@@ -25,8 +25,8 @@ from processes import available_bytes, cpu_ns, resident_bytes
 from row import Row
 
 import monitel
-from monitel.aggregation import TORCHS
-from monitel.window import StatDefinition
+from monitel.stats.aggregation import TORCHS
+from monitel.stats.window import StatDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ from race import optional, race
 from row import Row, report
 
 import monitel
-from monitel import window_sinks
-from monitel.aggregation import TORCHS
+from monitel.stats import window_sinks
+from monitel.stats.aggregation import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

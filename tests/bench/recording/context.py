@@ -12,7 +12,7 @@ from race import race, timed
 from row import Row, report
 
 import monitel
-from monitel.context_page import beat, close_page, open_page
+from monitel.process.context_page import beat, close_page, open_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
-from monitel.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.export.requests import MetricsEncoder
 from monitel_otlp.export.totals import Totals, definitions_of
 from monitel_otlp.export.windows import Mapping, WindowPoints

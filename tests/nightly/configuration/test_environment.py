@@ -20,7 +20,7 @@ from tests.support.spools import requests_in
 
 import monitel
 import monitel_otlp
-from monitel.launcher import VARIABLES, launch_attributes
+from monitel.process.launcher import VARIABLES, launch_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

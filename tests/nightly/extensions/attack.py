@@ -61,7 +61,7 @@ class Attack:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        module = import_module("monitel._window_c")
+        module = import_module("monitel.stats._window_c")
         self._functions = {
             name: each for name, each in vars(module).items() if callable(each) and not isinstance(each, type)
         }

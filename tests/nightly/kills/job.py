@@ -23,7 +23,8 @@ from tests.nightly.kills.history import LATE_NS, SLEEP_NS, HistoryWriter
 
 import monitel
 import monitel_otlp
-from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat, blackbox, os_threads
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat, blackbox
+from monitel.process import os_threads
 from monitel.profiler import record_function
 from monitel_otlp.export import engine
 

@@ -50,7 +50,7 @@ def test_each_function_of_the_extension_has_a_case() -> None:
 
 
 def _functions() -> Iterator[str]:
-    for name, value in vars(import_module("monitel._window_c")).items():
+    for name, value in vars(import_module("monitel.stats._window_c")).items():
         if isinstance(value, BuiltinFunctionType):
             yield name
         elif isinstance(value, type):

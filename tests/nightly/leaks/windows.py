@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel import _window
-from monitel.aggregation import Aggregation
+from monitel.stats import _window
+from monitel.stats.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

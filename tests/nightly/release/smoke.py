@@ -74,7 +74,7 @@ def record(url: str, folder: str) -> None:
 def main(twin: str) -> None:
     """Run everything once."""
     if twin != "any":
-        check("twin", twin, "c" if "monitel._window_c" in sys.modules else "py")
+        check("twin", twin, "c" if "monitel.stats._window_c" in sys.modules else "py")
     for name in ("monitel", "monitel-otel", "monitel-otlp", "monitel-tensorboard"):
         check(f"version of {name}", monitel.__version__, version(name))
     check("version of monitel_otel", monitel.__version__, monitel_otel.__version__)

@@ -18,7 +18,7 @@ _TESTS = """
 import logging, os, signal, threading
 import pytest
 import monitel
-from monitel import before_flush
+from monitel.stats import before_flush
 from tests.support import state
 
 kept, entered, end = [], threading.Event(), threading.Event()

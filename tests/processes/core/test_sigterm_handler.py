@@ -1,4 +1,4 @@
-"""``monitel.sigterm.SigtermHandler``: it calls ``end`` or ``flush`` in time, and can be removed again."""
+"""``monitel.process.sigterm.SigtermHandler``: it calls ``end`` or ``flush`` in time, and can be removed again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monitel.sigterm import SigtermHandler, check, is_default
+from monitel.process.sigterm import SigtermHandler, check, is_default
 
 if TYPE_CHECKING:
     from tests.support.scripts import Terminate
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: ``end`` and ``flush`` print the thread in which they are called, and their time.
 BEGIN = """\
 import ctypes, faulthandler, signal, threading
-from monitel import sigterm
+from monitel.process import sigterm
 
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 def end(timeout): say("end", threading.current_thread().name, timeout)

@@ -55,9 +55,9 @@ def test_sources_and_functions_before_a_flush_stay_in_the_parent(run_script: Run
     """The child registers others: those of the parent would count what the parent has counted."""
     ended = run_script("""
 monitel.wait_counter.add_source(lambda: {"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
-monitel.before_flush.register(lambda: say("of the parent"))
+monitel.stats.before_flush.register(lambda: say("of the parent"))
 if (pid := os.fork()) == 0:
-    monitel.before_flush.register(lambda: say("of the child"))
+    monitel.stats.before_flush.register(lambda: say("of the child"))
     monitel.flush()
     say("child", *monitel.wait_counters())
     os._exit(0)

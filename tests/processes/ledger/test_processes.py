@@ -60,13 +60,13 @@ FORKS = """
 made = monitel.activity("evaluation")
 
 def child():
-    say(monitel.ledger(), totals(), monitel.activities.position())
+    say(monitel.ledger(), totals(), monitel.training.activities.position())
     made.__exit__(None, None, None)  # the parent's
-    monitel.activities.begin_shutdown()
+    monitel.training.activities.begin_shutdown()
     say(monitel.ledger())
     monitel.set_step(3)
     with monitel.activity("data"):
-        say(monitel.ledger().current, monitel.activities.position()[0] == threading.get_ident())
+        say(monitel.ledger().current, monitel.training.activities.position()[0] == threading.get_ident())
     book = monitel.ledger()
     say(book.origin, *book.activities, book.elapsed_ns == sum(book.activities.values()), sum(totals().values()) < 1000)
 
@@ -77,8 +77,8 @@ def fork():
     os.wait()
 
 monitel.set_step(1)
-monitel.training_time.continue_run(monitel.training_time.Past(10**9, 10**9, 10**9))
-monitel.training_time.repeat(10**18)
+monitel.training.training_time.continue_run(monitel.training.training_time.Past(10**9, 10**9, 10**9))
+monitel.training.training_time.repeat(10**18)
 with made:
     fork()
     thread = threading.Thread(target=fork)
@@ -96,7 +96,7 @@ def test_forked_child_has_a_ledger_from_its_first_step_on(run: Run) -> None:
 
 SHUTDOWN = """
 import atexit
-from monitel import run_events
+from monitel.process import run_events
 
 @atexit.register
 def last():
@@ -138,7 +138,7 @@ def test_shutdown_lasts_from_the_exit_on(run: Run) -> None:
 
 
 CHECKPOINTS = """
-from monitel.checkpoints import SAVE, Checkpoint
+from monitel.training.checkpoints import SAVE, Checkpoint
 
 monitel.register_event_handler(lambda event: say(os.getpid() != parent, event.data["checkpoint.path"]))
 parent = os.getpid()
@@ -157,7 +157,7 @@ def test_fork_within_a_checkpoint(run: Run) -> None:
 
 
 STEPS = """
-from monitel.step import advance, first_step, unwatch, watch
+from monitel.training.step import advance, first_step, unwatch, watch
 
 seen = []
 watch(seen.append)

@@ -192,7 +192,7 @@ def test_end_of_the_pipeline_ends_the_record_of_crashes(train: Run) -> None:
 def test_signal_that_the_process_survives(train: Run) -> None:
     """Its stacks are removed ten seconds later; a symbolic link in the place of the file is not followed."""
     script = """\
-from monitel import crash_stacks
+from monitel.process import crash_stacks
 signal.signal(signal.SIGABRT, lambda *_: None)
 assert crash_stacks.install("stacks")
 for age, kept in (0, True), (11, False):

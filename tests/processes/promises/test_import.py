@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _C = pytest.mark.skipif(
-    os.environ.get("MONITEL_REQUIRE_EXTENSIONS") != "1" and find_spec("monitel._window_c") is None,
+    os.environ.get("MONITEL_REQUIRE_EXTENSIONS") != "1" and find_spec("monitel.stats._window_c") is None,
     reason="monitel was installed without a compiler",
 )
 
@@ -92,7 +92,7 @@ _TWIN = "import monitel; print(monitel.Stat.__mro__[1].__module__)"
 @pytest.mark.parametrize("value", ["", "0"])
 def test_window_is_in_c(tmp_path: Path, value: str) -> None:
     """Wherever the extension was built."""
-    assert "monitel._window_c" == run(tmp_path, _TWIN, MONITEL_NO_EXTENSIONS=value)
+    assert "monitel.stats._window_c" == run(tmp_path, _TWIN, MONITEL_NO_EXTENSIONS=value)
 
 
 def test_variable_selects_the_python_window(tmp_path: Path) -> None:
@@ -109,16 +109,16 @@ def test_variable_selects_the_python_window(tmp_path: Path) -> None:
     assert [] == [name for name in sys.modules if name.startswith("monitel") and name.endswith("_c")]
     print(monitel.Stat.__mro__[1].__module__)
     """
-    assert "monitel._window_py" == run(tmp_path, script, MONITEL_NO_EXTENSIONS="1")
+    assert "monitel.stats._window_py" == run(tmp_path, script, MONITEL_NO_EXTENSIONS="1")
 
 
 def test_python_window_takes_the_place_of_a_missing_extension(tmp_path: Path) -> None:
     """As without a compiler; an extension that is there and broken is an ImportError."""
-    missing = 'import sys; sys.modules["monitel._window_c"] = None; ' + _TWIN
-    assert "monitel._window_py" == run(tmp_path, missing)
+    missing = 'import sys; sys.modules["monitel.stats._window_c"] = None; ' + _TWIN
+    assert "monitel.stats._window_py" == run(tmp_path, missing)
     broken = """
     import sys, types
-    sys.modules["monitel._window_c"] = types.ModuleType("broken")
+    sys.modules["monitel.stats._window_c"] = types.ModuleType("broken")
     try:
         import monitel
     except ImportError:

@@ -153,7 +153,9 @@ ROWS: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {
         [0, 2, 3, 4, 5, 6, False, np.int64(4), np.array(4), Decimal(4), "SUM", b"4", None, [4], 4.5],
     ),
     "Aggregation: members": (
-        lambda m, read: [(name, read(getattr(m, name))) for name in (each.name for each in monitel.aggregation.TORCHS)],
+        lambda m, read: [
+            (name, read(getattr(m, name))) for name in (each.name for each in monitel.stats.aggregation.TORCHS)
+        ],
         [int, float, str, repr, format, bool, lambda member: (member.name, member.value)],
     ),
     "Stat: name": (lambda m, given: m.Stat(given, [m.SUM], HOURS).name, TEXTS),

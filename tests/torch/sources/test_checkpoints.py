@@ -18,7 +18,7 @@ from tests.torch.known_work import activity
 
 import monitel
 import monitel.torch
-from monitel.checkpoints import SAVE, Checkpoint
+from monitel.training.checkpoints import SAVE, Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

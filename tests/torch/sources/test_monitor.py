@@ -12,8 +12,8 @@ import torch
 
 import monitel
 import monitel.torch
-from monitel import window_sinks
-from monitel.window_bytes import numbers
+from monitel.stats import window_sinks
+from monitel.stats.window_bytes import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

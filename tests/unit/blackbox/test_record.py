@@ -17,7 +17,7 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim
-from monitel.context_page import read_page
+from monitel.process.context_page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.names import FILE, Names, read_names
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
-from monitel.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.export.windows import Mapping
 from monitel_otlp.messages.attributes import key_values
 

@@ -21,8 +21,8 @@ from monitel.console.autopsy import job_lines, process_lines
 from monitel.console.job import jobs_of
 from monitel.console.process import EXEC, EXITED, JobName, PastEvent, Process, State
 from monitel.console.text import Screen, columns_of
-from monitel.window_bytes import OpenWindow, encode
-from monitel.window_bytes import Snapshot as Numbers
+from monitel.stats.window_bytes import OpenWindow, encode
+from monitel.stats.window_bytes import Snapshot as Numbers
 
 pytestmark = pytest.mark.usefixtures("utc")
 

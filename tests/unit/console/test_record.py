@@ -30,7 +30,7 @@ from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.console.reader import deaths_below, read_boxes
-from monitel.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
+from monitel.process.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
 from monitel.runs.stored import load
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from monitel.console.period import StepDistribution, StepRate
-from monitel.step_times import COUNTERS, counter_of
+from monitel.training.step_times import COUNTERS, counter_of
 
 SECOND = 10**9
 

@@ -260,7 +260,7 @@ Thread 0x7 (most recent call first):
 
 """
     crash = """Current thread 0x8 (most recent call first):
-  File "/home/me/src/monitel/sigterm.py", line 195 in _watch
+  File "/home/me/src/monitel/process/sigterm.py", line 195 in _watch
   File "train.py", line 13 in compute
 """
     for stacks, words in (

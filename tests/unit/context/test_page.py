@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
-from monitel import context_page
-from monitel.context_page import read_page, read_step_times, unpack_step_times
-from monitel.step_times import COUNTERS, counter_of, quantile
+from monitel.process import context_page
+from monitel.process.context_page import read_page, read_step_times, unpack_step_times
+from monitel.training.step_times import COUNTERS, counter_of, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel import run_description
-from monitel.masking import mask_arguments
-from monitel.run_description import describe_run, git_commit
+from monitel.process import run_description
+from monitel.process.masking import mask_arguments
+from monitel.process.run_description import describe_run, git_commit
 
 if TYPE_CHECKING:
     from pathlib import Path

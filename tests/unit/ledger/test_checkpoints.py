@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
-from monitel import checkpoints
+from monitel.training import checkpoints
 
 if TYPE_CHECKING:
     from pathlib import Path

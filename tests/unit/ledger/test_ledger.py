@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import monitel
-from monitel import activities
-from monitel._activities import Activities
+from monitel.training import activities
+from monitel.training._activities import Activities
 
 if TYPE_CHECKING:
     from tests.support.twins import RunThreads

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import monitel
-from monitel import training_time
+from monitel.training import training_time
 
 SECOND = 10**9
 
@@ -31,7 +31,7 @@ class Ledger:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_ns = 0
-        module: Any = monitel.activities
+        module: Any = monitel.training.activities
         made = module.Activities(module._new_name, module._decorate, lambda: self.now_ns)
         patch.setattr(module, "_activities", made)
         patch.setattr(module, "_activity", made.activity)

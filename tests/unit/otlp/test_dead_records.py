@@ -18,7 +18,7 @@ from monitel.blackbox.folder import FolderError
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
-from monitel.os_threads import Event
+from monitel.process.os_threads import Event
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import Settings, resolve

@@ -15,7 +15,7 @@ import pytest
 from tests.support.inbox import DEADLINE
 
 import monitel
-from monitel.checkpoints import LOAD, SAVE, Checkpoint
+from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -270,7 +270,7 @@ def test_activity_is_over_after_an_interrupt_of_its_end(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt), monitel.activity("evaluation"):
-        monkeypatch.setattr(monitel.activities._activities, "_now", interrupt)
+        monkeypatch.setattr(monitel.training.activities._activities, "_now", interrupt)
     gc.collect()
     assert "step" == ledger().current
 
@@ -298,13 +298,13 @@ def test_activities_of_other_threads_are_ignored_and_counted() -> None:
 def test_first_thread_with_a_step_is_the_training_thread() -> None:
     """Until it ends: then it is the next thread that sets one. Activities of the previous one are over."""
     found: list[Any] = []
-    assert (main_thread().ident, "startup") == monitel.activities.position()[:2]
+    assert (main_thread().ident, "startup") == monitel.training.activities.position()[:2]
 
     def train() -> None:
         monitel.set_step(1)
         in_thread(lambda: monitel.set_step(2))  # while the training thread lives, others change nothing
         with monitel.activity("data"):
-            found.append((get_ident(), *monitel.activities.position()[:2]))
+            found.append((get_ident(), *monitel.training.activities.position()[:2]))
         monitel.activity("a").__enter__()
 
     with monitel.activity("init"):
@@ -323,12 +323,12 @@ def test_watchdog_enters_for_the_training_thread() -> None:
     made: list[Any] = []
     with spent(data=2, stuck=3, step=0), monitel.activity("data"):
         spend(2)
-        changed_ns = monitel.activities.position()[2]
-        in_thread(lambda: made.append(monitel.activities.enter_for_owner("stuck", changed_ns)))
+        changed_ns = monitel.training.activities.position()[2]
+        in_thread(lambda: made.append(monitel.training.activities.enter_for_owner("stuck", changed_ns)))
         assert "stuck" == ledger().current
         spend(3)
         in_thread(lambda: made.pop().__exit__(None, None, None))
-    assert monitel.activities.enter_for_owner("stuck", changed_ns) is None
+    assert monitel.training.activities.enter_for_owner("stuck", changed_ns) is None
     assert 0 == ledger().ignored
 
 
@@ -380,7 +380,7 @@ def test_names_and_depth_are_limited() -> None:
     for number in range(100):
         with monitel.activity(f"activity {number}"):
             pass
-    last = 64 - len(monitel.activities.ACTIVITIES) - 1
+    last = 64 - len(monitel.training.activities.ACTIVITIES) - 1
     names = [f"activity {last}", f"activity {last + 1}", "activity 1", "evaluation"]
     assert [names[0], "other", *names[2:]] == [monitel.activity(name).name for name in names]
     assert len(ledger().activities) <= 64

@@ -512,7 +512,7 @@ def test_pause_is_the_longer_one_of_ours_and_theirs(
 
 
 def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a flush nor a backend that asks for no pause makes an attempt earlier; the exit makes the last one."""
+    """Neither a flush nor a backend that asks for no pause makes an attempt earlier."""
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.2)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.4)
     grpc_answer = isinstance(backend, GrpcReceiver) and GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=0.0)
@@ -524,9 +524,19 @@ def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytes
     arrived = [each.arrived for each in backend.of("logs")]
     pauses = [later - earlier for earlier, later in pairwise(arrived)]
     assert [True] * 3 == [pause >= 0.8 * least for pause, least in zip(pauses, (0.2, 0.4, 0.4), strict=False)]
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
+
+
+def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause is, and a flush does not end it."""
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 3600.0)
-    backend.wait_until(lambda: len(backend.of("logs")) > len(arrived))
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
+    grpc_answer = isinstance(backend, GrpcReceiver) and GrpcAnswer(code=Code.UNAVAILABLE)
+    answers(backend, lambda _names: grpc_answer or Answer(503))
+    pipeline = start(**to(backend))
+    monitel.emit("event")
+    assert not pipeline.force_flush(0.01)
+    backend.wait_until(lambda: backend.of("logs"))
+    assert not pipeline.force_flush(0.01)
     backend.forget_rules()
     assert not pipeline.force_flush(0.01)
     assert pipeline.shutdown()

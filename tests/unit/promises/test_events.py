@@ -518,12 +518,12 @@ def test_functions_before_a_flush_belong_to_it(flush: Callable[[], object], even
         raise OSError("cannot read the queue")
 
     for function in (fail, create):
-        installed.before_flush.register(function)
+        installed.stats.before_flush.register(function)
     try:
         with pytest.raises(OSError, match="cannot read the queue"):
             flush()
     finally:
         for function in (fail, create, create):
-            installed.before_flush.unregister(function)
+            installed.stats.before_flush.unregister(function)
     flush()
     assert ["x"] == [event.window.name for event in events]

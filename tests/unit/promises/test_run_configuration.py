@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import monitel
-from monitel.masking import mask_arguments
+from monitel.process.masking import mask_arguments
 
 
 @dataclass

@@ -100,7 +100,7 @@ class Side:
     def run(self, operations: list[Operation]) -> None:
         """Run all operations, and record all visible state after each."""
         self.package.flush()  # left by other tests
-        self.package._window.set_step(None)
+        self.package.stats._window.set_step(None)
         with ExitStack() as stack:
             stack.enter_context(
                 patch.object(sys, "unraisablehook", lambda report: self.log.append(repr(report.exc_value)))

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @pytest.fixture
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
     """Return a function that returns the open windows of some Stats."""
-    decode = __import__("monitel.open_windows", fromlist=["decode"]).decode
+    decode = __import__("monitel.stats.open_windows", fromlist=["decode"]).decode
 
     def read(*stats: Any) -> list[Any]:
         serials = {stat._serial for stat in stats}
-        return [window for window in decode(monitel.open_windows.open_windows()[0]) if window.serial in serials]
+        return [window for window in decode(monitel.stats.open_windows.open_windows()[0]) if window.serial in serials]
 
     return read
 
@@ -69,12 +69,12 @@ def sink(monitel: ModuleType) -> Iterator[Callable[[Callable[..., Any]], None]]:
     added: list[Any] = []
 
     def add(function: Callable[..., Any]) -> None:
-        monitel.window_sinks.add(function)
+        monitel.stats.window_sinks.add(function)
         added.append(function)
 
     yield add
     while added:
-        monitel.window_sinks.remove(added.pop())
+        monitel.stats.window_sinks.remove(added.pop())
 
 
 def test_sink_receives_all_windows_before_any_handler(
@@ -94,9 +94,9 @@ def test_sink_receives_all_windows_before_any_handler(
     stats, done = [make_stat(f"x{number}") for number in range(3)], []
 
     def store(definition: Any, window: Any, content: bytes) -> None:
-        (listed,) = (each for each in read(*stats) if monitel.window_bytes.key(content) == each[:2])
-        assert monitel.window_bytes.encode(listed) == content
-        monitel.open_windows.forget(*monitel.window_bytes.key(content))
+        (listed,) = (each for each in read(*stats) if monitel.stats.window_bytes.key(content) == each[:2])
+        assert monitel.stats.window_bytes.encode(listed) == content
+        monitel.stats.open_windows.forget(*monitel.stats.window_bytes.key(content))
         done.append((definition.name, window.sum, listed.number))
 
     def handle(event: Any) -> None:
@@ -126,7 +126,7 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     """Until then open_windows() has its known samples; windows are sunk in order, and a lost one never."""
     stat, sunk = make_stat(), []
     pending: list[Any] = []
-    sink(lambda _definition, window, content: sunk.append((window, *monitel.window_bytes.decode(content))))
+    sink(lambda _definition, window, content: sunk.append((window, *monitel.stats.window_bytes.decode(content))))
     stat.add(1.0)
     stat._add_pending(pending.append, lambda: None)
     stat.flush()
@@ -156,7 +156,7 @@ def test_no_sample_is_missing_or_twice(
     def store(_definition: Any, window: Any, content: bytes) -> None:
         with lock:
             stored[0] += window.count
-            monitel.open_windows.forget(*monitel.window_bytes.key(content))
+            monitel.stats.open_windows.forget(*monitel.stats.window_bytes.key(content))
 
     def add() -> None:
         while running:

@@ -99,7 +99,7 @@ def test_same_windows_as_with_known_values(
     for monitel in both_twins.values():
         with monitel.testing.ManualClock() as clock, monitel.testing.capture_events() as events:
             compare(monitel, clock, events, done, max_samples)
-        monitel._window.set_step(None)
+        monitel.stats._window.set_step(None)
 
 
 def compare(monitel: ModuleType, clock: Any, events: list[Any], done: list[Any], max_samples: int) -> None:

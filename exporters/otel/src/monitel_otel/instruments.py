@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel.os_threads import get_ident
+from monitel.process.os_threads import get_ident
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otel.observed import CounterInstruments, WaitInstruments

@@ -9,7 +9,7 @@ from opentelemetry.metrics import Observation
 
 import monitel
 from monitel.readings import counter_names
-from monitel.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
+from monitel.training.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel.names import NAMES, WAITS, describe
 
 if TYPE_CHECKING:

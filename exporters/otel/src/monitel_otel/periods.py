@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import INVALID_SPAN
 
 from monitel.attributes import escape_surrogates
-from monitel.os_threads import get_ident
+from monitel.process.os_threads import get_ident
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 import monitel
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.periods import BUDGET, Opened, Period
 

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
-from monitel.os_threads import Event, SimpleQueue, get_ident
+from monitel.process.os_threads import Event, SimpleQueue, get_ident
 from monitel.variables import one_of
 from monitel_otlp._compat import (
     BatchLogRecordProcessor,

@@ -18,8 +18,8 @@ from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import FOLDERS
 from monitel.console.ended import read_ends
-from monitel.launcher import LAUNCHERS
-from monitel.os_threads import Event
+from monitel.process.launcher import LAUNCHERS
+from monitel.process.os_threads import Event
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import sdk_is_disabled

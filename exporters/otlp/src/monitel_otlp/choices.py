@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS
-from monitel.os_threads import in_main_thread
+from monitel.process.os_threads import in_main_thread
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")

@@ -19,12 +19,12 @@ from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_SIZE, box_settings
 from monitel.blackbox.silent import at_end
-from monitel.launcher import is_launcher, is_rank_zero, launch_attributes
-from monitel.os_threads import in_main_thread, start_thread
-from monitel.run_events import enter, preempt
+from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
+from monitel.process.os_threads import in_main_thread, start_thread
+from monitel.process.run_events import enter, preempt
+from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.runs.ledger import RunLedger
-from monitel.sigterm import SigtermHandler, is_default
-from monitel.training_time import begin_run
+from monitel.training.training_time import begin_run
 from monitel.variables import reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.choices import CHOICES, GROUPS

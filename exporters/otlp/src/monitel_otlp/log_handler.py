@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_value, text_of
 from monitel.blackbox.forms import LogRecord
-from monitel.failures import enable_loggers, error_type
-from monitel.os_threads import Event, start_thread
+from monitel.process.failures import enable_loggers, error_type
+from monitel.process.os_threads import Event, start_thread
 from monitel_otlp._compat import std_to_otel
 
 if TYPE_CHECKING:

@@ -15,23 +15,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel import window_sinks
-from monitel.activities import activity
-from monitel.before_flush import register as call_before_flush
-from monitel.before_flush import unregister as stop_before_flush
 from monitel.blackbox.account import Account, exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
 from monitel.console.ended import store_end
 from monitel.console.shares import print_last_line
-from monitel.exit import finalize
-from monitel.fork import register_at_fork
 from monitel.handlers import expect_no_handler, replace_event_handler
-from monitel.os_threads import Event, Lock, RLock, get_ident
+from monitel.process.exit import finalize
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import Event, Lock, RLock, get_ident
+from monitel.process.run_events import leave, preempt, withdraw
+from monitel.process.sigterm import check as check_sigterm
+from monitel.process.worker import low_latency
 from monitel.readings import own_waits
-from monitel.run_events import leave, preempt, withdraw
-from monitel.sigterm import check as check_sigterm
-from monitel.worker import low_latency
+from monitel.stats import window_sinks
+from monitel.stats.before_flush import register as call_before_flush
+from monitel.stats.before_flush import unregister as stop_before_flush
+from monitel.training.activities import activity
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import RankCheck, child_resource
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.recorder import Series
+    from monitel.process.sigterm import SigtermHandler
     from monitel.runs.ledger import RunLedger
     from monitel.runs.values import RunValues
-    from monitel.sigterm import SigtermHandler
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.log_handler import LogHandler

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-from monitel.launcher import launch_attributes
+from monitel.process.launcher import launch_attributes
 from monitel_tensorboard.event_file import claim
 from monitel_tensorboard.process import logger
 

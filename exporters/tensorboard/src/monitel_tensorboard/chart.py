@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.attributes import typed_items
-from monitel.training_time import GOODPUT, NAME, goodput
+from monitel.training.training_time import GOODPUT, NAME, goodput
 from monitel_tensorboard.point import Hyperparameters, Point
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import monitel
-from monitel.before_flush import register, unregister
 from monitel.blackbox.silent import hold, release
-from monitel.os_threads import Event as Signal
-from monitel.os_threads import Thread, start_thread
-from monitel.run_events import end_if_due, enter, leave
+from monitel.process.os_threads import Event as Signal
+from monitel.process.os_threads import Thread, start_thread
+from monitel.process.run_events import end_if_due, enter, leave
+from monitel.stats.before_flush import register, unregister
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.chart import LedgerCharts, Logged
 from monitel_tensorboard.writer import SummaryWriter

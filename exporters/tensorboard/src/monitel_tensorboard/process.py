@@ -10,10 +10,10 @@ import weakref
 from typing import TYPE_CHECKING, TypeVar
 
 import monitel
-from monitel.exit import finalize_with_children
-from monitel.fork import register_at_fork
-from monitel.run_events import end_if_due
-from monitel.sigterm import call_at_end
+from monitel.process.exit import finalize_with_children
+from monitel.process.fork import register_at_fork
+from monitel.process.run_events import end_if_due
+from monitel.process.sigterm import call_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

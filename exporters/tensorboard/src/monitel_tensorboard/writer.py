@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
-from monitel.before_flush import run as run_before_flush
-from monitel.os_threads import Condition, RLock, Thread, start_thread
+from monitel.process.os_threads import Condition, RLock, Thread, start_thread
+from monitel.stats.before_flush import run as run_before_flush
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.point import Charts, Point, checked_step

@@ -25,7 +25,7 @@ from monitel.console.text import (
     to_json,
     wrapped,
 )
-from monitel.masking import MASK
+from monitel.process.masking import MASK
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ from monitel.console.runs import RUNNING, Runs, add_options, time_as_json
 from monitel.console.shares import largest_overhead, parts_of, sentences
 from monitel.console.text import Screen, columns_of, duration, moment, pad, to_json, wrapped
 from monitel.runs.history import REPEATED, STEP
-from monitel.training_time import DOWN
+from monitel.training.training_time import DOWN
 
 if TYPE_CHECKING:
     import argparse

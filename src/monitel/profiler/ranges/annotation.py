@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.attributes import text_of
 from monitel.decoration import decorated
-from monitel.failures import error_type
+from monitel.process.failures import error_type
 from monitel.profiler.ranges import recorder
 from monitel.profiler.ranges.recorder import begin, current_range, end
 

@@ -7,12 +7,13 @@ from itertools import count
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
-from monitel import _window, clock
-from monitel.failures import report_unraisable
-from monitel.fork import register_at_fork
-from monitel.os_threads import RLock, local
+from monitel import clock
+from monitel.process.failures import report_unraisable
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock, local
 from monitel.profiler.ranges import tracks
 from monitel.profiler.ranges.tracks import Track, track_of_task, track_of_thread
+from monitel.stats import _window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

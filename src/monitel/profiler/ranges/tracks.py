@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from monitel.os_threads import get_ident, names
+from monitel.process.os_threads import get_ident, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

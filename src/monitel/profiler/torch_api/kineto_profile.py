@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from warnings import warn
 
-from monitel.launcher import launch_attributes
+from monitel.process.launcher import launch_attributes
 from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activities
 from monitel.profiler.torch_api.event_list import EventList, FunctionEventAvg
 from monitel.profiler.torch_api.function_events import FunctionEvent, function_events

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 from warnings import warn
 
-from monitel.import_hook import AfterImport
+from monitel.process.import_hook import AfterImport
 
 _OPTIMIZERS = "torch.optim.optimizer"
 

@@ -6,7 +6,7 @@ import gc
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 
 if TYPE_CHECKING:

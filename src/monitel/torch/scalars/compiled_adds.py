@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monitel.import_hook import AfterImport
-from monitel.stats import Stat
+from monitel.process.import_hook import AfterImport
+from monitel.stats.stat import Stat
 from monitel.torch.hooks import COMPILER, Missing, Source, find
 
 if TYPE_CHECKING:

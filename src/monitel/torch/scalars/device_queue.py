@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from monitel.failures import call_each
-from monitel.os_threads import RLock
+from monitel.process.failures import call_each
+from monitel.process.os_threads import RLock
 from monitel.torch.hooks import Patch, Source
 
 if TYPE_CHECKING:

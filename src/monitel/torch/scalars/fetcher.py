@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monitel.aggregation import COUNT
-from monitel.os_threads import Event, RLock, get_ident
+from monitel.process.os_threads import Event, RLock, get_ident
+from monitel.process.worker import Worker
+from monitel.stats.aggregation import COUNT
 from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import GuardedStat
 from monitel.torch.scalars.device_queue import CaptureGuard, _abandoned
 from monitel.torch.scalars.staged_numbers import StagedNumbers
-from monitel.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextvars import copy_context
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.failures import call_each
 from monitel.handlers import log_event
-from monitel.pending import lock, waiting
+from monitel.process.failures import call_each
+from monitel.stats.pending import lock, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

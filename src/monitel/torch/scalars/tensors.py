@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monitel._window import set_value_hook
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
-from monitel.pending import waiting
+from monitel.stats._window import set_value_hook
+from monitel.stats.pending import waiting
 from monitel.torch.hooks import Source, never_compile
 from monitel.torch.scalars.compiled_adds import CompiledAdds
 from monitel.torch.scalars.pending_event import PendingDetail, PendingEvent
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monitel.event import Event
     from monitel.handlers import DetailsHook, Log
-    from monitel.stats import Stat
+    from monitel.stats.stat import Stat
     from monitel.torch.scalars.fetcher import Fetcher
     from monitel.torch.scalars.staged_numbers import StagedNumbers
 

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from monitel import activities
-from monitel.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.import_hook import AfterImport
-from monitel.os_threads import get_ident
+from monitel.process.import_hook import AfterImport
+from monitel.process.os_threads import get_ident
 from monitel.torch.hooks import Missing, PackagePatch, Source
+from monitel.training import activities
+from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class Checkpoints(Source):
 
     Functions: ``torch.save``, ``torch.load``, and of torch.distributed.checkpoint ``save``, ``async_save``, ``load``,
     ``save_state_dict`` and ``load_state_dict``, which is not imported if the job does not use it. A checkpoint within
-    another one is part of it. Activities and events: :class:`monitel.checkpoints.Checkpoint`.
+    another one is part of it. Activities and events: :class:`monitel.training.checkpoints.Checkpoint`.
 
     * Of an asynchronous save only the time in ``async_save()`` counts. The event is emitted when its future ends.
     * A save in another thread has an event and no activity. A load in another thread has neither: it reads data.

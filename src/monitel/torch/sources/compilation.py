@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from monitel import clock
 from monitel.event import Severity
-from monitel.import_hook import AfterImport
-from monitel.os_threads import Lock
+from monitel.process.import_hook import AfterImport
+from monitel.process.os_threads import Lock
 from monitel.profiler import record_function
-from monitel.step import get_step
 from monitel.torch.hooks import COMPILER, Patch, Source, find
 from monitel.torch.recording import emit_at, training_activity
-from monitel.training_counters import training_counter
+from monitel.training.step import get_step
+from monitel.training.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

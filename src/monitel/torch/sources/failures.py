@@ -14,11 +14,11 @@ import torch
 
 from monitel import clock
 from monitel.event import Severity
-from monitel.failures import error_type
 from monitel.handlers import emit
-from monitel.step import get_step
+from monitel.process.failures import error_type
 from monitel.torch.hooks import Missing, Patch, Source, find
 from monitel.torch.recording import context_at, emit_at
+from monitel.training.step import get_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

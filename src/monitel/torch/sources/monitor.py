@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from torch import monitor
 
 import monitel
-from monitel import clock, window_sinks
-from monitel._window import get_step
-from monitel.aggregation import Aggregation
+from monitel import clock
 from monitel.event import STAT_EVENT, Event
-from monitel.failures import call_each
-from monitel.fork import register_at_fork
 from monitel.handlers import log_event
+from monitel.process.failures import call_each
+from monitel.process.fork import register_at_fork
+from monitel.stats import window_sinks
+from monitel.stats._window import get_step
+from monitel.stats.aggregation import Aggregation
+from monitel.stats.window import StatDefinition, Window
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 from monitel.torch.hooks import Source
-from monitel.window import StatDefinition, Window
-from monitel.window_bytes import OpenWindow, Snapshot, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,24 +7,24 @@ from threading import _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from monitel._window import get_step, own_add
-from monitel.failures import call_each
-from monitel.os_threads import local
-from monitel.step import advance
+from monitel.process.failures import call_each
+from monitel.process.os_threads import local
+from monitel.stats._window import get_step, own_add
 from monitel.torch.hooks import Source
 from monitel.torch.recording import DURATIONS, GuardedStat, record_step
-from monitel.training_counters import training_counter
+from monitel.training.step import advance
+from monitel.training.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Thread
 
     from monitel.counter import Counter
-    from monitel.os_threads import RLock
+    from monitel.process.os_threads import RLock
+    from monitel.stats.window import Window
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.rates import Rates
     from monitel.torch.scalars.fetcher import Fetcher
-    from monitel.window import Window
 
 
 class Steps(Source):

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from threading import main_thread
 from typing import TYPE_CHECKING, Any
 
-from monitel import activities, clock, wait_counter
-from monitel.crash_stacks import stacks_now
+from monitel import clock, wait_counter
 from monitel.event import Severity
 from monitel.handlers import emit
-from monitel.os_threads import Event, frames, get_ident, main_thread_pulse, start_thread
-from monitel.step import get_step
+from monitel.process.crash_stacks import stacks_now
+from monitel.process.os_threads import Event, frames, get_ident, main_thread_pulse, start_thread
 from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import context_at
+from monitel.training import activities
+from monitel.training.step import get_step
 from monitel.wait_counter import WaitReading, wait_counters, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monitel.activities import Activity
+    from monitel.training.activities import Activity
 
     Evidence = tuple[object, ...]
 

@@ -6,7 +6,7 @@ from threading import current_thread
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from monitel.os_threads import local
+from monitel.process.os_threads import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable

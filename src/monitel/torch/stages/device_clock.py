@@ -16,7 +16,7 @@ from monitel.torch.scalars.device_queue import DeviceQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monitel.pending import PendingSample
+    from monitel.stats.pending import PendingSample
     from monitel.torch.scalars.device_queue import CaptureGuard, Owner
 
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event

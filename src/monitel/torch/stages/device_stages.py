@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel.failures import call_each
-from monitel.stats import Stat
+from monitel.process.failures import call_each
+from monitel.stats.stat import Stat
 from monitel.torch.hooks import Source
 from monitel.torch.recording import several_ranks, stage_stat
 from monitel.torch.stages.cycle import STAGES, Cycle
@@ -14,7 +14,7 @@ from monitel.torch.stages.device_clock import DeviceClock, accelerator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.pending import PendingSample
+    from monitel.stats.pending import PendingSample
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.scalars.fetcher import Fetcher
     from monitel.torch.stages.device_clock import Mark

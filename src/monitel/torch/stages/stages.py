@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel import clock, stage
-from monitel.failures import call_each
-from monitel.stats import Stat
+from monitel import clock
+from monitel.process.failures import call_each
+from monitel.stats.stat import Stat
 from monitel.torch.boundaries.backward import Backward
 from monitel.torch.boundaries.waits_for_ranks import WaitsForRanks
 from monitel.torch.hooks import Source
 from monitel.torch.recording import several_ranks, stage_stat
 from monitel.torch.stages.cycle import STAGES, Cycle
 from monitel.torch.stages.device_stages import DeviceCycle
+from monitel.training import stage
 
 if TYPE_CHECKING:
     from monitel.torch.boundaries.batch_loading import BatchLoading
@@ -31,7 +32,8 @@ class Stages(Source):
     ``training.stage``. ``sync`` has samples in a process group of several ranks only. The training thread is the first
     one that ends a cycle. If it has ended, or has no cycle while others have 16, the next thread takes its place.
 
-    Its stage in flight, for :func:`monitel.stage.stage_now`, is read from its cycle; the hooks do nothing for it.
+    Its stage in flight, for :func:`monitel.training.stage.stage_now`, is read from its cycle; the hooks do nothing for
+    it.
 
     Args:
         window_size: Window size of the Stats in seconds.

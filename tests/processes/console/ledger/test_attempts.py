@@ -22,7 +22,7 @@ LEDGERS = Path("spool/ledgers")
 
 def test_automatic_count_loses_nothing(train: Run, commands: Commands) -> None:
     """A source that counts from 1 in each process does not make the steps of earlier attempts repeated ones."""
-    counted = JOB.replace("monitel.set_step(step)", "sys.modules['monitel.step'].advance(step)") + END
+    counted = JOB.replace("monitel.set_step(step)", "sys.modules['monitel.training.step'].advance(step)") + END
     for _ in range(2):
         train(counted, 1, 7, 0.02, 0.5, env=RUN)
     run = commands.run_of("run-7")

@@ -15,8 +15,9 @@ from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
 
 import monitel
 import monitel_otlp
-from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE, window_sinks
-from monitel.window_bytes import OpenWindow, Snapshot, encode
+from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE
+from monitel.stats import window_sinks
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInsta
 
 import monitel
 from monitel.attributes import escape_surrogates
-from monitel.launcher import distributed_rank, launch_attributes
-from monitel.os_threads import start_thread
+from monitel.process.launcher import distributed_rank, launch_attributes
+from monitel.process.os_threads import start_thread
 from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:

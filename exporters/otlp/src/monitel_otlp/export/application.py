@@ -6,12 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Condition, current_thread, start_thread
+from monitel.process.os_threads import Condition, current_thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.os_threads import Thread
+    from monitel.process.os_threads import Thread
 
     Job = tuple[str, Callable[[], object]]
 

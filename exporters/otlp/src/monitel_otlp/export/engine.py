@@ -13,14 +13,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from monitel import before_flush, registry
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.silent import give_way
-from monitel.os_threads import Event, RLock
-from monitel.run_events import end_if_due
+from monitel.process.os_threads import Event, RLock
+from monitel.process.run_events import end_if_due
+from monitel.process.worker import Pace, yield_gil
 from monitel.runs.values import latest
-from monitel.worker import Pace, yield_gil
+from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
 from monitel_otlp.export import rejected

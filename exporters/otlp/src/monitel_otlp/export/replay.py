@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.record import SIGNALS
-from monitel.os_threads import Event
+from monitel.process.os_threads import Event
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import damaged_ends, oldest_first, outboxes_of, take, unsettled
 from monitel_otlp.export.rejected import Rejected

@@ -9,8 +9,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Condition, Event, Lock
-from monitel.worker import Worker
+from monitel.process.os_threads import Condition, Event, Lock
+from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.export.requests import Search, next_of
 from monitel_otlp.messages.request import count

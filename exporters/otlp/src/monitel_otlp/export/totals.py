@@ -16,7 +16,7 @@ from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW
 from monitel.blackbox.recorder import part_of_total
-from monitel.window_bytes import numbers
+from monitel.stats.window_bytes import numbers
 from monitel_otlp.messages.attributes import key_values
 
 if TYPE_CHECKING:

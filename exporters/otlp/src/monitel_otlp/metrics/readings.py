@@ -12,6 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 import monitel
 from monitel.attributes import escape_surrogates, typed_items
 from monitel.blackbox.recorder import plain_number
+from monitel.process.worker import Pace
 from monitel.readings import (
     began_ns,
     counter_names,
@@ -21,8 +22,7 @@ from monitel.readings import (
     wait_keys,
     waits_in_flight,
 )
-from monitel.training_time import GOODPUT, NAME, goodput
-from monitel.worker import Pace
+from monitel.training.training_time import GOODPUT, NAME, goodput
 from monitel_otel.observed import wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope

@@ -10,7 +10,7 @@ import monitel
 from monitel.attributes import typed_items
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.recorder import SeriesTable as PlainTable
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otlp.messages.attributes import key_values, plain_attributes
 

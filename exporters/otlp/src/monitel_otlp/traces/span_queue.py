@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.trace import INVALID_SPAN
 
-from monitel.os_threads import RLock
+from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.periods import BUDGET, Opened, Period
 from monitel_otel.ranges import Ranges

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from monitel.launcher import is_rank_zero
-from monitel.os_threads import RLock
+from monitel.process.launcher import is_rank_zero
+from monitel.process.os_threads import RLock
 from monitel_otel.periods import BUDGET
 
 if TYPE_CHECKING:

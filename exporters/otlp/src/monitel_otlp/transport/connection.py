@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
 
-from monitel.os_threads import Empty, SimpleQueue
-from monitel.worker import Worker
+from monitel.process.os_threads import Empty, SimpleQueue
+from monitel.process.worker import Worker
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address
 from monitel_otlp.transport.answer import describe
 

@@ -1,0 +1,1 @@
+"""This process: its begin, forks, signals, threads and end."""

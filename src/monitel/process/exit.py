@@ -1,0 +1,68 @@
+"""End of the process: every live Stat is flushed, including in children of multiprocessing."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import TYPE_CHECKING
+
+from monitel.process.fork import register_at_fork
+from monitel.stats.registry import flush
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["finalize", "finalize_with_children"]
+
+_FLUSH_PRIORITY = 100  # the highest priority is called first; multiprocessing.Queue closes at 10
+
+_in_children: list[tuple[Callable[[], object], int]] = []
+_registered = False
+
+
+def finalize(function: Callable[[], object], priority: int) -> None:
+    """Call ``function`` when multiprocessing ends this process. Its children skip ``atexit``.
+
+    In a main process that has imported multiprocessing, this call comes in addition to ``atexit``. Without
+    multiprocessing there is no call.
+
+    Args:
+        function: Called without arguments; idempotent.
+        priority: The highest is called first: Stats are flushed at 100, and a ``multiprocessing.Queue`` closes at 10.
+    """
+    util = sys.modules.get("multiprocessing.util")  # not imported here: a child of multiprocessing has it
+    if util is not None:
+        util.Finalize(None, function, exitpriority=priority)
+
+
+def finalize_with_children(function: Callable[[], object], priority: int) -> None:
+    """Call :func:`finalize` in this process and in each child of multiprocessing that is forked from now on.
+
+    A child starts with an empty list of finalizers and then calls the functions that are registered to run after its
+    fork, so the finalizers are added there again.
+    """
+    _in_children.append((function, priority))
+    if _registered:
+        finalize(function, priority)
+    else:
+        _register()
+
+
+def _register() -> None:
+    """Register with multiprocessing, once it is imported: before each fork is early enough."""
+    global _registered
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _registered:
+        _registered = True
+        util.register_after_fork(_finalize_all, _finalize_all)
+        _finalize_all()
+
+
+def _finalize_all(_registered_object: object = None) -> None:
+    for function, priority in _in_children:
+        finalize(function, priority)
+
+
+atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
+finalize_with_children(flush, _FLUSH_PRIORITY)
+register_at_fork(before=_register)

@@ -1,0 +1,95 @@
+"""A callback that runs when a module is first imported.
+
+It serves modules that take long to import and that many jobs never need, such as the compiler.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from typing import TYPE_CHECKING, Any
+
+from monitel.process.os_threads import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_log = logging.getLogger("monitel")
+_lock = Lock()
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a function once a module is loaded: now, or right after its first import, in the importing thread.
+
+    If the module is only looked up, or fails to import, the function runs after the next import. Exceptions of the
+    function are raised if it runs now; later they are logged, and the import continues.
+
+    Args:
+        module: The name of the module.
+        function: The function.
+    """
+
+    def __init__(self, module: str, function: Callable[[], None]) -> None:
+        self._module = module
+        self._function = function
+        sys.meta_path.insert(0, self)
+        if module in sys.modules and self.cancel():  # after insert(): otherwise a concurrent import would be missed
+            function()
+
+    def cancel(self) -> bool:
+        """Stop waiting for the module, and return whether it was still awaited."""
+        with _lock:
+            waiting = self in sys.meta_path
+            if waiting:  # a new list, because an import that iterates over the old one would skip a finder
+                sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+        return waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module through the finders behind this one, and wrap its loader to call the function."""
+        finders = list(sys.meta_path)
+        if fullname != self._module or self not in finders:
+            return None
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)  # finders older than Python 3.4 lack it; imports skip them too
+            spec: ModuleSpec | None = find and find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _CallbackLoader(spec, spec.loader, self._executed)
+                return spec
+        return None
+
+    def _executed(self) -> None:
+        if not self.cancel():
+            return
+        try:
+            self._function()
+        except Exception:
+            _log.warning("the callback after the import of %s failed", self._module, exc_info=True)
+
+
+class _CallbackLoader(Loader):
+    """Executes a module through its original loader, restores that loader, and calls the callback.
+
+    The original loader itself is not changed: it may load other modules too, as a zip file's does.
+    """
+
+    def __init__(self, spec: ModuleSpec, loader: Loader, executed: Callable[[], None]) -> None:
+        self._spec = spec
+        self._loader = loader
+        self._executed = executed
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._executed()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

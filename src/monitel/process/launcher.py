@@ -1,0 +1,157 @@
+"""Launchers of training jobs, and the place of this process in a job: by their variables, and torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from monitel.attributes import escape_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The variables of each attribute, in order of precedence: `monitel run --name`, torchrun (and Ray Train, which sets
+#: the same variables), Open MPI, SLURM, MPICH and Intel MPI, Kubernetes (an Indexed Job, and variables that the
+#: downward API sets), Grid Engine. A run id is what restarts keep and no other run has: not the name of a job, nor
+#: Ray's number, which each cluster counts from 1.
+VARIABLES = {
+    "training.run.id": (
+        *("MONITEL_RUN_NAME", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"),
+        *("KUBEFLOW_TRAINING_JOB_ID", "JOB_ID"),
+    ),
+    "training.attempt": ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+    "training.rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK", "JOB_COMPLETION_INDEX"),
+    "training.local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    "training.world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
+    "training.node_rank": ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID"),
+}
+
+#: Rank, local rank and world size of launchers that set all three.
+_COMPLETE = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
+)
+_NO_ID = "none"  # torchrun's run id without --rdzv-id: the same for all jobs
+_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
+
+
+def launch_attributes() -> dict[str, str | int]:
+    """Return the ``training.*`` attributes of this process; empty without a launcher.
+
+    Example:
+        >>> from monitel.process.launcher import launch_attributes
+        >>> launch_attributes()
+        {}
+    """
+    found: dict[str, str | int] = {}
+    for attribute, variables in VARIABLES.items():
+        for variable in variables:
+            value = os.environ.get(variable, "").strip()
+            if attribute == "training.run.id":
+                found |= _run_id(variable, value)
+            elif (number := _number(variable)) is not None:
+                found[attribute] = number
+            if attribute in found or value == _NO_ID:
+                break
+    if _number("RANK") is None and _number("LOCAL_RANK") is not None and _number("WORLD_SIZE") is not None:
+        found.pop("training.rank", None)
+        if (rank := _infer_rank()) is not None:
+            found["training.rank"] = rank
+    if (member := distributed_rank()) is not None:
+        found["training.rank"], found["training.world_size"] = member
+    return found
+
+
+def is_rank_zero(launch: Mapping[str, str | int]) -> bool:
+    """Return True if the attributes of the launcher are those of rank zero, or of a process without a launcher."""
+    if "training.rank" in launch:
+        return launch["training.rank"] == 0
+    return not launch.get("training.local_rank") and not launch.get("training.node_rank")
+
+
+def distributed_rank() -> tuple[int, int] | None:
+    """Return rank and world size of torch.distributed, if it is initialized with more than one rank.
+
+    This neither imports torch nor communicates, so it does not wait for a process group that hangs.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return None
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    except Exception:  # torch is being imported, or the group is being destroyed
+        return None
+    return (rank, world_size) if world_size > 1 and rank >= 0 else None
+
+
+def _run_id(variable: str, value: str) -> dict[str, str]:
+    """Return the run id that the value of a variable gives, as an attribute; empty if it names no run."""
+    if variable == "JOB_ID":  # other programs use this name, too; the tasks of an array are separate runs
+        task = os.environ.get("SGE_TASK_ID", "")
+        value = "" if not task else value if task == "undefined" else f"{value}.{task}"
+    if value in {"", _NO_ID}:
+        return {}
+    return {"training.run.id": escape_surrogates(value)}
+
+
+def _infer_rank() -> int | None:
+    """Return the rank where LOCAL_RANK and WORLD_SIZE are set and RANK is not, as by Lightning; None if unknown.
+
+    Open MPI and SLURM may have started only the parent of this process. Their rank is used if their local rank and
+    world size are those of this process.
+    """
+    local_rank, world_size = _number("LOCAL_RANK"), _number("WORLD_SIZE")
+    assert local_rank is not None  # because the caller has checked both
+    assert world_size is not None
+    for variables in _COMPLETE:
+        rank, *others = map(_number, variables)
+        if others == [local_rank, world_size]:
+            return rank
+    node_rank, per_node = _number("NODE_RANK"), _number("LOCAL_WORLD_SIZE")
+    if node_rank is None and per_node == world_size:
+        node_rank = 0
+    if node_rank == 0:
+        inferred = local_rank
+    elif node_rank is None or per_node is None:
+        return None
+    else:
+        inferred = node_rank * per_node + local_rank
+    return inferred if inferred < world_size else None
+
+
+def _number(variable: str) -> int | None:
+    """Return the value of a variable that holds a number; None if it is not set or malformed."""
+    value = os.environ.get(variable, "").strip()
+    return int(value) if value.isdecimal() and len(value) < _TOO_LONG else None
+
+
+#: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.
+LAUNCHERS = {
+    *("monitel", "torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"),
+}
+
+_MODULE_OPTION = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
+
+
+def is_launcher(arguments: list[str]) -> bool:
+    """Return True if a command line starts a launcher of training processes, such as torchrun's agent.
+
+    Args:
+        arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
+    """
+    remaining = iter(arguments[1:])
+    for argument in remaining:
+        if argument in {"-X", "-W"}:
+            next(remaining, None)
+        elif module := _MODULE_OPTION.fullmatch(argument):
+            return (module[1] or next(remaining, "")) in LAUNCHERS
+        elif not argument.startswith("-") or argument == "-":
+            return os.path.basename(argument) in LAUNCHERS
+        elif argument.startswith("-c"):
+            return False
+    return False

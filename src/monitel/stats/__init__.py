@@ -1,0 +1,1 @@
+"""Stats: samples in windows, and what each window reports."""

@@ -1,0 +1,49 @@
+"""The open window of a Stat: in C if the extension was built, otherwise in Python.
+
+``MONITEL_NO_EXTENSIONS=1``, read at import, selects the Python twin.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from monitel.stats._window_py import (
+    Accumulator,
+    expired,
+    forget,
+    get_step,
+    live,
+    open_windows,
+    own_add,
+    set_step,
+    set_value_hook,
+)
+
+if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
+    # Missing if there was no compiler; any other ImportError is a fault that must be raised.
+    with suppress(ModuleNotFoundError):
+        from monitel.stats._window_c import (
+            Accumulator,
+            expired,
+            forget,
+            get_step,
+            live,
+            open_windows,
+            own_add,
+            set_step,
+            set_value_hook,
+        )
+
+__all__ = [
+    "Accumulator",
+    "expired",
+    "forget",
+    "get_step",
+    "live",
+    "open_windows",
+    "own_add",
+    "set_step",
+    "set_value_hook",
+]

@@ -1,0 +1,480 @@
+"""The open window of a Stat, in Python: the twin of ``_window_c.c``, with the same behaviour.
+
+The C code locks only without the GIL; this code takes a lock with the GIL too. The lock is re-entrant because a signal
+handler may add to the Stat that it interrupted.
+
+Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
+its boundary. It has one window, or several if a flush closed one early. If ``max_samples`` closed it, further samples
+of the interval are discarded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from monitel.attributes import INT64_MIN
+from monitel.clock import SYSTEM
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
+from monitel.stats._recorder_py import Recorder, fields
+from monitel.stats.histogram import Histogram
+from monitel.stats.value import to_float
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monitel.clock import Clock
+
+    # Number of the window, its bytes, the collector of its pending samples or None, their number, whether the first and
+    # the last sample are pending.
+    Closed = tuple[int, bytes, Any, int, bool, bool]
+
+_Class = TypeVar("_Class", bound=type)
+
+_live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
+_handed_over: dict[tuple[int, int], bytes] = {}  # windows that are closed and not forgotten, by key
+_serial = 0
+_process_lock = RLock()  # for the next serial number and the value hook
+_step: int | None = None
+_value_hook: Callable[[Any, Any], float | None] = to_float
+
+
+class Accumulator:
+    """The open window of a Stat."""
+
+    __slots__ = (
+        "_before_pending",
+        "_boundary",
+        "_clock",
+        "_count",
+        "_discarded",
+        "_discarded_before",
+        "_first_step",
+        "_last",
+        "_last_step",
+        "_lock",
+        "_m2",
+        "_max",
+        "_max_samples",
+        "_mean",
+        "_min",
+        "_monotonic_ns",
+        "_number",
+        "_pending",
+        "_pending_count",
+        "_pending_first",
+        "_plain",
+        "_plain_room",
+        "_previous_end",
+        "_recorder",
+        "_room",
+        "_serial",
+        "_sum",
+        "_window",
+    )
+
+    _clock: Clock
+    _serial: int  # number of this Stat in the process, from 1 on
+    _number: int  # of the open window, from 1 on
+    _window: int
+    _max_samples: int
+    _boundary: int
+    _room: int  # samples that the open window takes before its last one; below _count it takes none
+    _plain_room: int  # the same for the short path through add(); -1 if there is a distribution to collect
+    _plain: bool  # neither a histogram nor a standard deviation was requested
+    _recorder: Recorder | None
+    _mean: float | None  # of Welford's algorithm; None unless a standard deviation was requested
+    _m2: float
+    _count: int
+    _sum: float
+    _discarded: int
+    _discarded_before: int
+    _pending: Any  # collects the pending samples of the open window; None if it has none
+    _pending_count: int  # number of pending samples: not included in _count, and subtracted from _room
+    _before_pending: int  # _count when the last pending sample was added
+    _pending_first: bool  # the window's first sample is pending
+
+    _coarse = False  # reading the fine clock from Python costs no more than reading the coarse one
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Accumulator:  # noqa: PYI034  typing.Self is 3.11's
+        """Create a Stat whose window is not open yet, and add it to the live Stats."""
+        global _serial
+        self = super().__new__(cls)
+        self._lock = RLock()
+        self._boundary = INT64_MIN  # the first add() finds that no window was opened
+        self._room = self._plain_room = -1
+        self._plain = True
+        self._recorder = self._mean = self._pending = None
+        self._pending_count = self._before_pending = 0
+        self._pending_first = False
+        self._number = 1
+        self._count = self._window = self._max_samples = 0
+        self._discarded = self._discarded_before = 0
+        self._sum = self._last = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._first_step = self._last_step = None
+        self._clock = SYSTEM
+        self._monotonic_ns = SYSTEM.monotonic_ns
+        with _process_lock:
+            _serial += 1
+            self._serial = _serial
+            _live[_serial] = self
+        return self
+
+    def _open(self, window: int, max_samples: int, clock: Clock | None, histogram: bool, stddev: bool) -> None:
+        """Start collecting.
+
+        Args:
+            window: Length of an interval in nanoseconds.
+            max_samples: The most samples in an interval.
+            clock: The clock of a test; None for the system's clocks.
+            histogram: Whether to collect a histogram.
+            stddev: Whether to collect a standard deviation.
+        """
+        source: Clock = SYSTEM if clock is None else clock
+        now, epoch = _read_moment(source)
+        with self._lock:
+            if self._window:  # threads may call __init__() of one Stat: the first call counts
+                return
+            self._clock = source
+            self._monotonic_ns = source.monotonic_ns
+            self._plain = not histogram and not stddev
+            self._recorder = Recorder() if histogram else None
+            self._mean = 0.0 if stddev else None
+            self._m2 = 0.0
+            self._window = window
+            self._max_samples = max_samples
+            self._previous_end = now + epoch
+            self._start_interval(now)
+
+    @property
+    def count(self) -> int:
+        """Number of samples in the open window."""
+        return self._count + self._pending_count
+
+    @property
+    def max_samples(self) -> int:
+        """The most samples in an interval of the window's length."""
+        return self._max_samples
+
+    @property
+    def _window_ns(self) -> int:
+        """Length of an interval."""
+        return self._window
+
+    @property
+    def discarded(self) -> int:
+        """Number of samples that max_samples has kept out so far, in this process."""
+        return self._discarded
+
+    def add(self, v: Any) -> None:
+        """Add one sample, a real number.
+
+        The sample that opens the next window closes the previous one and logs its event, in this thread; so does
+        the sample that reaches max_samples. The sample is added before any handler runs: an exception of a handler
+        is raised from add(), and no sample is lost. Thread-safe.
+
+        Raises:
+            TypeError: Not a real number; it is not counted.
+        """
+        if type(v) is not float:
+            v = _convert(self, v)
+            if v is None:
+                return
+        tick = self._monotonic_ns()
+        entered = False
+        try:  # `with self._lock` in full: acquire and release cost half of what a with statement does
+            self._lock.acquire()
+            entered = True
+            try:
+                count = self._count
+                if tick < self._boundary and count < self._plain_room:
+                    if not count:  # as _collect(), whose call would cost as much as this code
+                        self._min = self._max = v
+                        self._first_step = _step
+                    elif v > self._max:
+                        self._max = v
+                    elif v < self._min:
+                        self._min = v
+                    self._count = count + 1
+                    self._sum += v
+                    self._last = v
+                    self._last_step = _step
+                    return
+                closed = self._add_at_boundary(tick, v)
+            finally:
+                self._lock.release()
+        except BaseException:
+            if not entered and self._lock._is_owned():  # type: ignore[attr-defined]  # as Condition does
+                self._lock.release()  # a signal handler raised between acquire() and the inner try
+            raise
+        if closed:
+            self._log_closed(closed)
+
+    add.__qualname__ = "Stat.add"  # for error messages
+
+    def _add_at_boundary(self, tick: int, v: float) -> Closed | None:
+        """Add the sample that starts an interval or reaches its sample limit; discard one beyond the limit."""
+        closed = self._roll_over(tick) if tick >= self._boundary else None
+        if self._count > self._room:
+            self._discarded += 1
+            return closed
+        self._collect(v)
+        if self._count > self._room and closed is None:  # one window per add(): another one closes at its boundary
+            closed = self._close_window()
+        return closed
+
+    def _reserve(self, samples: Any) -> tuple[Any, Closed | None]:
+        """Reserve a slot for a sample whose value is not known yet.
+
+        Args:
+            samples: Collects the window's pending samples if this one is the first.
+
+        Returns:
+            The collector of the window's pending samples, None if the window is full; and the window that was closed,
+            or None.
+        """
+        tick = self._monotonic_ns()
+        with self._lock:
+            closed = self._roll_over(tick) if tick >= self._boundary else None
+            if self._count > self._room:
+                self._discarded += 1
+                return None, closed
+            if self._pending is None:
+                self._pending = samples
+                self._pending_first = not self._count
+            collector = self._pending
+            self._pending_count += 1
+            self._before_pending = self._count
+            self._room -= 1
+            if self._plain:
+                self._plain_room = self._room
+            if self._count > self._room and closed is None:
+                closed = self._close_window()
+            return collector, closed
+
+    def _collect(self, v: float) -> None:
+        if self._recorder is not None:
+            self._recorder.add(v)
+        # No call from here on: a sample in the histogram is in the window too, even if a signal handler flushes.
+        if self._mean is not None:
+            from_mean = v - self._mean
+            self._mean += from_mean / (self._count + 1)
+            self._m2 += from_mean * (v - self._mean)
+        if not self._count:
+            self._min = self._max = v
+            self._first_step = _step
+        elif v > self._max:
+            self._max = v
+        elif v < self._min:
+            self._min = v
+        self._count += 1
+        self._sum += v
+        self._last = v
+        self._last_step = _step
+
+    def _roll_over(self, tick: int) -> Closed | None:
+        """Close the window of the interval that has ended, and start the interval of ``tick``."""
+        if not self._window:
+            raise RuntimeError(
+                "Stat.__init__() was not called: a subclass must call super().__init__(name, aggregations, window_size)"
+            )
+        closed = self._close_window()
+        if tick >= self._boundary:  # else an injected clock has added, and started it
+            self._start_interval(tick)
+        return closed
+
+    def _start_interval(self, now: int) -> None:
+        self._boundary = (now // self._window + 1) * self._window
+        self._room = self._max_samples - 1
+        if self._plain:
+            self._plain_room = self._room
+
+    def _close_window(self) -> Closed | None:
+        """Close the open window, unless it is empty: now, or at its boundary if that has passed."""
+        if not self._count and self._pending is None:
+            return None
+        now, epoch = _read_moment(self._clock)
+        taken = None if self._recorder is None else self._recorder.taken()
+        if not self._count and self._pending is None:  # a signal handler, or an injected clock, may have closed it
+            return None
+        # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
+        start_ns = self._boundary - self._window + epoch
+        if start_ns < self._previous_end:
+            start_ns = self._previous_end
+        end_ns = (now if now < self._boundary else self._boundary) + epoch
+        if end_ns <= start_ns:  # times rise, even if the wall clock is set back
+            end_ns = start_ns + 1
+        count, total, smallest, largest, last = self._count, self._sum, self._min, self._max, self._last
+        discarded = self._discarded - self._discarded_before
+        first_step, last_step = self._first_step, self._last_step
+        variance = None if self._mean is None else self._m2 / (count or 1)
+        pending, pending_count, pending_first = self._pending, self._pending_count, self._pending_first
+        pending_last = self._before_pending == count
+        number, previous_end = self._number, self._previous_end
+        self._number = number + 1
+        self._previous_end = end_ns
+        self._room -= count
+        if self._plain:
+            self._plain_room = self._room
+        self._discarded_before = self._discarded
+        self._count = 0
+        self._sum = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._pending = None
+        self._pending_count = 0
+        if self._mean is not None:
+            self._mean = self._m2 = 0.0
+        # The next window may begin: calls are allowed again.
+        snapshot = Snapshot(
+            start_ns,  # by position: keywords take twice as long
+            end_ns,
+            count,
+            total,
+            smallest,
+            largest,
+            last,
+            discarded,
+            first_step,
+            last_step,
+            None if variance is None else math.sqrt(variance),
+            None if taken is None else Histogram(*fields(taken)),
+        )
+        content = encode(OpenWindow(self._serial, number, True, previous_end, snapshot))
+        if count:  # a window of pending samples only has no numbers yet
+            _handed_over[self._serial, number] = content
+        return number, content, pending, pending_count, pending_first, pending_last
+
+    def _close(self) -> Closed | None:
+        """Close the open window, unless it is empty. Until :func:`forget`, :func:`open_windows` includes it."""
+        with self._lock:
+            return self._close_window()
+
+    def _close_expired(self) -> Closed | None:
+        """Close the open window if its boundary has passed."""
+        with self._lock:  # another thread may have closed it, and begun the next window
+            return self._close_window() if self._is_expired() else None
+
+    def _is_expired(self) -> bool:
+        return (self._count > 0 or self._pending is not None) and self._monotonic_ns() >= self._boundary
+
+    def _reset(self) -> None:
+        """Discard the open window without an event. Called in a forked child: the parent logs these samples."""
+        _handed_over.clear()
+        self._lock = RLock()
+        self._count = self._discarded = self._discarded_before = 0
+        self._sum = self._m2 = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._pending = None
+        self._pending_count = 0
+        self._room = self._max_samples - 1
+        if self._plain:
+            self._plain_room = self._room
+        if self._recorder is not None:
+            self._recorder = Recorder()
+        if self._mean is not None:
+            self._mean = 0.0
+
+    def _described(self) -> OpenWindow | None:
+        """Return the open window as if it was closed now; None if it has no numbers."""
+        now, epoch = _read_moment(self._clock)
+        with self._lock:
+            if not self._count:
+                return None
+            start_ns = max(self._boundary - self._window + epoch, self._previous_end)
+            recorder = self._recorder
+            snapshot = Snapshot(
+                start_ns,
+                max(min(now, self._boundary) + epoch, start_ns + 1),
+                self._count,
+                self._sum,
+                self._min,
+                self._max,
+                self._last,
+                self._discarded - self._discarded_before,
+                self._first_step,
+                self._last_step,
+                None if self._mean is None else math.sqrt(self._m2 / self._count),
+                None if recorder is None else Histogram(*fields(recorder.read())),
+            )
+            return OpenWindow(self._serial, self._number, False, self._previous_end, snapshot)
+
+    def _log_closed(self, closed: Closed | None) -> None:
+        raise NotImplementedError  # Stat implements it
+
+
+def _read_moment(clock: Clock) -> tuple[int, int]:
+    """Return the monotonic time, and the difference of the Unix time to it."""
+    unix_now = clock.time_ns()
+    now = clock.monotonic_ns()
+    return now, unix_now - now
+
+
+def _convert(self: Accumulator, v: Any) -> float | None:
+    if type(v) is int:
+        try:
+            return float(v)
+        except OverflowError:
+            pass  # the hook raises
+    return _value_hook(self, v)
+
+
+def live() -> list[Any]:
+    """Return all live Stats, oldest first."""
+    return [self for reference in _live.valuerefs() if (self := reference()) is not None]
+
+
+def expired() -> list[Any]:
+    """Return the live Stats that have samples of an interval that has ended, oldest first."""
+    return [self for self in live() if self._is_expired()]
+
+
+def open_windows() -> tuple[bytes, tuple[int, ...]]:
+    """Return the windows that are handed over, and the open windows of live Stats, for monitel.stats.window_bytes."""
+    described = [window for self in live() if (window := self._described()) is not None]
+    found = _handed_over.copy()
+    for window in described:  # in this order: one that is closed meanwhile is there
+        if window[:2] not in found:
+            found[window[:2]] = encode(window)
+    return b"".join(found.values()), tuple(serial for serial, _ in found)
+
+
+def forget(serial: int, number: int) -> None:
+    """Remove a window from those that are handed over."""
+    _handed_over.pop((serial, number), None)
+
+
+def own_add(cls: _Class) -> _Class:
+    """Set ``add`` on the class itself: CPython calls an inherited C method more slowly."""
+    cls.add = Accumulator.add  # type: ignore[attr-defined]  # a class decorator knows no attributes
+    return cls
+
+
+def set_value_hook(hook: Callable[[Any, Any], float | None]) -> Callable[[Any, Any], float | None]:
+    """Set the hook(stat, value) -> float | None that converts values, and return the previous one."""
+    global _value_hook
+    with _process_lock:
+        previous, _value_hook = _value_hook, hook
+    return previous
+
+
+def set_step(step: int | None) -> None:
+    """Set the training step, an int, or None."""
+    global _step
+    _step = step
+
+
+def get_step() -> int | None:
+    """Return the training step; None when never set."""
+    return _step
+
+
+def _renew_lock() -> None:
+    global _process_lock
+    _process_lock = RLock()
+
+
+register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,67 @@
+"""Functions that run before each flush, so that events which a source has queued are part of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monitel.process.failures import call_each
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_lock = RLock()  # held briefly while the tuple is replaced
+_functions: tuple[Callable[[], object], ...] = ()
+
+
+def register(function: Callable[[], object]) -> None:
+    """Call a function before each flush, in the thread that flushes.
+
+    A flush is :func:`monitel.flush`, :func:`monitel.close_expired_windows`, a flush of an exporter, or the exit of the
+    process. The function logs events that a source has queued. It is thread-safe, and waits for nothing: the threads
+    that flush have little time. A forked child does not call it.
+
+    Args:
+        function: Called without arguments. An exception is raised from the flush, after all Stats are flushed.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.stats import before_flush
+        >>> def poll():
+        ...     monitel.emit("queue.read", messages=3)
+        >>> before_flush.register(poll)
+        >>> with monitel.testing.capture_events() as events:
+        ...     monitel.flush()
+        >>> [event.name for event in events if event.window is None]
+        ['queue.read']
+        >>> before_flush.unregister(poll)
+    """
+    global _functions
+    with _lock:
+        _functions = (*_functions, function)
+
+
+def unregister(function: Callable[[], object]) -> None:
+    """Stop calling a function. Idempotent."""
+    global _functions
+    with _lock:
+        _functions = tuple(other for other in _functions if other != function)
+
+
+def run() -> None:
+    """Call the functions in the order of their registration, even if one raises; then raise the first exception."""
+    if _functions:
+        call_each(_call, _functions)
+
+
+def _call(function: Callable[[], object]) -> None:
+    function()
+
+
+def _forget() -> None:
+    global _lock, _functions
+    _lock, _functions = RLock(), ()
+
+
+register_at_fork(after_in_child=_forget)

@@ -1,0 +1,241 @@
+"""Samples whose values are still on a device, and the closed windows that wait for such values.
+
+A pending sample is counted in the open window immediately; its value is filled in later. The window closes on time, and
+is logged when all its values are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from sys import is_finalizing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
+from monitel.stats._recorder_py import Recorder, fields
+from monitel.stats._window import get_step
+from monitel.stats.aggregation import Aggregation
+from monitel.stats.histogram import Histogram
+from monitel.stats.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
+
+    from monitel.stats.window import StatDefinition
+
+    class Owner(Protocol):
+        """A Stat, as this module uses it."""
+
+        def _log_resolved(self) -> None: ...
+
+
+#: The last event of each name of log() that waits for a number of that name, which is still on a device.
+waiting: dict[str, Any] = {}
+
+_lock = RLock()  # held briefly while a value is added or a window is taken, never while handlers run
+
+
+class PendingSample:
+    """One pending sample. It keeps its Stat alive until it is resolved.
+
+    If it is garbage-collected unresolved, its value counts as lost, so that the window does not wait forever.
+    """
+
+    __slots__ = ("_owner", "_position", "_samples")
+
+    def __init__(self, owner: Owner, samples: PendingSamples, position: int) -> None:
+        self._owner = owner
+        self._samples: PendingSamples | None = samples
+        self._position = position
+
+    def resolve(self, value: float | None) -> Owner:
+        """Set the value, or None if it is lost. Idempotent.
+
+        Returns:
+            The Stat. Call its ``_log_resolved()`` once all values that arrived together are resolved.
+        """
+        with _lock:  # two threads may have received the value
+            samples, self._samples = self._samples, None
+            if samples is not None:
+                samples.resolve(self._position, value)
+        return self._owner
+
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        if not is_ending():  # at the end, globals are None
+            self.resolve(None)
+
+
+class PendingSamples:
+    """The pending samples of one window, added up as their values arrive, bit for bit like an Accumulator.
+
+    Args:
+        definition: The Stat's definition.
+        fetch: Waits for the values, for a limited time.
+
+    Attributes:
+        resolved: Number of samples whose values have arrived or are lost.
+        count: Number of samples whose values have arrived.
+    """
+
+    resolved = 0
+    count = 0
+    _sum = _last = _mean = _m2 = 0.0
+    _min, _max = math.inf, -math.inf
+    _reserved = _last_position = 0
+    _recorder: Recorder | None = None
+
+    def __init__(self, definition: StatDefinition, fetch: Callable[[], None]) -> None:
+        self._definition = definition
+        self.fetch = fetch
+        self._first_step = self._last_step = get_step()
+
+    def sample(self, owner: Owner) -> PendingSample:
+        """Return a new pending sample, for which the window has reserved a slot."""
+        with _lock:
+            self._last_step = get_step()
+            self._reserved = position = self._reserved + 1
+        return PendingSample(owner, self, position)
+
+    def resolve(self, position: int, value: float | None) -> None:
+        """Add a value that has arrived, or count a lost one (None). The caller holds the lock."""
+        if value is not None:
+            self._add(value)
+            if position > self._last_position:  # values of several streams arrive in any order
+                self._last_position, self._last = position, value
+        self.resolved += 1  # after all else: a signal handler may flush, and find the window complete
+
+    def _add(self, value: float) -> None:
+        if not self.count:
+            self._min = self._max = value
+        elif value > self._max:
+            self._max = value
+        elif value < self._min:
+            self._min = value
+        self.count += 1
+        self._sum += value
+        from_mean = value - self._mean
+        self._mean += from_mean / self.count
+        self._m2 += from_mean * (value - self._mean)
+        if Aggregation.HISTOGRAM in self._definition.aggregations:
+            self._recorder = self._recorder or Recorder()
+            self._recorder.add(value)
+
+    def window(self, known: Window) -> Window:
+        """Return the resolved samples as a window, with the times of the window of the samples with known values."""
+        aggregations = self._definition.aggregations
+        stddev = math.sqrt(self._m2 / (self.count or 1)) if Aggregation.STDDEV in aggregations else None
+        histogram = None
+        if Aggregation.HISTOGRAM in aggregations:
+            histogram = Histogram(*fields((self._recorder or Recorder()).taken()))
+        return Window(
+            self._definition,
+            start_ns=known.start_ns,
+            end_ns=known.end_ns,
+            count=self.count,
+            sum=self._sum,
+            min=self._min,
+            max=self._max,
+            last=self._last,
+            discarded=0,
+            first_step=self._first_step,
+            last_step=self._last_step,
+            stddev=stddev,
+            histogram=histogram,
+        )
+
+
+class PendingWindow(NamedTuple):
+    """A closed window that waits for its pending samples, or for windows before it.
+
+    Attributes:
+        known: The window of the samples with known values; its count may be 0.
+        number: Number of the window.
+        content: The known samples as bytes.
+        samples: The pending samples; None if the window has none.
+        slots: Number of samples for which the window reserved a slot.
+        first: The window's first sample is pending.
+        last: The window's last sample is pending.
+    """
+
+    known: Window
+    number: int
+    content: bytes
+    samples: PendingSamples | None
+    slots: int
+    first: bool
+    last: bool
+
+    @property
+    def resolved(self) -> bool:
+        """True if no value is missing any more."""
+        return self.samples is None or self.samples.resolved == self.slots
+
+    def window(self) -> Window | None:
+        """Return the window of all samples; None if it has none, because all values were lost."""
+        if self.samples is None:
+            return self.known
+        pending = self.samples.window(self.known)
+        if self.first:
+            merged = pending.merge(self.known, other_last=not self.last)
+        else:
+            merged = self.known.merge(pending, other_last=self.last)
+        return merged if merged.count else None
+
+
+class PendingWindows:
+    """The closed windows of one Stat that cannot be logged yet. Windows are logged in order.
+
+    A window stays here while its values, or those of a window before it, are missing.
+    """
+
+    def __init__(self) -> None:
+        self._windows: deque[PendingWindow] = deque()
+
+    def put(self, window: PendingWindow) -> None:
+        """Append a window."""
+        self._windows.append(window)
+
+    def fetch(self) -> None:
+        """Wait for missing values, for a limited time."""
+        with _lock:  # another thread may take windows
+            windows = list(self._windows)
+        for window in windows:
+            if window.samples is not None and not window.resolved:
+                window.samples.fetch()
+
+    def take(self) -> Iterator[PendingWindow]:
+        """Remove and yield windows from the oldest one on, up to the first that misses a value."""
+        while (window := self._take_one()) is not None:
+            yield window
+
+    def _take_one(self) -> PendingWindow | None:
+        with _lock:
+            if not self._windows or not self._windows[0].resolved:
+                return None
+            try:
+                window = self._windows.popleft()
+            except IndexError:  # the flush of a signal handler has taken the window
+                return None
+            if window.resolved:
+                return window
+            self._windows.appendleft(window)  # a signal handler took the first window, and this one was behind it
+            return None
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+
+def lock() -> RLock:
+    """Return the lock of this process; a forked child has a new one."""
+    return _lock
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = RLock()
+    waiting.clear()  # the parent logs its events
+
+
+register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,186 @@
+"""Registry of Stats by name, and operations on all live Stats."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monitel.attributes import checked_attributes, checked_text, typed_items
+from monitel.process.failures import call_each, enable_loggers
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
+from monitel.stats import _window, before_flush
+from monitel.stats.aggregation import TORCHS
+from monitel.stats.stat import Stat, TakenWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from monitel.attributes import AttributeValue
+    from monitel.stats.aggregation import Aggregation
+
+_Item = TypeVar("_Item")
+_DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
+_SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garbage does not run
+
+_lock = RLock()
+_stats: dict[Hashable, Stat] = {}
+_items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: a tuple has no lock
+
+
+def stat(
+    name: str,
+    aggregations: Sequence[Aggregation | str] | None = None,
+    window_size: dt.timedelta | float | None = None,
+    max_samples: int | None = None,
+    *,
+    unit: str | None = None,
+    description: str | None = None,
+    attributes: Mapping[str, AttributeValue] | None = None,
+    monotonic: bool | None = None,
+) -> Stat:
+    """Return the Stat with this name and these attributes; create it at the first call and keep it alive.
+
+    Args:
+        name: All arguments are those of :class:`monitel.Stat`. Omitted arguments have the defaults at the first call
+            (torch's six aggregations, 60 s), and the Stat's values later.
+        aggregations: The numbers that ``get()`` and the events report, such as ``["mean", "max"]``.
+        window_size: A timedelta, or a float in seconds.
+        max_samples: The most samples of a window.
+        unit: UCUM unit.
+        description: The measured quantity, in words.
+        attributes: Part of the Stat's identity.
+        monotonic: True if samples are never negative.
+
+    Returns:
+        The same object for the same name and attributes; after a fork, the child has a separate one.
+
+    Raises:
+        TypeError: As :class:`monitel.Stat`.
+        ValueError: As :class:`monitel.Stat`; or an argument differs from the one that the Stat was created with.
+
+    Example:
+        >>> import monitel
+        >>> monitel.stat("loss", attributes={"split": "val"}).add(0.5)
+        >>> monitel.stat("loss", attributes={"split": "val"}).count
+        1
+    """
+    global _items
+    asked = {
+        "aggregations": aggregations,
+        "window_size": window_size,
+        "max_samples": max_samples,
+        "unit": unit,
+        "description": description,
+        "monotonic": monotonic,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    name, checked = checked_text("Stat name", name), checked_attributes(attributes)
+    identity = (name, typed_items(checked)) if checked else name
+    known = _stats.get(identity)
+    if known is None or given:
+        made = Stat(name, **{**_DEFAULTS, **given}, attributes=checked)  # checks every argument
+        with _lock:
+            known = _stats.setdefault(identity, made)
+            if known is made:
+                _items = (*_items, (identity, made))
+        for key in given:
+            if (was := _setting(known, key)) != (wanted := _setting(made, key)):
+                raise ValueError(f"Stat {name!r} was created with {key}={was!r}, not {wanted!r}")
+    return known
+
+
+def _setting(stat: Stat, key: str) -> object:
+    return getattr(stat if key in {"window_size", "max_samples"} else stat.definition, key)
+
+
+def flush() -> None:
+    """Close the open window of every live Stat and log it, oldest Stat first; the handlers run when all are closed.
+
+    Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
+    flushed, even if a handler raises; then the first exception is raised.
+    """
+
+    def close() -> None:
+        taken = TakenWindows(_window.live())
+        steps = (lambda: taken.take(Stat._take_open), taken.fetch, taken.log)
+        call_each(_call, steps)
+
+    call_each(_call, (before_flush.run, close))
+
+
+def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
+    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
+
+    Args:
+        expired: Close only those that have expired.
+        pause: As for :func:`close_expired_windows`; it is also called between the event handlers.
+
+    Returns:
+        The windows, whose event handlers are called by :meth:`TakenWindows.log`.
+    """
+    taken = _taken(_window.expired() if expired else _window.live(), pause)
+    taken.take(Stat._take_expired if expired else Stat._take_open)
+    return taken
+
+
+def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
+    """Close expired windows, so that idle Stats are reported on time, after sources have logged their queued events.
+
+    Exporters call this every few seconds in a thread; handlers then run in that thread.
+
+    Args:
+        pause: Called after each 0.5 ms of work, for a thread that must not delay others. The time is CPU time of this
+            thread, so that time in which other threads have the GIL does not count.
+
+    Returns:
+        Number of closed windows.
+    """
+    enable_loggers()
+    expired: list[Stat] = []
+
+    def close() -> None:
+        expired.extend(_window.expired())
+        taken = _taken(expired, pause)
+        call_each(_call, (lambda: taken.take(Stat._take_expired), taken.log))
+
+    call_each(_call, (before_flush.run, close))
+    return len(expired)
+
+
+def _taken(stats: list[Stat], pause: Callable[[], object] | None) -> TakenWindows:
+    return TakenWindows(stats, iter if pause is None else partial(_with_pauses, pause))
+
+
+def _call(function: Callable[[], object]) -> None:
+    function()
+
+
+def _with_pauses(pause: Callable[[], object], items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items; call ``pause`` between slices of work."""
+    end = _work_ns() + _SLICE_NS
+    for item in items:
+        yield item
+        if _work_ns() >= end:
+            pause()
+            end = _work_ns() + _SLICE_NS
+
+
+_work_ns = getattr(time, "thread_time_ns", time.monotonic_ns)  # WebAssembly has no time of threads
+
+
+def _start_empty() -> None:
+    """Empty all windows in a forked child: the parent logs their samples.
+
+    The dict is replaced, because another thread of the parent may have held its lock at the fork.
+    """
+    global _lock, _stats
+    _lock = RLock()
+    _stats = dict(_items)
+    for each in _window.live():
+        each._reset()
+
+
+register_at_fork(after_in_child=_start_empty)

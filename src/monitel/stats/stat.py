@@ -1,0 +1,337 @@
+"""Stat: collects samples and logs one event per window."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from monitel import clock
+from monitel.attributes import checked_attributes, checked_text, checked_unit
+from monitel.event import Event
+from monitel.handlers import expect_no_handler, log_event
+from monitel.process.failures import call_each
+from monitel.stats import pending, window_sinks
+from monitel.stats._window import Accumulator, forget, own_add
+from monitel.stats.aggregation import Aggregation
+from monitel.stats.arguments import NO_LIMIT, checked_aggregations, checked_max_samples, window_length_ns
+from monitel.stats.histogram import Histogram
+from monitel.stats.pending import PendingSamples, PendingWindow, PendingWindows
+from monitel.stats.timer import Timer
+from monitel.stats.window import StatDefinition, Window, not_requested
+from monitel.stats.window_bytes import OpenWindow, Snapshot, encode, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from monitel.attributes import AttributeValue
+    from monitel.stats.pending import PendingSample
+
+    Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
+    from monitel.stats._window_py import Closed
+
+
+@own_add
+class Stat(Accumulator):
+    """Collects samples in fixed windows and logs one event for each window with samples.
+
+    Windows end at multiples of ``window_size`` on the monotonic clock, so the first one is shorter. A window is
+    closed by the first sample after its end, by ``max_samples``, by :meth:`flush`, by
+    :func:`monitel.close_expired_windows`, at exit, or when the Stat is destructed.
+
+    Args:
+        name: The measured quantity, e.g. ``"train.loss"``.
+        aggregations: The numbers that ``get()`` and the events report, such as ``[MEAN, MAX]`` or ``["mean", "max"]``;
+            duplicates are ignored.
+        window_size: A :class:`~datetime.timedelta`, or a float in seconds; at least 1 ms, truncated to whole
+            milliseconds. With ``math.inf`` a window never ends by time.
+        max_samples: The window is closed and logged when it has this many samples; further samples are discarded
+            until its regular end, and counted in ``discarded``.
+        unit: UCUM unit such as ``"s"`` or ``"By"``. Other letters than ASCII are replaced: ``"µs"`` by ``"us"``.
+        description: The measured quantity, in words.
+        attributes: Attributes that distinguish Stats of the same name, e.g. ``{"split": "val"}``.
+        monotonic: True if samples are never negative, so that the sum is exported as a counter.
+
+    Thread-safe. Handlers run in the thread that closes the window, and no lock is held meanwhile. In a forked
+    child the open window starts empty: the parent logs its samples. A Stat cannot be pickled or copied.
+
+    The behaviour is that of torch (``torch/csrc/monitor/counters.h``), except for its bugs;
+    ``docs/how-to/replace-torch-monitor.md`` lists the differences.
+
+    Raises:
+        TypeError: An argument of a wrong type: an int as window_size, a name that is not a str, an unknown aggregation.
+        ValueError: A window of less than 1 ms or NaN, ``max_samples`` below 1, an empty attribute name.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from monitel import MAX, MEAN, Stat
+        >>> loss = Stat("loss", [MEAN, MAX], timedelta(seconds=60))
+        >>> loss.add(0.5)
+        >>> loss.add(0.25)
+        >>> loss.flush()
+        >>> loss.get()
+        {<Aggregation.MEAN: 2>: 0.375, <Aggregation.MAX: 5>: 0.5}
+    """
+
+    __slots__ = ("__weakref__", "_definition", "_last_window", "_pending_windows")
+
+    def __init__(
+        self,
+        name: str,
+        aggregations: Sequence[Aggregation | str],
+        window_size: dt.timedelta | float,
+        max_samples: int = NO_LIMIT,
+        *,
+        unit: str = "",
+        description: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
+        monotonic: bool = False,
+    ) -> None:
+        if hasattr(self, "_definition"):  # a second __init__ is ignored, as in torch
+            return
+        definition = StatDefinition(
+            checked_text("Stat name", name),
+            checked_aggregations(aggregations),
+            checked_unit(unit),
+            checked_text("description", description),
+            checked_attributes(attributes),
+            bool(monotonic),
+        )
+        self._last_window: Window | None = None
+        self._pending_windows: PendingWindows | None = None
+        self._open(
+            window_length_ns(window_size),
+            checked_max_samples(max_samples),
+            clock.injected(),
+            Aggregation.HISTOGRAM in definition.aggregations,
+            Aggregation.STDDEV in definition.aggregations,
+        )
+        self._definition = definition
+
+    @property
+    def name(self) -> str:
+        """The measured quantity."""
+        return self._definition.name
+
+    @property
+    def definition(self) -> StatDefinition:
+        """Name, aggregations, unit, description, attributes and monotonic, as given at creation."""
+        return self._definition
+
+    @property
+    def window_size(self) -> dt.timedelta:
+        """The length of a window; ``timedelta.max`` if it never ends by time."""
+        if self._window_ns == NO_LIMIT:
+            return dt.timedelta.max
+        return dt.timedelta(microseconds=self._window_ns // 1000)
+
+    def get(self) -> dict[Aggregation, float]:
+        """Return the aggregations of the last closed window; 0.0 each before any window was closed.
+
+        ``HISTOGRAM`` is not a number, and therefore left out: see :meth:`quantile`.
+        """
+        expect_no_handler()
+        last = self._last_window
+        numbers = (each for each in self._definition.aggregations if each is not Aggregation.HISTOGRAM)
+        return {aggregation: 0.0 if last is None else last.value(aggregation) for aggregation in numbers}
+
+    def quantile(self, q: float) -> float:
+        """Return a quantile of the last closed window; 0.0 before any window was closed.
+
+        Args:
+            q: A number between 0 and 1; 0.5 is the median. The smallest and the largest sample, 0 and 1, are exact;
+                other quantiles have a relative error of at most ``window.histogram.relative_error``, and are NaN if
+                no sample was finite.
+
+        Raises:
+            ValueError: ``HISTOGRAM`` was not requested, or ``q`` is not between 0 and 1.
+
+        Example:
+            >>> from monitel import HISTOGRAM, Stat
+            >>> seconds = Stat("step.time", [HISTOGRAM], 60.0, unit="s")
+            >>> for n in range(1, 101):
+            ...     seconds.add(n / 100)
+            >>> seconds.flush()
+            >>> seconds.quantile(0.5) == 0.5, abs(seconds.quantile(0.5) / 0.5 - 1) < 0.022, seconds.quantile(1)
+            (False, True, 1.0)
+        """
+        expect_no_handler()
+        last = self._last_window
+        if last is not None:
+            return last.quantile(q)
+        if Aggregation.HISTOGRAM not in self._definition.aggregations:
+            raise not_requested(self.name, Aggregation.HISTOGRAM)
+        Histogram.of(()).quantile(q)  # which checks it
+        return 0.0
+
+    def flush(self) -> None:
+        """Close the open window now and log it, unless it is empty.
+
+        The next window begins at once and ends at the regular end of this one; samples count towards the same
+        ``max_samples``. If values are still on a device, this waits for them, a few seconds at most; a window whose
+        values arrive later is logged then.
+        """
+        self._log_closed(self._close())
+        call_each(self._log_taken, self._take_fetched())
+
+    def time(self) -> Timer:
+        """Time a block or a function and add the seconds it took.
+
+        Returns:
+            A context manager and decorator. The sample is added even if the block raises. Code that torch.compile
+            traces is not timed.
+
+        Example:
+            >>> import monitel
+            >>> step_time = monitel.stat("step.time", unit="s")
+            >>> with step_time.time():
+            ...     total = sum(range(10))
+            >>> @step_time.time()
+            ... def train_step():
+            ...     return 1
+            >>> train_step(), step_time.count
+            (1, 2)
+        """
+        return Timer(self)
+
+    def _add_pending(self, send: Callable[[PendingSample], None], fetch: Callable[[], None]) -> None:
+        """Add a sample whose value is not known yet.
+
+        If ``max_samples`` keeps it out, ``send`` is not called. As in :meth:`add`, an exception of a handler is raised
+        from here, after the sample was added.
+
+        Args:
+            send: Called with the sample; resolves it at some time.
+            fetch: Waits for the values of all pending samples, for a limited time.
+        """
+        samples, closed = self._reserve(PendingSamples(self._definition, fetch))
+        try:
+            if samples is not None:
+                send(samples.sample(self))
+        finally:
+            self._log_closed(closed)
+
+    def _log_closed(self, closed: Closed | None) -> None:
+        """Log a window that was just closed, or keep it until its values are known; called without any lock."""
+        call_each(self._log_taken, self._taken(closed))
+
+    def _log_resolved(self) -> None:
+        """Log the windows whose values are all known, in order."""
+        call_each(self._log_taken, self._take_resolved())
+
+    def _log_taken(self, taken: Taken) -> None:
+        number, window = taken
+        try:
+            self._log_window(window)
+        finally:
+            forget(self._serial, number)
+
+    def _take_open(self) -> list[Taken]:
+        """Close the open window, pass it to the sinks, and return it for the handlers."""
+        return self._taken(self._close())
+
+    def _take_expired(self) -> list[Taken]:
+        """Close the open window if its boundary has passed; as above."""
+        return self._taken(self._close_expired())
+
+    def _take_fetched(self) -> list[Taken]:
+        """Wait for the values of closed windows, a few seconds at most; as above."""
+        if windows := getattr(self, "_pending_windows", None):  # absent if __init__() was not called
+            windows.fetch()
+            return self._take_resolved()
+        return []
+
+    def _taken(self, closed: Closed | None) -> list[Taken]:
+        """Pass a closed window to the sinks, or keep it until its values are known, and those of windows before it."""
+        if closed is None:
+            return []
+        number, content, samples, *_ = closed
+        window = Window(self._definition, *numbers(content))
+        if samples is None and not self._pending_windows:
+            window_sinks.send(self._definition, window, content)
+            return [(number, window)]
+        with pending.lock():
+            if self._pending_windows is None:
+                self._pending_windows = PendingWindows()
+            self._pending_windows.put(PendingWindow(window, *closed))
+        return self._take_resolved()
+
+    def _take_resolved(self) -> list[Taken]:
+        """Take the windows whose values are all known, in order."""
+        found: list[Taken] = []
+        for held in self._pending_windows.take() if self._pending_windows else ():
+            window = held.window()
+            if window is None:
+                forget(self._serial, held.number)
+                continue
+            content = held.content
+            if held.samples is not None:
+                snapshot = Snapshot(*window[1:])
+                content = encode(OpenWindow(self._serial, held.number, True, 0, snapshot))
+            window_sinks.send(self._definition, window, content)
+            found.append((held.number, window))
+        return found
+
+    def _log_window(self, window: Window) -> None:
+        with pending.lock():
+            if self._last_window is None or window.end_ns > self._last_window.end_ns:
+                self._last_window = window
+        log_event(Event.of_window(window))
+
+    def _reset(self) -> None:
+        self._pending_windows = None
+        super()._reset()
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending() and hasattr(self, "_definition") and self.count:  # at the end, globals are None
+            call_each(self._log_taken, self._take_open())
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_definition"):
+            return f"<{type(self).__name__}, not initialised>"
+        names = ", ".join(aggregation.name for aggregation in self._definition.aggregations)
+        return f"<{type(self).__name__} {self.name!r} [{names}] every {self.window_size}, {self.count} samples open>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle {type(self).__name__} {self.name!r}: create it in the worker")
+
+
+class TakenWindows:
+    """Windows of Stats that are closed and passed to the sinks, before the event handlers are called.
+
+    So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
+    Stat is taken and logged, even if one raises; then the first exception is raised.
+
+    Args:
+        stats: The Stats.
+        pauses: Returns what it is given, and may pause in between.
+    """
+
+    def __init__(self, stats: list[Stat], pauses: Callable[[list[Any]], Iterable[Any]] = iter) -> None:
+        self._process = os.getpid()
+        self._stats = stats
+        self._pauses = pauses
+        self._taken: list[tuple[Stat, Taken]] = []
+
+    def take(self, step: Callable[[Stat], list[Taken]]) -> None:
+        """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
+
+        def collect(stat: Stat) -> None:
+            for taken in step(stat):
+                self._taken.append((stat, taken))
+
+        call_each(collect, self._pauses(self._stats))
+
+    def fetch(self) -> None:
+        """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
+        self.take(Stat._take_fetched)
+
+    def log(self) -> None:
+        """Call the event handlers, Stat by Stat, oldest first."""
+        self._taken.sort(key=lambda pair: pair[0]._serial)
+        call_each(self._log, self._pauses(self._taken))
+
+    def _log(self, pair: tuple[Stat, Taken]) -> None:
+        if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
+            pair[0]._log_taken(pair[1])

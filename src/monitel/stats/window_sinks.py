@@ -1,0 +1,71 @@
+"""Sinks of closed windows: functions that store each window, before any event handler can be slow or raise."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monitel.stats.window import StatDefinition, Window
+
+    Sink = Callable[[StatDefinition, Window, bytes], object]
+
+__all__ = ["add", "remove", "replace", "send"]
+
+_log = logging.getLogger("monitel")
+_sinks: list[Sink] = []  # changed by single operations of CPython, which need no lock
+_warned = False
+
+
+def add(sink: Sink) -> None:
+    """Call ``sink(definition, window, content)`` for each window that is closed from now on.
+
+    It is called in the thread that closes the window, without a lock, and before the event handlers; for a window of
+    samples on a device, when their values are known. Until then, and until the sink calls
+    :func:`monitel.stats.open_windows.forget`, :func:`monitel.stats.open_windows.open_windows` includes the window. A
+    forked child keeps the sinks.
+
+    Args:
+        sink: Receives the definition of the Stat, the window, and its bytes (:mod:`monitel.stats.window_bytes`). An
+            exception is logged once, and never raised into the caller.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.stats import window_sinks
+        >>> from monitel.stats.window_bytes import key
+        >>> def store(definition, window, content):
+        ...     print(definition.name, window.sum, key(content)[1])
+        >>> window_sinks.add(store)
+        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
+        >>> loss.add(0.5)
+        >>> loss.flush()
+        loss 0.5 1
+        >>> window_sinks.remove(store)
+    """
+    _sinks.append(sink)
+
+
+def remove(sink: Sink) -> None:
+    """Stop calling a sink. Idempotent."""
+    with suppress(ValueError):
+        _sinks.remove(sink)
+
+
+def replace(sink: Sink | None, following: Sink) -> None:
+    """Add a sink, in the place of another one if that is there: each window goes to one of them."""
+    _sinks[:] = [following if each == sink else each for each in _sinks] if sink in _sinks else [*_sinks, following]
+
+
+def send(definition: StatDefinition, window: Window, content: bytes) -> None:
+    """Pass a closed window to the sinks."""
+    global _warned
+    for sink in tuple(_sinks):
+        try:
+            sink(definition, window, content)
+        except Exception:
+            if not _warned:
+                _warned = True
+                _log.warning("a sink of windows raised (further failures are not logged)", exc_info=True)

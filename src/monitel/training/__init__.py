@@ -1,0 +1,1 @@
+"""Training: its steps, and where its time goes."""

@@ -1,0 +1,279 @@
+"""Checkpoints: their activities in the ledger, and one event for each checkpoint, whichever layers save or load it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+import time
+from contextlib import suppress
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from monitel import clock
+from monitel.attributes import INT64_MAX, escape_surrogates
+from monitel.event import Event, Severity
+from monitel.handlers import log_event
+from monitel.process.failures import error_type
+from monitel.process.fork import register_at_fork
+from monitel.process.masking import mask_values
+from monitel.process.os_threads import get_ident, local
+from monitel.training import activities
+from monitel.training.step import get_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from monitel.training._activities import Activity
+
+__all__ = ["LOAD", "SAVE", "Checkpoint"]
+
+SAVE, LOAD = "checkpoint.save", "checkpoint.load"
+
+_log = logging.getLogger("monitel")
+_MAX_FILES = 1000  # of a folder whose size is determined
+_MAX_SIZE_NS = 50_000_000  # time for it
+_MAX_PATH = 1000  # characters
+_REALTIME_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, which Python does not name
+_ROUNDED_NS = 1_000_000
+_warned = False
+
+
+class Checkpoint:
+    """A context manager around the code that saves or loads a checkpoint.
+
+    The time inside it is the activity ``checkpoint.save`` or ``checkpoint.load`` of the training thread. When it ends,
+    the event ``checkpoint.saved`` or ``checkpoint.loaded`` (INFO) is logged with ``checkpoint.path``,
+    ``checkpoint.duration`` in seconds and ``checkpoint.size`` in bytes. If saving raises, the event is
+    ``checkpoint.failed`` (ERROR) with the exception; if loading raises, there is none, because programs try which
+    checkpoint is there. Exceptions propagate unchanged, and those of event handlers are logged once.
+
+    A checkpoint within another one in the same thread is part of it: only the outermost logs an event. In another
+    thread than the training thread there is an event with ``checkpoint.blocked`` 0, and no activity.
+
+    Args:
+        activity: SAVE or LOAD.
+        path: The file or folder, as a str, bytes or PathLike, or a file with a name. Without a path there is no event.
+            Secrets in it are masked.
+        logs: Whether the end logs the event. If not, there is none for checkpoints within this one either, and
+            :meth:`log` can log it: the duration is then the sum over all uses of the context manager.
+        step: The training step of the checkpoint; by default that of the process when it begins.
+        others: How the names of folders in the path begin that are not part of this checkpoint.
+
+    Attributes:
+        path, logs, step: The arguments, which can be assigned until the end.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.training.checkpoints import SAVE, Checkpoint
+        >>> with monitel.testing.capture_events() as events, Checkpoint(SAVE, "missing/last.pt"):
+        ...     pass
+        >>> events[0].name, events[0].data["checkpoint.path"]
+        ('checkpoint.saved', 'missing/last.pt')
+    """
+
+    __slots__ = (
+        *("__weakref__", "_activity", "_begin_ns", "_blocked_ns", "_blocks", "_is_inner", "_is_pending", "_since_ns"),
+        *("_others", "logs", "path", "step"),
+    )
+
+    def __init__(
+        self, activity: str, path: object, *, logs: bool = True, step: int | None = None, others: str | None = None
+    ) -> None:
+        self._activity: Activity = activities.activity(activity)
+        self.path = path
+        self.logs = logs
+        self.step = step
+        self._others = others
+        self._blocks = self._is_inner = self._is_pending = False
+        self._begin_ns = self._blocked_ns = 0
+        self._since_ns: int | None = None  # of files that it writes, by the clock of the file system
+
+    def __enter__(self) -> Checkpoint:  # noqa: PYI034  typing.Self is 3.11's
+        outermost = _thread.outermost
+        self._is_inner = outermost is not None and outermost() is not None
+        if not self._is_inner:
+            _thread.outermost = ref(self)  # weak: an interrupt right here would keep it
+            if self.step is None:
+                self.step = get_step()
+            if self._since_ns is None:
+                self._since_ns = _file_time_ns()
+        self._blocks = activities.position()[0] == get_ident()
+        if self._blocks:
+            self._activity.__enter__()
+        self._begin_ns = monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        duration_ns = monotonic_ns() - self._begin_ns
+        self._blocked_ns += duration_ns
+        if self._blocks:
+            self._activity.__exit__()
+        if not self._is_inner:
+            _thread.outermost = None
+            if kind is not None:
+                self._is_pending = False
+            if self.logs and not self._is_pending:
+                self.log(error)
+
+    @property
+    def seconds(self) -> float:
+        """The time inside the context manager, over all uses."""
+        return self._blocked_ns / 1e9
+
+    def defer(self) -> Callable[[BaseException | None], bool]:
+        """Log the event later, because the checkpoint is saved in the background when this thread goes on.
+
+        The event then also has ``checkpoint.blocked``, the seconds inside the context manager.
+
+        Returns:
+            A function to call at the end, from any thread, with the exception or None. It returns whether the end was
+            awaited: False after the first call, or if the context manager has ended with an exception.
+        """
+        outermost = (_thread.outermost and _thread.outermost()) or self
+        outermost._is_pending = True
+
+        def end(error: BaseException | None) -> bool:
+            was_pending, outermost._is_pending = outermost._is_pending, False
+            if was_pending and outermost.logs:
+                outermost.log(error, duration_ns=monotonic_ns() - outermost._begin_ns)
+            return was_pending
+
+        return end
+
+    def log(self, error: BaseException | None = None, *, duration_ns: int | None = None) -> None:
+        """Log the event now, unless the last use was within another checkpoint. Never raises an Exception.
+
+        Args:
+            error: The exception of a save that has failed.
+            duration_ns: The duration; by default the time inside the context manager.
+        """
+        try:
+            text = path_text(self.path)
+            if text is None or self._is_inner:
+                return
+            total_ns = self._blocked_ns if duration_ns is None else duration_ns
+            data: dict[str, str | int | float] = {"checkpoint.path": text, "checkpoint.duration": total_ns / 1e9}
+            if duration_ns is not None or not self._blocks:
+                data["checkpoint.blocked"] = (self._blocked_ns or total_ns) / 1e9 if self._blocks else 0.0
+            saves = self._activity.name == SAVE
+            failure = None if error is None else _failure(type(error))
+            if error is None:
+                if (size := _size(self.path, self._since_ns if saves else None, self._others)) is not None:
+                    data["checkpoint.size"] = size
+            elif saves and failure is not None:
+                message = mask_values({"message": str(error)}, os.environ)["message"]
+                data |= {"exception.type": failure, "exception.message": escape_surrogates(message)}
+            else:
+                return
+            name = "checkpoint.failed" if failure else "checkpoint.saved" if saves else "checkpoint.loaded"
+            event = Event(name, clock.now(), data, severity=Severity.ERROR if failure else Severity.INFO)
+            event._step = self.step
+            log_event(event)
+        except Exception:
+            _warn_once()
+
+
+def _failure(kind: type[BaseException]) -> str | None:
+    """Return the name of an exception's type; None if the program or the block was ended on purpose."""
+    if kind.__name__ == "CheckpointException":  # torch.distributed.checkpoint's, which is not an Exception
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return error_type(kind)
+
+
+def path_text(path: object) -> str | None:
+    """Return the path of a file or folder as text that may be logged; None for an object without a path."""
+    found = _path(path)
+    if found is None:
+        return None
+    masked: str = mask_values({"path": escape_surrogates(found)}, os.environ)["path"]
+    return masked[:_MAX_PATH]
+
+
+def _path(path: object) -> str | None:
+    with suppress(Exception):  # of another class's __fspath__ or name
+        if isinstance(path, (str, bytes, os.PathLike)):
+            return os.fsdecode(path)
+        name = getattr(path, "name", None)  # an open file; a number is that of an unnamed one
+        return name if isinstance(name, str) else None
+    return None
+
+
+def _size(path: object, since_ns: int | None, others: str | None) -> int | None:
+    """Return the bytes of a file, or of the files in a folder; None if there are too many, or if it is elsewhere.
+
+    Args:
+        path: The path, or an open file.
+        since_ns: The time when saving began, by the clock of the file system; None for a checkpoint that was loaded.
+        others: How the names of folders begin that are left out.
+    """
+    found = _path(path)
+    if not found or "://" in found:
+        return None
+    try:
+        if since_ns is not None and (ask := getattr(path, "tell", None)) is not None:
+            position = ask()  # the file's buffer may not be written yet
+            return position if isinstance(position, int) else None
+        status = os.stat(found)  # noqa: PTH116  pathlib is not loaded for it
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size
+        return _size_of_folder(found, since_ns or 0, others) if stat.S_ISDIR(status.st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _size_of_folder(path: str, since_ns: int, others: str | None) -> int | None:
+    """Return the bytes of the files that were written since a time: a folder may hold earlier checkpoints too."""
+    total = seen = 0
+    until_ns = monotonic_ns() + _MAX_SIZE_NS
+    folders = [path]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > _MAX_FILES or monotonic_ns() > until_ns:
+                    return None
+                if entry.is_dir(follow_symlinks=False):
+                    if others is None or not entry.name.startswith(others):
+                        folders.append(entry.path)
+                elif entry.is_file() and (status := entry.stat()).st_mtime_ns >= since_ns:
+                    total += status.st_size
+    return min(total, INT64_MAX) or None  # none: the file system has another clock
+
+
+def _file_time_ns() -> int:
+    """Return the earliest time that a file would have if it was written now.
+
+    Linux uses a clock that is read at each tick. Other systems round.
+    """
+    if sys.platform == "linux":
+        return time.clock_gettime_ns(_REALTIME_COARSE)
+    return time.time_ns() - _ROUNDED_NS
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _log.warning("the event of a checkpoint failed (further failures are not logged)", exc_info=True)
+
+
+class _Thread(local):
+    outermost: ref[Checkpoint] | None = None
+
+
+_thread = _Thread()
+
+
+def _reset_in_child() -> None:
+    """Forget the parent's checkpoint in progress."""
+    global _thread
+    _thread = _Thread()
+
+
+register_at_fork(after_in_child=_reset_in_child)

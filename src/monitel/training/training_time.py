@@ -1,0 +1,259 @@
+"""The time of the run, as exporters send it: the counter ``training.time`` for each activity, and the goodput.
+
+A run may have several attempts: processes of one rank, one after the other. An exporter that stores the
+ledger of a run calls :func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
+
+A process may have several runs, one after the other. An exporter calls :func:`begin_run` for each; what the process has
+done before is in :func:`before`. Counters go on: they are those of the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.counter import CounterReading, before_reading, counters, forget
+from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import RLock
+from monitel.training import activities, step
+from monitel.training.training_counters import COUNTERS, training_counter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel.attributes import AttributeValue
+    from monitel.counter import Counter
+    from monitel.training.activities import Ledger
+
+__all__ = [
+    "DESCRIPTION",
+    "DOWN",
+    "GOODPUT",
+    "LOST",
+    "NAME",
+    "UNIT",
+    "Before",
+    "Past",
+    "before",
+    "begin_run",
+    "continue_run",
+    "goodput",
+    "repeat",
+]
+
+NAME = "training.time"
+UNIT, DESCRIPTION = COUNTERS[NAME]
+DOWN, LOST = "down", "lost"
+
+#: Name, unit and description of the gauge.
+GOODPUT = "training.goodput", "1", "Share of productive steps in the time of the run"
+
+
+class Past(NamedTuple):
+    """The earlier attempts of this process's run.
+
+    Attributes:
+        elapsed_ns: From the start of the first attempt to the start of this process.
+        productive_ns: Time in ``step``, without what is lost.
+        down_ns: From the end of the last attempt to the start of this process, without ``startup_ns``.
+        startup_ns: Time of processes in between that ended in their start, and exported nothing.
+    """
+
+    elapsed_ns: int
+    productive_ns: int
+    down_ns: int
+    startup_ns: int = 0
+
+
+class Before(NamedTuple):
+    """The totals of this process when its run began.
+
+    Attributes:
+        time_ns: That moment, Unix ns; 0 for the first run of a process, which begins with the process.
+        activities: Nanoseconds of each activity.
+        counters: The total of each counter.
+        step: The training step.
+    """
+
+    time_ns: int = 0
+    activities: Mapping[str, int] = {}
+    counters: Mapping[Counter, float] = {}
+    step: int | None = None
+
+    @property
+    def plain(self) -> tuple[int, list[tuple[str, dict[str, AttributeValue], float]]] | None:
+        """The plain value ``before`` in :mod:`monitel.blackbox.forms`."""
+        totals = [(each.name, dict(each.attributes), total) for each, total in self.counters.items()]
+        return (self.time_ns, totals) if self.time_ns else None
+
+    def ledger(self) -> Ledger | None:
+        """Return the ledger of this process since then; None without one."""
+        if (book := activities.ledger()) is None or not self.activities:
+            return book
+        rests = {name: time_ns - self.activities.get(name, 0) for name, time_ns in book.activities.items()}
+        before_ns = sum(self.activities.values())
+        return replace(
+            book,
+            elapsed_ns=book.elapsed_ns - before_ns,
+            activities={name: time_ns for name, time_ns in rests.items() if time_ns},
+            start_ns=book.start_ns + before_ns,
+        )
+
+
+class _Shown(NamedTuple):
+    """The last reading of the counters: the time in ``step``, and the part of it that they showed as lost."""
+
+    step_ns: int
+    lost_ns: int
+
+
+_NO_PAST = Past(0, 0, 0)
+_NOTHING = Before()
+_NOTHING_SHOWN = _Shown(0, 0)
+_log = logging.getLogger("monitel")
+_past = _NO_PAST
+_before = _NOTHING
+_run: str | None = None  # id of the run of this process; empty for a run without one
+_lost_ns = 0
+_shown = _NOTHING_SHOWN
+_warned = False
+_lock = RLock()
+
+
+def begin_run(run: str, *, goes_on: bool = False) -> None:
+    """Begin a run in this process, unless it is the run that the process has already.
+
+    Args:
+        run: The run id; empty for a run without one.
+        goes_on: The run goes on, even without an id.
+
+    Example:
+        >>> from monitel.training import training_time
+        >>> training_time.begin_run("run-7", goes_on=True)
+    """
+    global _run, _before
+    earlier, _run = _run, run
+    if earlier is None or goes_on or (run and run == earlier):
+        return
+    activities.begin_startup()
+    book, totals = activities.ledger(), {each.counter: each.total for each in counters()}
+    _before = Before(time.time_ns(), {} if book is None else book.activities, totals, step.get_step())
+    step.begin_again()
+    continue_run(_NO_PAST)
+    repeat(0)
+
+
+def before() -> Before:
+    """Return the totals of this process when its run began.
+
+    Example:
+        >>> from monitel.training import training_time
+        >>> training_time.before().time_ns >= 0
+        True
+    """
+    return _before
+
+
+def continue_run(past: Past) -> None:
+    """Continue a run: the time since its last attempt is ``down``.
+
+    Example:
+        >>> from monitel.training import training_time
+        >>> training_time.continue_run(training_time.Past(elapsed_ns=0, productive_ns=0, down_ns=0))
+    """
+    global _past
+    _past = past
+
+
+def repeat(lost_ns: int) -> None:
+    """Count time of earlier attempts as lost, because this process makes their last steps again.
+
+    The goodput falls immediately. A counter cannot fall, so ``training.time`` shows the time as ``lost`` while the
+    steps are made again: time in ``step`` that no reading has shown yet counts as ``lost`` until it is this long.
+
+    Args:
+        lost_ns: The time that the steps took. A later call gives the new sum.
+
+    Example:
+        >>> from monitel.training import training_time
+        >>> training_time.repeat(0)
+    """
+    global _lost_ns
+    _lost_ns = lost_ns
+
+
+def goodput() -> float | None:
+    """Return the share of ``step``, less what is lost, in the time of the run; None before the first step.
+
+    Example:
+        >>> from monitel.training import training_time
+        >>> training_time.goodput() is None or 0 <= training_time.goodput() <= 1
+        True
+    """
+    book = _before.ledger()
+    if book is None or "step" not in book.activities:
+        return None
+    productive_ns = _past.productive_ns + book.activities["step"] - _lost_ns
+    return max(productive_ns, 0) / max(_past.elapsed_ns + book.elapsed_ns, productive_ns, 1)
+
+
+def _read() -> tuple[activities.Ledger | None, int]:
+    """Return the ledger, and the part of the time in ``step`` that the counters show as lost."""
+    global _shown
+    while True:
+        shown = _shown
+        book = activities.ledger()
+        step_ns = 0 if book is None else book.activities.get("step", 0)
+        lost_ns = shown.lost_ns + max(0, min(_lost_ns - shown.lost_ns, step_ns - shown.step_ns))
+        new = _Shown(step_ns, lost_ns)
+        with _lock:  # without a call, so that a signal handler waits for none
+            unchanged = _shown is shown  # otherwise another thread has read, and perhaps shown more as lost
+            if unchanged:
+                _shown = new
+        if unchanged:
+            return book, lost_ns
+
+
+def _follow_ledger() -> list[CounterReading]:
+    """Set the counters to the ledger's totals, if there has been an activity or a step."""
+    book, lost_ns = _read()
+    if book is None or not {*book.activities} - {"startup", "shutdown"}:
+        return []
+    totals = dict(book.activities)
+    if lost_ns:
+        totals["step"] -= lost_ns
+    for name, past_ns in ((LOST, lost_ns), (DOWN, _past.down_ns), ("startup", _past.startup_ns)):
+        if past_ns:
+            totals[name] = totals.get(name, 0) + past_ns  # a program may use the name itself
+    found = []
+    for name, total_ns in totals.items():
+        made = training_counter(NAME, {"training.activity": name})
+        if made.unit != UNIT:
+            _warn_of(made.unit)
+            return []
+        found.append(made._follow(total_ns / 1e9, book.start_ns))
+    return found
+
+
+def _warn_of(unit: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _log.warning("a counter %r with the unit %r exists: the ledger is not exported; rename it", NAME, unit)
+
+
+def _forget() -> None:
+    """Start without a past and without counters, in a forked child."""
+    global _lock, _shown, _run, _before
+    _lock = RLock()
+    _run, _before = None, _NOTHING
+    continue_run(_NO_PAST)
+    repeat(0)
+    _shown = _NOTHING_SHOWN
+    forget(NAME)
+
+
+before_reading(_follow_ledger)
+register_at_fork(after_in_child=_forget)
