@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,10 @@ class AfterImport(MetaPathFinder):
         self._module = module
         self._function = function
         sys.meta_path.insert(0, self)
-        if module in sys.modules and self.cancel():  # after insert(): otherwise a concurrent import would be missed
-            function()
+        if module in sys.modules:  # after insert(): otherwise a concurrent import would be missed
+            import_module(module)  # waits until another thread has imported all of it
+            if self.cancel():
+                function()
 
     def cancel(self) -> bool:
         """Stop waiting for the module, and return whether it was still awaited."""

@@ -79,7 +79,7 @@ def steps_are_counted() -> bool:
 def count_optimizer_steps() -> None:
     """Give torch's optimizers the hook if steps are counted: now, or as soon as torch is imported."""
 
-    def register() -> None:  # import_module() waits until another thread has imported all of it
+    def register() -> None:
         import_module(_OPTIMIZERS).register_optimizer_step_post_hook(_optimizer_post_hook)
 
     if steps_are_counted():
