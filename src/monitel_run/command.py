@@ -133,7 +133,7 @@ class Worker(Thread):
         self.watch.stop()
         sends = any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ)
         reports = len(os.listdir(self.folder)) > 1  # beside the FIFO
-        if not (self.watch.announced or self.attempts or sends or reports):
+        if not (self.watch.announced or self.watch.children or self.attempts or sends or reports):
             return False
         from monitel.console.run import finish
 

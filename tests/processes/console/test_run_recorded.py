@@ -75,12 +75,19 @@ def test_command_that_fails_after_its_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "configure"),
-    [("spawn", "pass"), ("forkserver", "pass"), ("spawn", "import monitel_otlp; monitel_otlp.configure()")],
+    ("method", "parent", "configure"),
+    [
+        ("spawn", "import monitel", "pass"),
+        ("spawn", "", "pass"),  # the parent is not recorded either
+        ("forkserver", "import monitel", "pass"),
+        ("spawn", "import monitel", "import monitel_otlp; monitel_otlp.configure()"),
+    ],
 )
-def test_children_of_multiprocessing(method: str, configure: str) -> None:
+def test_children_of_multiprocessing(method: str, parent: str, configure: str) -> None:
     """The summary says why it has no steps, unless they are recorded."""
-    work = f"import monitel\ndef work():\n    {configure}\n    monitel.set_step(1)\nif __name__ == '__main__':\n"
+    work = (
+        f"{parent}\ndef work():\n    {configure}\n    import monitel; monitel.set_step(1)\nif __name__ == '__main__':\n"
+    )
     spawn = f"    import multiprocessing\n    child = multiprocessing.get_context('{method}').Process(target=work)\n"
     Path("train.py").write_text(f"{work}{spawn}    child.start(); child.join(); raise SystemExit(child.exitcode)\n")
     ended = outcome([*RUN, sys.executable, "train.py"])
