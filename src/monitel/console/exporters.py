@@ -77,6 +77,7 @@ def begin(module: str) -> bool:
 
 def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
+    import monitel.console.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
     from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
     from monitel.process.run_events import enter
     from monitel.process.sigterm import SigtermHandler, is_default

@@ -331,6 +331,7 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
         ("raise SystemExit(3)", 3, "monitel run: run x, 5 steps"),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL at step 4"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
+        ("sys.excepthook = lambda *_: None; raise KeyboardInterrupt", -2, " interrupted"),
     ],
 )
 def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: int, expected: str) -> None:
