@@ -48,7 +48,7 @@ with monitel.activity("init"):
 SET = "monitel.set_step(step)"
 #: As instruments count steps: from 1 in each process.
 COUNT = 'step_module.advance((monitel.get_step() or 0) + 1); monitel.counter("training.steps").add()'
-COUNTED = "from monitel import step as step_module\n" + JOB.replace("MAKE_STEP", COUNT)
+COUNTED = "from monitel.training import step as step_module\n" + JOB.replace("MAKE_STEP", COUNT)
 BOTH = JOB.replace("MAKE_STEP", f'{SET}; monitel.counter("training.steps").add()')
 JOB = JOB.replace("MAKE_STEP", SET)
 
