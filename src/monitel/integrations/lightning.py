@@ -193,7 +193,7 @@ class _Save(Checkpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, traceback)
-        if kind is None:
+        if kind is None and not self._is_inner:  # else a subclass of Trainer calls its base: both are observed
             _record("training.checkpoint.duration", self.seconds)
 
 

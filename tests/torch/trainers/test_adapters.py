@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from tests.torch.known_work import activity
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS, Truth
@@ -18,6 +20,7 @@ from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS
 import monitel
 import monitel.torch
 import monitel_otlp
+from monitel.integrations.lightning import MonitelCallback
 
 if TYPE_CHECKING:
     from tests.support.receiver import Receiver
@@ -107,6 +110,23 @@ def test_evaluations_and_checkpoints_are_activities(name: str, events: list[moni
     assert book.activities["checkpoint.save"] > 0
     assert (name in COUNTING) == ("evaluation" in book.activities)
     assert "step" == activity()
+
+
+def test_checkpoint_of_a_subclass_is_one_duration(events: list[monitel.Event], tmp_path: Path) -> None:
+    """Lightning's methods are wrapped in their classes, and one may call that of its base."""
+
+    class Own(Trainer):  # type: ignore[misc]
+        def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            """Save."""
+            super().save_checkpoint(*args, **kwargs)
+
+    for kind in (Trainer, Own):
+        trainer = kind(accelerator="cpu", max_epochs=0, logger=False, callbacks=[MonitelCallback()])
+        trainer.fit(BoringModel())
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+    monitel.flush()
+    windows = [each.window for each in events if each.window]
+    assert 2 == sum(each.count for each in windows if each.name == "training.checkpoint.duration")
 
 
 def test_evaluation_that_raises_ends() -> None:
