@@ -33,19 +33,24 @@ def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
             change the default; otherwise they replace it. None: the default.
 
     Raises:
-        TypeError: It is not a str or a collection: an iterator would give its names only once.
-        ValueError: A name is unknown, or ``stages_on_device`` is without ``stages``.
+        TypeError: It is not a str or a collection of str: an iterator would give its names only once.
+        ValueError: A name is unknown, only some have a sign, or ``stages_on_device`` is without ``stages``.
     """
     default = frozenset(name for name, installed in SOURCES.items() if installed)
     if sources is None:
         return default
     if not isinstance(sources, Collection):
         raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
-    names = [str(name).strip() for name in (sources.split(",") if isinstance(sources, str) else sources)]
-    changes = all(name.startswith(("+", "-")) for name in names) and bool(names)
-    chosen = set(default if changes else ())
+    given = sources.split(",") if isinstance(sources, str) else [*sources]
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
+    names = [name.strip() for name in given]
+    signed = [name.startswith(("+", "-")) for name in names]
+    if len({*signed}) > 1:
+        raise ValueError(f"sources must all have a sign, to change the default, or none, got {sources!r:.80}")
+    chosen = set(default if any(signed) else ())
     for name in names:
-        bare = name.lstrip("+-")
+        bare = name[1:] if any(signed) else name
         if bare not in SOURCES:
             raise ValueError(f"sources must be names of {', '.join(SOURCES)}, got {name!r:.80}")
         if name.startswith("-"):
