@@ -22,7 +22,7 @@ from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
 from monitel.console.text import moment, rfc3339
 from monitel.runs.folder import FILE, FOLDERS, LEDGERS
-from monitel.runs.history import Attempt, RunTime, decode
+from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime, decode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 from monitel.runs.values import RunValues
 from monitel.variables import read_variables
@@ -291,7 +291,8 @@ def _has_ended_in(process: Process, run: Run) -> bool:
     """
     name = run.time.run
     belongs = process.job.run == name if name else run.attempt.name.endswith(f"-{process.pid}") and not process.job.run
-    return belongs and process.seen_ns >= run.attempt.start_ns and process.before_ns < run.time.last_ns
+    began_ns = run.attempt.start_ns + TOLERANCE_NS  # the attempt may begin as soon as the one before has ended
+    return belongs and process.seen_ns >= began_ns and process.before_ns < run.time.last_ns
 
 
 def _listed(text: str, runs: Sequence[Run]) -> FolderError:

@@ -42,7 +42,8 @@ REPEATED = "repeated"
 STEP = "step"
 
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
-_TOLERANCE_NS = 10**8  # of the start of a process, which the system rounds down
+#: Of the start of a process, which the system rounds down.
+TOLERANCE_NS = 10**8
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def joined(found: History | None, starts: Iterable[Attempt], run: str, own: Atte
     for each in starts:
         start = each.after(last)
         overlap_ns = max(start.overlap_ns, own.after(start).overlap_ns)
-        if start.name != own.name and overlap_ns <= _TOLERANCE_NS:
+        if start.name != own.name and overlap_ns <= TOLERANCE_NS:
             earlier, last = History(earlier, start).time, start
             failed_ns += start.down_ns
             if not {*start.activities} - {"startup", "shutdown"}:
