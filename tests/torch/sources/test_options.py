@@ -39,7 +39,6 @@ def used(**given: Any) -> dict[str, Any]:
     [
         ("steps, tensors", ["steps", "tensors"]),
         (["waits"], ["waits"]),
-        ("+steps,waits", ["steps", "waits"]),
         ("-stages,-loading,-waits,-compilation,-failures,-checkpoints", REST),
         (("-stages", "-loading", "-waits", "-compilation", "+failures", "-failures", "-checkpoints"), REST),
         ([], []),
