@@ -1,4 +1,4 @@
-"""The records of ended processes, and reading the record of any process.
+"""Recovery: the records of ended processes, each taken by one collector, ended, delivered or moved, and removed.
 
 The record of a killed process becomes one that can be delivered, once, however often its collectors are killed:
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
-_KEPT = 16  # records
+_KEPT = 16  # records that stay, whoever reads them
 _ALL = (*JOURNALS, REJECTED)
 
 
@@ -129,14 +129,9 @@ def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
     return FolderError(f"it is senseless, and set aside with the suffix {CORRUPT}: {error!r:.300}")
 
 
-def forget_unread(root: Path, kept: int = _KEPT) -> None:
-    """Remove the records of killed processes that nobody reads, but for the newest records in a folder. Never raises.
-
-    Args:
-        root: Folder of the boxes.
-        kept: The number of records that stay, whoever reads them.
-    """
-    for name in processes(root, None)[:-kept]:
+def forget_unread(root: Path) -> None:
+    """Remove the records of killed processes that nobody reads, but for the newest in a folder. Never raises."""
+    for name in processes(root, None)[:-_KEPT]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
                 unread = read_head(folder).is_unread

@@ -1,1 +1,1 @@
-"""The commands of ``python -m monitel``."""
+"""The commands ``doctor``, ``cat`` and ``replay``, which ``monitel`` finds by entry points."""

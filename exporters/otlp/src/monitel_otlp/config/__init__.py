@@ -1,1 +1,1 @@
-"""Configuration: arguments, environment variables, endpoints and the launcher."""
+"""Configuration: environment variables, endpoints, secrets and the resource of a process."""

@@ -1,1 +1,1 @@
-"""Conversion of windows to metric points."""
+"""Points and series of metrics, readings, and the metrics of the pipeline itself."""
