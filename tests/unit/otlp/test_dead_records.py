@@ -184,9 +184,12 @@ def test_delivery_continues_where_it_was_stopped(
 
 
 def test_rejected_requests_are_kept_and_sent_again_as_they_are(
-    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
+    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until a backend accepts them; after a kill in the middle of a write the rest of the file is used."""
+    """Until a backend accepts them; after a kill in the middle of a write the rest of the file is used.
+
+    What is refused again stays, also in a journal that is full.
+    """
     process.killed()
     path = collected(boxes, tmp_path).records[0]
     receiver.rule(lambda request: Answer(400, body=b"bad") if b"epoch.start" in request.body else None)
@@ -197,8 +200,9 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     transports = make_transports(resolve(receiver.url))
     with closing(take(path, [boxes])) as dead:
         assert dead.disk is not None
-        assert rejected.store(dead, rejected.Rejected("logs", "another", 1, b""))
+        rejected.store(dead, rejected.Rejected("logs", "another", 1, b""))
         assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected_requests(path)]
+        monkeypatch.setattr(rejected, "MOST_BYTES", 0)
         first = deliver_rejected(dead, transports)
         assert (1, 1) == (first.delivered, first.set_aside)
         receiver.forget_rules()

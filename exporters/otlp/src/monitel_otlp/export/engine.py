@@ -447,10 +447,11 @@ class Engine:
                     outbox.journal.reader = "disk"
 
     def _set_aside(self, request: Request, items: int, reason: str) -> None:
+        journal = self.box.journals[REJECTED]
+        if not self._rejected_is_full and rejected.is_full(journal):
+            self._rejected_is_full = True
+            _log.warning("%s is full: further rejected requests are only counted", self.spool_dir)
         if not self._rejected_is_full:
-            journal = self.box.journals[REJECTED]
-            self._rejected_is_full = not rejected.append(journal, Rejected(request.signal, reason, items, request.body))
-            if self._rejected_is_full:
-                _log.warning("%s is full: further rejected requests are only counted", self.spool_dir)
+            rejected.append(journal, Rejected(request.signal, reason, items, request.body))
         place = "" if self._rejected_is_full else f", and goes to {self.spool_dir}"
         _log.warning("a request was rejected%s: %s", place, reason)

@@ -33,18 +33,19 @@ class Rejected(NamedTuple):
     body: bytes
 
 
-def append(journal: Journal, request: Rejected) -> bool:
-    """Append a request; return False if the journal has no room for it."""
+def is_full(journal: Journal) -> bool:
+    """Return True if the journal has no room for another request."""
+    return sum(each.end for each in journal.segments) >= MOST_BYTES
+
+
+def append(journal: Journal, request: Rejected) -> None:
+    """Append a request."""
     reason = request.reason.encode("utf-8", "backslashreplace").decode()
-    content = marshal.dumps(tuple(request._replace(reason=reason)), 2)
-    if sum(each.end for each in journal.segments) + len(content) > MOST_BYTES:
-        return False
-    journal.append(REQUEST, content)
-    return True
+    journal.append(REQUEST, marshal.dumps(tuple(request._replace(reason=reason)), 2))
 
 
-def store(dead: Dead, request: Rejected) -> bool:
-    """Append a request to the record of an ended process, on the disk; return False if it has no room for it.
+def store(dead: Dead, request: Rejected) -> None:
+    """Append a request to the record of an ended process, on the disk.
 
     Raises:
         OSError, FolderError: The spool folder cannot be written.
@@ -52,11 +53,9 @@ def store(dead: Dead, request: Rejected) -> bool:
     dead.move()
     journal, folder = dead.journals[REJECTED], dead.disk
     assert folder is not None  # it was moved there
-    if not append(journal, request):
-        return False
+    append(journal, request)
     disk.seal(journal)
     disk.move(journal, lambda: folder)
-    return True
 
 
 def take(dead: Dead) -> Iterator[Rejected]:

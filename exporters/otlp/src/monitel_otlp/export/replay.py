@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.journal import CORRUPT
-from monitel.blackbox.record import SIGNALS
+from monitel.blackbox.record import REJECTED, SIGNALS
 from monitel.process.os_threads import Event
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import damaged_ends, oldest_first, outboxes_of, take, unsettled
@@ -118,10 +118,11 @@ def deliver(
     outboxes, total = outboxes_of(dead), unsettled(dead)
 
     def set_aside(request: Request, items: int, reason: str) -> None:
-        if rejected.store(dead, Rejected(request.signal, reason, items, request.body)):
-            counts.count_set_aside(items, reason)
-        else:
+        if rejected.is_full(dead.journals[REJECTED]):
             counts.lost["spool_full"] += items
+        else:
+            rejected.store(dead, Rejected(request.signal, reason, items, request.body))
+            counts.count_set_aside(items, reason)
 
     for signal in SIGNALS:
         journals = [each.journal for each in outboxes[signal]]
@@ -207,7 +208,7 @@ def deliver_rejected(
             counts.delivered += each.items - left_out
             counts.lost += Counter(partial_success=left_out)
             continue
-        rejected.store(dead, each)  # behind the others
+        rejected.store(dead, each)  # behind the others, also in a full journal: it was there before
         if answer.verdict not in {Verdict.RETRY, Verdict.REFUSED}:
             counts.count_set_aside(each.items, answer.reason)
         elif each.signal in transports and each.signal not in refusing:
