@@ -42,10 +42,10 @@ class Record:
         from monitel.blackbox.box import Box
         from monitel_otlp.export.recorder import Recorder
         from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, Outbox
-        from monitel_otlp.export.totals import Totals, definitions_of
-        from monitel_otlp.export.windows import Mapping, WindowPoints
         from monitel_otlp.messages.request import encode_resource
         from monitel_otlp.metrics.series import SeriesTable
+        from monitel_otlp.metrics.totals import Totals, definitions_of
+        from monitel_otlp.metrics.windows import Mapping, WindowPoints
 
         self.resource = Resource({"service.name": "bench"})
         encoded = encode_resource(self.resource)

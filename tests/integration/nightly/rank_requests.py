@@ -13,9 +13,9 @@ from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
 from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.export.requests import MetricsEncoder
-from monitel_otlp.export.totals import Totals, definitions_of
-from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import encode_resource
+from monitel_otlp.metrics.totals import Totals, definitions_of
+from monitel_otlp.metrics.windows import Mapping, WindowPoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,8 @@ from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.names import FILE, Names, read_names
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
-from monitel_otlp.export.windows import Mapping
 from monitel_otlp.messages.attributes import key_values
+from monitel_otlp.metrics.windows import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,14 +16,14 @@ from tests.support.pipelines import reported_drops
 import monitel
 from monitel import COUNT, Stat
 from monitel.blackbox.account import Account, exit_summary
-from monitel_otlp.export.windows import WindowPoints
+from monitel_otlp.metrics.windows import WindowPoints
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.export.totals import Row
     from monitel_otlp.metrics.points import Points
+    from monitel_otlp.metrics.totals import Row
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package

@@ -14,9 +14,9 @@ from tests.support.producers import answer_at_random, checked_continuously, emit
 from monitel.blackbox import disk, journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
-from monitel_otlp.export.totals import Draft
-from monitel_otlp.export.windows import WindowPoints
-from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.messages.log_records import EventMapping
+from monitel_otlp.metrics.totals import Draft
+from monitel_otlp.metrics.windows import WindowPoints
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
 

@@ -1,1 +1,1 @@
-"""From a recorded value to a request: items of the journals, totals, requests, senders."""
+"""From the items of the journals to requests and their outcome: encoders, senders, and records of ended processes."""

@@ -15,9 +15,9 @@ from monitel.blackbox.names import read_names
 from monitel.blackbox.record import HEAD, JOURNALS, SIGNALS, files_of
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.export.requests import next_of, outboxes
-from monitel_otlp.export.totals import Totals, definitions_of
-from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.request import LEVELS, record_lists
+from monitel_otlp.metrics.totals import Totals, definitions_of
+from monitel_otlp.metrics.windows import Mapping, WindowPoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -30,14 +30,14 @@ from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.rejected import Rejected
 from monitel_otlp.export.requests import JOURNALS_OF, outboxes
 from monitel_otlp.export.sender import Sender
-from monitel_otlp.export.totals import Totals, definitions_of
-from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.metrics.points import MILLISECOND_NS
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.self_metrics import SelfMetrics
 from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
+from monitel_otlp.metrics.totals import Totals, definitions_of
+from monitel_otlp.metrics.windows import Mapping, WindowPoints
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.forms import LogRecord
 from monitel_otel.scope import SCOPE
-from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.messages.log_records import EventMapping
 from monitel_otlp.messages.request import LEVELS, REQUESTS, Request, count, write_scope
 from monitel_otlp.traces.mapping import RangeMapping
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.journal import Journal
     from monitel.blackbox.record import Item
-    from monitel_otlp.export.totals import Totals
-    from monitel_otlp.export.windows import WindowPoints
+    from monitel_otlp.metrics.totals import Totals
+    from monitel_otlp.metrics.windows import WindowPoints
 
 _log = logging.getLogger("monitel.otlp")
 

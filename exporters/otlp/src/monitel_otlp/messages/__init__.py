@@ -1,1 +1,1 @@
-"""OTLP messages: encoded requests, their records and attributes, and their JSON."""
+"""OTLP messages: encoded requests, log records and attributes."""

@@ -1,1 +1,1 @@
-"""Points and series of metrics, readings, and the metrics of the pipeline itself."""
+"""Metrics: points of windows, with the totals of their series, readings, and the metrics of the pipeline itself."""

@@ -16,14 +16,14 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel_otlp.export.totals import NUMBER
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
+from monitel_otlp.metrics.totals import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.export.totals import Draft, Row
+    from monitel_otlp.metrics.totals import Draft, Row
 
 _log = logging.getLogger("monitel.otlp")
 

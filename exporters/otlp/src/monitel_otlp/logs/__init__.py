@@ -1,1 +1,0 @@
-"""Log records: events of this pipeline and of an application's pipeline."""
