@@ -7,7 +7,7 @@ from importlib import import_module
 from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING
 
-from monitel.import_hook import AfterImport
+from monitel.process.import_hook import AfterImport
 
 if TYPE_CHECKING:
     from pathlib import Path
