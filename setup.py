@@ -1,4 +1,4 @@
-"""Choose C extensions where pyproject.toml cannot: none for the pure wheel, and only the C library on Windows."""
+"""Choices about the C extension that pyproject.toml cannot make: the pure wheel, and the C library on Windows."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ TRAIN = CONFIGURE + RECORD
 #: A script that records items, waits for a line (until a request hangs), and records more.
 _PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
 _BUILT = find_spec("monitel.stats._window_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
-needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extensions of monitel")
+needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension of monitel")
 
 
 @dataclass(frozen=True)
