@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, automatic_roots, open_root
+from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, box_roots, open_root
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
@@ -64,7 +64,7 @@ def find_boxes(root: Path | None = None) -> Boxes:
         root: The folder that holds the boxes, as given to ``configure()``; None for those that ``configure()`` uses.
     """
     found = Boxes()
-    for path in automatic_roots() if root is None else [root]:
+    for path in box_roots(root):
         if not os.path.lexists(path):
             continue
         try:

@@ -414,6 +414,11 @@ def automatic_roots() -> list[Path]:
     return [parent / f"monitel-{os.geteuid()}" for parent in parents] if AVAILABLE else []
 
 
+def box_roots(given: Path | None) -> list[Path]:
+    """Return the folders that may hold boxes: the given one, or those in which boxes of this user are made."""
+    return automatic_roots() if given is None else [given]
+
+
 def open_root(given: Path | None = None) -> tuple[Folder, bool]:
     """Open the folder that holds the boxes of this user. It is made if it is missing.
 

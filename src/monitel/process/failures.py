@@ -23,6 +23,11 @@ def call_each(action: Callable[[_Argument], object], arguments: Iterable[_Argume
         raise_first(failures)
 
 
+def call(function: Callable[[], object]) -> None:
+    """Call a function, as the action of :func:`call_each`."""
+    function()
+
+
 def raise_first(failures: list[BaseException]) -> NoReturn:
     """Raise one of several exceptions, KeyboardInterrupt and SystemExit first, and report the others as unraisable.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.process.failures import call_each
+from monitel.process.failures import call, call_each
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 
@@ -52,11 +52,7 @@ def unregister(function: Callable[[], object]) -> None:
 def run() -> None:
     """Call the functions in the order of their registration, even if one raises; then raise the first exception."""
     if _functions:
-        call_each(_call, _functions)
-
-
-def _call(function: Callable[[], object]) -> None:
-    function()
+        call_each(call, _functions)
 
 
 def _forget() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.attributes import checked_attributes, checked_text, typed_items
-from monitel.process.failures import call_each, enable_loggers
+from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats import _window, before_flush
@@ -106,9 +106,9 @@ def flush() -> None:
     def close() -> None:
         taken = TakenWindows(_window.live())
         steps = (lambda: taken.take(Stat._take_open), taken.fetch, taken.log)
-        call_each(_call, steps)
+        call_each(call, steps)
 
-    call_each(_call, (before_flush.run, close))
+    call_each(call, (before_flush.run, close))
 
 
 def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
@@ -144,18 +144,14 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     def close() -> None:
         expired.extend(_window.expired())
         taken = _taken(expired, pause)
-        call_each(_call, (lambda: taken.take(Stat._take_expired), taken.log))
+        call_each(call, (lambda: taken.take(Stat._take_expired), taken.log))
 
-    call_each(_call, (before_flush.run, close))
+    call_each(call, (before_flush.run, close))
     return len(expired)
 
 
 def _taken(stats: list[Stat], pause: Callable[[], object] | None) -> TakenWindows:
     return TakenWindows(stats, iter if pause is None else partial(_with_pauses, pause))
-
-
-def _call(function: Callable[[], object]) -> None:
-    function()
 
 
 def _with_pauses(pause: Callable[[], object], items: Iterable[_Item]) -> Iterator[_Item]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.box import Box
 from monitel.blackbox.death import signal_name
+from monitel.blackbox.folder import box_roots
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import FOLDERS
@@ -25,7 +26,7 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect, roots_of
+from monitel_otlp.export.dead import collect
 from monitel_otlp.export.replay import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
@@ -69,7 +70,7 @@ class Attempt:
         self._folder = folder
         self._deaths = deaths
         self._problems = problems
-        self._roots = roots_of(given.pop("black_box_dir", None))
+        self._roots = box_roots(given.pop("black_box_dir", None))
         self._settings = resolve(None, **given)
         self._stopped = Event()
         self._start_logged = False

@@ -7,7 +7,7 @@ from threading import _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from monitel.process.failures import call_each
+from monitel.process.failures import call, call_each
 from monitel.process.os_threads import local
 from monitel.stats._window import get_step, own_add
 from monitel.torch.hooks import Source
@@ -81,7 +81,7 @@ class Steps(Source):
         for each in list(self._undecided):
             each.end()
         self._fetcher.wait()
-        call_each(lambda flush: flush(), (self._rates.flush, self._duration.flush))
+        call_each(call, (self._rates.flush, self._duration.flush))
 
     end = remove
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from monitel.blackbox.discovery import Spools, check_platform, find_boxes, find_spools, holds_boxes, is_box_folder
-from monitel.blackbox.folder import FolderError, MissingFolderError
+from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.variables import read_variables
 from monitel_otlp.commands.arguments import add_destination, add_source, headers_of
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect, roots_of
+from monitel_otlp.export.dead import collect
 from monitel_otlp.export.ended import oldest_first, oldest_ns, peek, take
 from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
 from monitel_otlp.transport import make_transports
@@ -107,7 +107,7 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     for path in records:
         known = len(total.troubles)
         try:
-            with closing(take(path, roots_of(places.boxes), foreign=foreign)) as dead:
+            with closing(take(path, box_roots(places.boxes), foreign=foreign)) as dead:
                 if rejected:
                     deliver_rejected(dead, transports, total)
                 with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
@@ -135,7 +135,7 @@ def _collect_and_find(places: Places) -> Spools:
     boxes_given = given is not None and (is_box_folder(given) or holds_boxes(given))
     if given is not None and boxes_given:
         boxes = given.parent if is_box_folder(given) else given
-    collected = collect(roots_of(boxes), places.root.absolute())
+    collected = collect(box_roots(boxes), places.root.absolute())
     if collected.boxes:
         number = _count(collected.boxes, "black box", "black boxes")
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
@@ -148,7 +148,7 @@ def _collect_and_find(places: Places) -> Spools:
         found = replace(below, problems=[*collected.problems, *below.problems])
     if given is None or boxes_given:
         spooled = {path.name for path in found.folders}
-        in_boxes = [path for root in roots_of(boxes) for path in find_boxes(root).ended]
+        in_boxes = find_boxes(boxes).ended
         others = {path for path in (*collected.records, *in_boxes) if path.name not in spooled}
         found.folders += [path for path in others if boxes in {places.boxes, given} or path.name == given.name]  # type: ignore[union-attr]
         return found

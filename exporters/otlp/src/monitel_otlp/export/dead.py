@@ -1,4 +1,4 @@
-"""The records of ended processes: those of killed ones are ended by a collector, and moved to the spool folders.
+"""The collector: it ends the records of killed processes, and moves them to the spool folders.
 
 Collectors in several threads and processes share the records, see :mod:`monitel.blackbox.recovery`. A record of a
 process that ``monitel run`` has started is left to it while it runs, because it observes how the process ends.
@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import has_called_exec
-from monitel.blackbox.folder import FolderError, automatic_roots
+from monitel.blackbox.folder import FolderError, box_roots
 from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set_aside, sweep
@@ -58,11 +58,6 @@ class Collected:
     records: list[Path] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-
-def roots_of(given: Path | None) -> list[Path]:
-    """Return the folders that may hold boxes: the given one, or those in which boxes of this user are made."""
-    return automatic_roots() if given is None else [given]
 
 
 def collect(
@@ -219,7 +214,7 @@ class Leftovers:
         self._own_name = own_name
         self._settings = settings
         self._spool = settings.spool_root.absolute()
-        self._roots = roots_of(settings.box.folder) if settings.box.enabled else []
+        self._roots = box_roots(settings.box.folder) if settings.box.enabled else []
         self._accepted = accepted
         self._stopped = Event()
 
