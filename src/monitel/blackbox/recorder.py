@@ -25,8 +25,8 @@ from monitel.process.os_threads import RLock
 from monitel.process.run_events import last_exception, watch_threads
 from monitel.readings import wait_keys
 from monitel.run_config import flat
-from monitel.stats.open_windows import forget, live_stats, open_windows
 from monitel.stats.window_bytes import decode, key, split
+from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.training_time import before
 
 if TYPE_CHECKING:

@@ -67,14 +67,15 @@ class OpenWindow(NamedTuple):
 
 
 def decode(content: bytes) -> Iterator[OpenWindow]:
-    """Yield the windows in a result of :func:`monitel.stats.open_windows.open_windows`.
+    """Yield the windows in a result of :func:`monitel.stats.window_sinks.open_windows`.
 
     Raises:
         ValueError: The bytes are not such a result.
 
     Example:
         >>> import monitel
-        >>> from monitel.stats.open_windows import decode, open_windows
+        >>> from monitel.stats.window_bytes import decode
+        >>> from monitel.stats.window_sinks import open_windows
         >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
         >>> loss.add(0.5)
         >>> windows, serials = open_windows()

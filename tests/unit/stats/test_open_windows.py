@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @pytest.fixture
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
     """Return a function that returns the open windows of some Stats."""
-    decode = __import__("monitel.stats.open_windows", fromlist=["decode"]).decode
+    decode = __import__("monitel.stats.window_bytes", fromlist=["decode"]).decode
 
     def read(*stats: Any) -> list[Any]:
         serials = {stat._serial for stat in stats}
-        return [window for window in decode(monitel.stats.open_windows.open_windows()[0]) if window.serial in serials]
+        return [window for window in decode(monitel.stats.window_sinks.open_windows()[0]) if window.serial in serials]
 
     return read
 
@@ -96,7 +96,7 @@ def test_sink_receives_all_windows_before_any_handler(
     def store(definition: Any, window: Any, content: bytes) -> None:
         (listed,) = (each for each in read(*stats) if monitel.stats.window_bytes.key(content) == each[:2])
         assert monitel.stats.window_bytes.encode(listed) == content
-        monitel.stats.open_windows.forget(*monitel.stats.window_bytes.key(content))
+        monitel.stats.window_sinks.forget(*monitel.stats.window_bytes.key(content))
         done.append((definition.name, window.sum, listed.number))
 
     def handle(event: Any) -> None:
@@ -156,7 +156,7 @@ def test_no_sample_is_missing_or_twice(
     def store(_definition: Any, window: Any, content: bytes) -> None:
         with lock:
             stored[0] += window.count
-            monitel.stats.open_windows.forget(*monitel.stats.window_bytes.key(content))
+            monitel.stats.window_sinks.forget(*monitel.stats.window_bytes.key(content))
 
     def add() -> None:
         while running:
