@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from monitel import clock
 from monitel.attributes import checked_attributes, checked_text, checked_unit
+from monitel.compiling import compiling
 from monitel.event import Event
 from monitel.handlers import expect_no_handler, log_event
 from monitel.process.failures import call_each
@@ -18,7 +21,6 @@ from monitel.stats.aggregation import Aggregation
 from monitel.stats.arguments import NO_LIMIT, checked_aggregations, checked_max_samples, window_length_ns
 from monitel.stats.histogram import Histogram
 from monitel.stats.pending import PendingSamples, PendingWindow, PendingWindows
-from monitel.stats.timer import Timer
 from monitel.stats.window import StatDefinition, Window, not_requested
 from monitel.stats.window_bytes import OpenWindow, Snapshot, encode, numbers
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
     from monitel.stats._window_py import Closed
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 @own_add
@@ -335,3 +339,41 @@ class TakenWindows:
     def _log(self, pair: tuple[Stat, Taken]) -> None:
         if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
             pair[0]._log_taken(pair[1])
+
+
+class Timer:
+    """The timer that :meth:`monitel.Stat.time` returns; for one ``with`` at a time, or as a decorator for any calls."""
+
+    __slots__ = ("_start_ns", "_stat")
+
+    def __init__(self, stat: Stat) -> None:
+        self._stat = stat
+        self._start_ns: int | None = None
+
+    def __enter__(self) -> None:
+        if not compiling():
+            self._start_ns = clock.monotonic_ns()
+
+    def __exit__(self, *_exception: object) -> None:
+        if not compiling() and self._start_ns is not None:
+            self._stat.add((clock.monotonic_ns() - self._start_ns) / 1e9)
+            self._start_ns = None
+
+    def __call__(self, function: _Function) -> _Function:
+        """Time every call of ``function``; a coroutine function is timed from its first await to its result."""
+        stat = self._stat
+        if iscoroutinefunction(function):
+
+            @wraps(function)
+            async def timed(*args: Any, **kwargs: Any) -> Any:
+                with Timer(stat):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @wraps(function)
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                with Timer(stat):
+                    return function(*args, **kwargs)
+
+        return timed  # type: ignore[return-value]  # wraps() keeps the signature
