@@ -11,6 +11,7 @@ from monitel.counter import Counter, CounterReading, counter, counters
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
 from monitel.handlers import (
     EventHandlerHandle,
+    TensorboardEventHandler,
     emit,
     log_event,
     register_event_handler,
@@ -24,7 +25,6 @@ from monitel.stats.histogram import Histogram
 from monitel.stats.registry import close_expired_windows, flush, stat
 from monitel.stats.stat import Stat
 from monitel.stats.window import StatDefinition, Window
-from monitel.tensorboard import TensorboardEventHandler
 from monitel.training import training_time as _training_time  # noqa: F401  counts the time of each activity
 from monitel.training.activities import Activity, Ledger, activity, ledger
 from monitel.training.step import get_step, set_step

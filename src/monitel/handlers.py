@@ -1,4 +1,4 @@
-"""Event handler registry and dispatch. Handlers run in registration order."""
+"""Event handlers: their registry, dispatch in registration order, and the handler of torch for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from monitel import clock
 from monitel.attributes import escape_surrogates, recordable
 from monitel.counter import leave_out
-from monitel.event import Event, Severity
+from monitel.event import STAT_EVENT, Event, Severity
 from monitel.process.failures import raise_first
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_rank_zero, launch_attributes
@@ -263,6 +263,32 @@ def emit(
 
 
 _left_out = partial(leave_out, "emit()")
+
+
+class TensorboardEventHandler:
+    """Writes the values of Stat events as scalars, exactly as torch's handler (torch/monitor/__init__.py).
+
+    As in torch, no ``global_step`` is passed, so that each point is at step 0, where TensorBoard shows the last one
+    by default; ``monitel_tensorboard.install(log_dir)`` writes real steps, and does not need torch.
+
+    Args:
+        writer: Any object with ``add_scalar(tag, value, walltime=...)``.
+
+    Example:
+        >>> import monitel
+        >>> from torch.utils.tensorboard import SummaryWriter  # doctest: +SKIP
+        >>> monitel.register_event_handler(monitel.TensorboardEventHandler(SummaryWriter("log_dir")))
+        ... # doctest: +SKIP
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __call__(self, event: Event) -> None:
+        """Write one scalar for each value, at the time of the event."""
+        if event.name == STAT_EVENT:
+            for key, value in event.data.items():
+                self._writer.add_scalar(key, value, walltime=event.timestamp.timestamp())
 
 
 def _begin_in_child() -> None:
