@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE, Folder, FolderError, Lock, box_roots, open_root
+from monitel.blackbox.folder import Folder, FolderError, Lock, box_roots, open_root
 from monitel.blackbox.journal import CORRUPT
 from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
@@ -199,13 +199,3 @@ def is_running(folder: Folder, owner: Owner, page: Context, viewer: Owner | None
 def has_called_exec(owner: Owner) -> bool:
     """Return True if the process of a box that is not running, as :func:`is_running` says, runs another program."""
     return owner.is_running(this_process())
-
-
-def check_platform() -> None:
-    """Check that there are records on this platform.
-
-    Raises:
-        FolderError: There are none.
-    """
-    if not AVAILABLE:
-        raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")

@@ -77,7 +77,7 @@ class Folder:
             MissingFolderError: There is no folder.
             OSError: The folder cannot be read.
         """
-        _check_platform()
+        check_platform()
         try:
             descriptor = os.open(path, _FOLDER_FLAGS)
         except FileNotFoundError:
@@ -346,7 +346,7 @@ def make_folder(path: Path) -> list[Path]:
         FolderError: The platform lacks what a :class:`Folder` needs.
         OSError: A folder cannot be made. The others were removed.
     """
-    _check_platform()
+    check_platform()
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
@@ -432,7 +432,7 @@ def open_root(given: Path | None = None) -> tuple[Folder, bool]:
     Raises:
         FolderError: There is none. The message gives the reason.
     """
-    _check_platform()
+    check_platform()
     reasons = []
     for path in automatic_roots() if given is None else [given]:
         try:
@@ -494,6 +494,11 @@ def _is_open(descriptor: int, status: os.stat_result) -> bool:
         return False
 
 
-def _check_platform() -> None:
+def check_platform() -> None:
+    """Check that there are records on this platform.
+
+    Raises:
+        FolderError: There are none.
+    """
     if not AVAILABLE:
         raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.discovery import check_platform, find_boxes, process_of
-from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.discovery import find_boxes, process_of
+from monitel.blackbox.folder import Folder, FolderError, Lock, check_platform
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS as VARIABLES
 from monitel.blackbox.settings import default_root

@@ -86,6 +86,12 @@ def distributed_rank() -> tuple[int, int] | None:
     return (rank, world_size) if world_size > 1 and rank >= 0 else None
 
 
+def is_data_loader_worker() -> bool:
+    """Return True in a worker process of torch's DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
 def _run_id(variable: str, value: str) -> dict[str, str]:
     """Return the run id that the value of a variable gives, as an attribute; empty if it names no run."""
     if variable == "JOB_ID":  # other programs use this name, too; the tasks of an array are separate runs

@@ -22,6 +22,7 @@ from monitel.process.exit import finalize
 from monitel.process.exit_code import ExitCode
 from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
+from monitel.process.launcher import is_data_loader_worker
 from monitel.process.os_threads import RLock
 from monitel.process.run_description import describe_run
 from monitel.stats._window import get_step
@@ -76,7 +77,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
     _watch_main_thread()
     if enabled is None:
         enabled = bool(read_variables(_CHOICES, {"run_events": True}).get("run_events", True))
-    if not enabled or _is_data_loader_worker():
+    if not enabled or is_data_loader_worker():
         return
     with _lock:
         _exporters.append((exporter, ends_run))
@@ -253,11 +254,6 @@ def _status_of(error: BaseException | None) -> str:
     if error is None:
         return _COMPLETED
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
-
-
-def _is_data_loader_worker() -> bool:
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
 
 
 def _forget() -> None:

@@ -23,6 +23,7 @@ from monitel.console.shares import print_last_line
 from monitel.handlers import expect_no_handler, replace_event_handler
 from monitel.process.exit import finalize
 from monitel.process.fork import register_at_fork
+from monitel.process.launcher import is_data_loader_worker
 from monitel.process.os_threads import Event, Lock, RLock, get_ident
 from monitel.process.run_events import leave, preempt, withdraw
 from monitel.process.sigterm import check as check_sigterm
@@ -590,9 +591,3 @@ def weakly(method: Callable[[], object]) -> Callable[[], None]:
             alive()
 
     return call
-
-
-def is_data_loader_worker() -> bool:
-    """Return True in a worker process of torch's DataLoader."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None

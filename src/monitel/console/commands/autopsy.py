@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import check_platform
+from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import NO_BOXES, counts, job_lines, process_lines
 from monitel.console.commands.output import show, warn

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.discovery import check_platform
+from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import look_as_json
 from monitel.console.autopsy import NO_BOXES
 from monitel.console.commands.output import CommandError, show, warn

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from monitel.blackbox.discovery import check_platform, find_spools
-from monitel.blackbox.folder import FolderError
+from monitel.blackbox.discovery import find_spools
+from monitel.blackbox.folder import FolderError, check_platform
 from monitel.console.commands.output import show, warn
 from monitel_otlp.commands.arguments import add_source
 from monitel_otlp.commands.replay import nothing_left

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from monitel.blackbox.discovery import Spools, check_platform, find_boxes, find_spools, holds_boxes, is_box_folder
-from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
+from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
+from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.commands.output import CommandError, show, warn
