@@ -104,14 +104,14 @@ class Group(NamedTuple):
             value = {self.of_path: value}
         if isinstance(value, bool):  # False also overrides the variables of the options
             return {name: value, **({} if value else dict(self.options.values()))}
-        keys = " and ".join(map(repr, self.options))
+        keys = ", ".join(map(repr, self.options))
         if not isinstance(value, Mapping):
             path = "a path, " if self.of_path is not None else ""
-            raise TypeError(f"{name} must be True or False, {path}or a mapping with {keys}, got {value!r:.80}")
+            raise TypeError(f"{name} must be True or False, {path}or a mapping with any of {keys}, got {value!r:.80}")
         found: dict[str, object] = {name: True}
         for key, given in value.items():
             if key not in self.options:
-                raise TypeError(f"{name} must be a mapping with {keys}, got the key {key!r:.80}")
+                raise TypeError(f"{name} must be a mapping with any of {keys}, got the key {key!r:.80}")
             option, default = self.options[key]
             variable = choices[option]
             if isinstance(variable, Variable) and variable.check is not None and given is not default:

@@ -82,8 +82,8 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "logging_level": [("LOUD", ValueError, ["'LOUD'"]), (1.5, TypeError, ["1.5"])],
     "spans": [
         (None, TypeError, ["True or False", "got None"]),
-        (1, TypeError, ["'budget' and 'steps' and 'step_traces'", "got 1"]),
-        ({"every": 2}, TypeError, ["'budget' and 'steps' and 'step_traces'", "'every'"]),
+        (1, TypeError, ["'budget', 'steps', 'step_traces'", "got 1"]),
+        ({"every": 2}, TypeError, ["'budget', 'steps', 'step_traces'", "'every'"]),
         ({"budget": 0}, ValueError, ["spans['budget'] must be at least 1", "got 0"]),
         ({"budget": 1.5}, TypeError, ["int", "1.5"]),
         ({"steps": 0}, ValueError, ["spans['steps']", "at least 1", "got 0"]),
@@ -93,7 +93,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "run_events": [(1, TypeError, ["True or False", "got 1"])],
     "system": [("cpu", TypeError, ["True or False", "got 'cpu'"])],
     "black_box": [
-        (None, TypeError, ["True or False", "a path", "'folder' and 'size'", "got None"]),
+        (None, TypeError, ["True or False", "a path", "'folder', 'size'", "got None"]),
         (b"boxes", TypeError, ["a path", "got bytes"]),
         ({"folder": "a\0b"}, ValueError, ["black_box['folder']", "null character", "'a\\x00b'"]),
         ({"size": 65_535}, ValueError, ["black_box['size']", "at least 65536", "got 65535"]),
