@@ -109,7 +109,9 @@ class WaitCounter:
 
     def guard(self) -> _WaitCounterTracker:
         """Return a context manager that counts one wait, from entering to leaving."""
-        return _WaitCounterTracker._of(self._waits)
+        tracker = object.__new__(_WaitCounterTracker)
+        tracker._waits, tracker._start_ns = self._waits, None
+        return tracker
 
     def __repr__(self) -> str:
         return f"WaitCounter({self._key!r})"
@@ -124,13 +126,6 @@ class _WaitCounterTracker:
 
     def __init__(self) -> None:
         raise TypeError("_WaitCounterTracker has no constructor: WaitCounter(key).guard() returns one")
-
-    @classmethod
-    def _of(cls, waits: _Waits) -> _WaitCounterTracker:
-        self = cls.__new__(cls)
-        self._waits = waits
-        self._start_ns = None
-        return self
 
     def __enter__(self) -> None:
         if compiling():

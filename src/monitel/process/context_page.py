@@ -26,6 +26,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -54,7 +55,6 @@ _CHECKS = Struct("=" + f"Q{_SLOT_BODY.size}x" * _SLOTS)  # the checksums of all 
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _REWRITE = os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_PATIENCE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class _Page:
         self._step, self._step_ns = step.get_step(), 0  # when it was set first; 0: before the page was opened
         self._slots: dict[int, int] = {}  # by the token of the wait
         self._free = [*range(_SLOTS)]
-        self._left_out = 0
-        self._lock = RLock()  # again by a signal handler of the thread that holds it
+        self._left_out: set[int] = set()  # tokens of waits without a slot
+        self._lock = RLock()  # of steps, again by a signal handler
         self._put(_STEP, -1 if self._step is None else self._step, 0)
         self._put(_LEFT_OUT, 0, 0)
         self.beat()
@@ -142,52 +142,43 @@ class _Page:
                 self._step, self._step_ns = step, now_ns
 
     def enter_wait(self, token: int, key: str, thread: int, start_ns: int) -> None:
-        """Write a wait, or count it if there is no slot."""
-        text = key.encode()
-        if len(text) > _KEY_BYTES:
-            text = text[:_KEY_BYTES].decode(errors="ignore").encode()  # not cut off within a character
-        body = _SLOT_BODY.pack(start_ns, thread, bytes((len(text),)) + text)
-        with self._lock:
-            if os.getpid() != self._pid:
+        """Write a wait, or count it if there is no slot. Called with the lock of waits, as leave_wait() is."""
+        body = _SLOT_BODY.pack(start_ns, thread, _short(key))
+        content = _WORD.pack(_checksum(body)) + body
+        if os.getpid() != self._pid:
+            return
+        slots, free = self._slots, self._free
+        if token not in slots:  # no call until the slot has its token: an interrupt comes after a call
+            if not free:
+                self._left_out.add(token)
+                self._put(_LEFT_OUT, len(self._left_out), 0)
                 return
-            if token not in self._slots and self._free:
-                self._slots[token] = self._free.pop()
-            if (slot := self._slots.get(token)) is None:
-                self._left_out += 1
-                self._put(_LEFT_OUT, self._left_out, 0)
-            else:
-                at = _SLOTS_AT + _SLOT.size * slot
-                self._memory[at : at + _SLOT.size] = _WORD.pack(_checksum(body)) + body
+            slots[token] = free[-1]
+            del free[-1]
+            if token in self._left_out:
+                self._left_out.remove(token)
+                self._put(_LEFT_OUT, len(self._left_out), 0)
+        at = _SLOTS_AT + _SLOT.size * slots[token]
+        self._memory[at : at + _SLOT.size] = content
 
     def leave_wait(self, token: int) -> None:
         """Remove a wait."""
-        with self._lock:
-            if os.getpid() != self._pid:
-                return
-            if (slot := self._slots.pop(token, None)) is not None:
-                at = _SLOTS_AT + _SLOT.size * slot
-                self._memory[at : at + len(_FREE)] = _FREE
-                self._free.append(slot)
-            elif self._left_out > 0:
-                self._left_out -= 1
-                self._put(_LEFT_OUT, self._left_out, 0)
+        if os.getpid() != self._pid:
+            return
+        if token in self._slots:  # no call until the slot is free
+            slot = self._slots[token]
+            at = _SLOTS_AT + _SLOT.size * slot
+            self._memory[at : at + 8] = _FREE
+            del self._slots[token]
+            self._free.append(slot)
+        elif token in self._left_out:
+            self._left_out.remove(token)
+            self._put(_LEFT_OUT, len(self._left_out), 0)
 
     def beat(self) -> bool:
-        """Write the time, and return whether there are waits without a slot, which are not counted any more.
-
-        Does nothing while a signal handler runs for long in a thread that was writing.
-        """
-        if not self._lock.acquire(timeout=_PATIENCE_S):
-            return False
-        try:
-            self._put(_BEAT, time.monotonic_ns(), time.time_ns())
-            any_left_out = self._left_out > 0
-            if any_left_out:
-                self._left_out = 0
-                self._put(_LEFT_OUT, 0, 0)
-            return any_left_out
-        finally:
-            self._lock.release()
+        """Write the time, and return whether there are waits without a slot that could have one."""
+        self._put(_BEAT, time.monotonic_ns(), time.time_ns())
+        return bool(self._left_out and self._free)
 
     def content(self) -> bytes:
         """Return the bytes of the page."""
@@ -346,6 +337,13 @@ def unpack_step_times(counters: bytes) -> tuple[int, ...]:
         (512, ())
     """
     return _STEP_TIMES.unpack(counters) if counters else ()
+
+
+@lru_cache
+def _short(key: str) -> bytes:
+    """Return a key as it is in a slot: its length and its text, not cut off within a character."""
+    text = key.encode()[:_KEY_BYTES].decode(errors="ignore").encode()
+    return bytes((len(text),)) + text
 
 
 def _checksum(body: bytes) -> int:

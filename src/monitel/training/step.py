@@ -6,7 +6,7 @@ from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import fits_int64
+from monitel.attributes import INT64_MAX
 from monitel.process.fork import register_at_fork
 from monitel.stats import _window
 from monitel.training import activities
@@ -66,7 +66,7 @@ def checked_step(step: Any) -> int:
         if not number.is_integer():
             raise TypeError(f"step must be a whole number, got {type(step).__qualname__}: {step!r:.80}") from None
         checked = int(number)
-    if checked < 0 or not fits_int64(checked):
+    if not 0 <= checked <= INT64_MAX:
         raise ValueError(f"step must be from 0 to 2**63 - 1, got {checked}")
     return checked
 

@@ -26,7 +26,8 @@ def counter_of(time_ns: int) -> int:
     bit = time_ns.bit_length() - 1
     if bit < _LOWEST_BIT:
         return 0
-    return min((bit - _LOWEST_BIT) * _PARTS + (time_ns >> bit - _PART_BITS) % _PARTS, COUNTERS - 1)
+    counter = (bit - _LOWEST_BIT) * _PARTS + (time_ns >> bit - _PART_BITS) % _PARTS
+    return counter if counter < COUNTERS else COUNTERS - 1
 
 
 def quantile(counts: Sequence[int], q: float) -> float | None:
