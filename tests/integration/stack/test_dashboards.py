@@ -206,6 +206,8 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
                 *means.values(),
                 "learning_rate",
                 "train_loss",
+                *("hw_gpu_memory_limit_bytes", "hw_gpu_memory_usage_bytes", "hw_gpu_utilization_ratio"),
+                *("hw_temperature_celsius", "process_memory_usage_bytes", "system_memory_usage_bytes"),
                 "training_goodput_ratio",
                 "training_mfu_ratio",
                 "training_samples_rate",
