@@ -57,6 +57,9 @@ def test_startup_begins_with_the_process() -> None:
 
 
 FORKS = """
+import warnings
+
+warnings.simplefilter("ignore", DeprecationWarning)  # CPython 3.12 warns of a fork beside threads
 made = monitel.activity("evaluation")
 
 def child():
