@@ -46,8 +46,25 @@ _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a pro
 TOLERANCE_NS = 10**8
 
 
+class _Elapsed:
+    """The time up to a heartbeat, divided into activities."""
+
+    activities: Mapping[str, int]
+    last_ns: int
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Nanoseconds from the start, of a run that of the first attempt, to the last heartbeat."""
+        return sum(self.activities.values())
+
+    @property
+    def start_ns(self) -> int:
+        """The start, nanoseconds since the Unix epoch."""
+        return self.last_ns - self.elapsed_ns
+
+
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(_Elapsed):
     """One process of a run, up to its last heartbeat.
 
     Attributes:
@@ -78,16 +95,6 @@ class Attempt:
     down_ns: int = 0
     overlap_ns: int = 0
     stages: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def elapsed_ns(self) -> int:
-        """The time of the process."""
-        return sum(self.activities.values())
-
-    @property
-    def start_ns(self) -> int:
-        """The start of the process, nanoseconds since the Unix epoch."""
-        return self.last_ns - self.elapsed_ns
 
     @property
     def last_step(self) -> int | None:
@@ -122,7 +129,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class RunTime:
+class RunTime(_Elapsed):
     """The time of a run up to a heartbeat, divided into activities.
 
     Attributes:
@@ -147,16 +154,6 @@ class RunTime:
     steps: int = 0
     last_step: int | None = None
     line: tuple[Mark, ...] = ()
-
-    @property
-    def elapsed_ns(self) -> int:
-        """Nanoseconds from the start of the first attempt to the last heartbeat."""
-        return sum(self.activities.values())
-
-    @property
-    def start_ns(self) -> int:
-        """Start of the first attempt, nanoseconds since the Unix epoch."""
-        return self.last_ns - self.elapsed_ns
 
     @property
     def goodput(self) -> float | None:

@@ -39,18 +39,17 @@ def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
     default = frozenset(name for name, installed in SOURCES.items() if installed)
     if sources is None:
         return default
-    if not isinstance(sources, Collection):
-        raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
-    given = sources.split(",") if isinstance(sources, str) else [*sources]
-    if not all(isinstance(name, str) for name in given):
+    given = sources.split(",") if isinstance(sources, str) else sources
+    if not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
     names = [name.strip() for name in given]
-    signed = [name.startswith(("+", "-")) for name in names]
-    if len({*signed}) > 1:
+    signs = {name.startswith(("+", "-")) for name in names}
+    if len(signs) > 1:
         raise ValueError(f"sources must all have a sign, to change the default, or none, got {sources!r:.80}")
-    chosen = set(default if any(signed) else ())
+    changes = signs == {True}
+    chosen = set(default if changes else ())
     for name in names:
-        bare = name[1:] if any(signed) else name
+        bare = name[1:] if changes else name
         if bare not in SOURCES:
             raise ValueError(f"sources must be names of {', '.join(SOURCES)}, got {name!r:.80}")
         if name.startswith("-"):
