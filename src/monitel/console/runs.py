@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.discovery import find_boxes, process_of
-from monitel.blackbox.folder import Folder, FolderError, Lock, check_platform
+from monitel.blackbox.folder import FolderError, Lock, check_platform
 from monitel.blackbox.process import this_process
-from monitel.blackbox.settings import FOLDERS as VARIABLES
-from monitel.blackbox.settings import default_root
+from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.job import jobs_of
 from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
 from monitel.console.text import moment, rfc3339
-from monitel.runs.folder import FILE, FOLDERS, LEDGERS
-from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime, decode
-from monitel.runs.stored import LIMIT_BYTES, StoredError
+from monitel.runs.folder import stored_runs
+from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
 from monitel.runs.values import RunValues
 from monitel.variables import read_variables
 from monitel_run.arguments import target
@@ -47,21 +45,13 @@ _ENDS = ("value", "mean", "")  # of the names of a last value, the best one firs
 
 @dataclass(frozen=True)
 class Run:
-    """A run.
-
-    Attributes:
-        time: Its time.
-        attempt: The last attempt.
-        values: Its last values.
-        held: The process of the last attempt holds the lock; None for one of another machine, or before the last boot.
-        outcome: How the run ended, or its state, in words; empty before :meth:`Runs.with_outcome`.
-    """
+    """A run."""
 
     time: RunTime
-    attempt: Attempt = field(default_factory=lambda: Attempt("", {}, 0))
-    values: RunValues = field(default_factory=RunValues)
-    held: bool | None = None
-    outcome: str = ""
+    attempt: Attempt = field(default_factory=lambda: Attempt("", {}, 0))  # the last one
+    values: RunValues = field(default_factory=RunValues)  # the last ones
+    held: bool | None = None  # the last attempt holds the lock; None on another machine, or before the last boot
+    outcome: str = ""  # how it ended, or its state; empty before :meth:`Runs.with_outcome`
 
     @property
     def name(self) -> str:
@@ -122,44 +112,19 @@ def time_as_json(run: RunTime) -> dict[str, Any]:
 
 
 def read_runs(root: Path, problems: list[str]) -> list[Run]:
-    """Read the ledgers of all runs, without locking or changing anything.
+    """Read the ledgers of all runs; return them in the order of their last heartbeats.
 
     Args:
         root: The folder that holds the spool folders.
-        problems: Receives a message for each file that cannot be read. It does not contain what the file contains.
-
-    Returns:
-        The runs in the order of their last heartbeats.
+        problems: Receives a message for each file that cannot be read.
     """
-    path = root / LEDGERS
-    runs: list[Run] = []
-    try:
-        with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
-            for name in sorted(each for each in ledgers.names() if each.startswith(FOLDERS)):
-                try:
-                    with closing(Folder.open(ledgers.path / name, foreign=True)) as folder:
-                        runs.append(_read(folder))
-                except FileNotFoundError:
-                    continue  # nothing is written yet, or the run was removed
-                except (StoredError, FolderError, OSError) as error:
-                    problems.append(_describe(path / name, error))
-    except (FolderError, OSError) as error:
-        problems += [] if isinstance(error, FileNotFoundError) else [_describe(path, error)]
+    runs = []
+    for folder, found in stored_runs(root, problems):
+        boot, held = found.attempt.boot, None
+        with suppress(OSError):  # the lock is a link
+            held = Lock.is_held(folder) if boot and boot == this_process().boot else None
+        runs.append(Run(found.time, found.attempt, found.values, held))
     return sorted(runs, key=lambda run: run.time.last_ns)
-
-
-def _read(folder: Folder) -> Run:
-    history = decode(folder.read(FILE, LIMIT_BYTES + 1))
-    boot = history.attempt.boot
-    held = Lock.is_held(folder) if boot and boot == this_process().boot else None
-    return Run(history.time, history.attempt, history.values, held)
-
-
-def _describe(path: Path, error: Exception) -> str:
-    if isinstance(error, FolderError):
-        return str(error)
-    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    return f"the ledger in {str(path)!r} {reason}"
 
 
 class Runs:
@@ -188,16 +153,12 @@ class Runs:
             FolderError: There are none on this platform.
         """
         check_platform()
-        folders = read_variables(VARIABLES, {"spool_dir": None, "black_box_dir": None})
+        folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
         given = arguments.spool_dir or folders.get("spool_dir")
         return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
 
     def find(self, target: str) -> Run:
-        """Return the run that a user names, with its outcome.
-
-        Args:
-            target: The id of a run, or its start; a folder with the ledger of one run; or the id of the process of rank
-                zero, while it runs.
+        """Return the run that a user names by its id or start, its folder or its running process, with its outcome.
 
         Raises:
             FolderError: There is no such run, or there are several.
@@ -224,12 +185,7 @@ class Runs:
         return self.with_outcome(named[0], root)
 
     def with_outcome(self, run: Run, root: Path | None = None) -> Run:
-        """Return a run with its outcome.
-
-        Args:
-            run: The run.
-            root: The folder that holds its spool folders; that of all runs by default.
-        """
+        """Return a run with its outcome, by the ends below the folder of its spools (that of all runs by default)."""
         return replace(run, outcome=outcome_of(run, self._ends(root or self._root), time.time_ns()))
 
     def unknown(self, what: str) -> FolderError:

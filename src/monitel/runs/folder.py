@@ -13,9 +13,10 @@ import os
 import re
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +26,7 @@ from monitel.runs.history import History, RunTime, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
 
     from monitel.runs.history import Attempt
 
@@ -37,23 +37,16 @@ FILE = "ledger.json"
 RUNS = 100  # runs that are kept
 STARTS = 100  # starts that are kept
 
-FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
+_FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 
 class RunIdentity(NamedTuple):
-    """The identity of a run: which processes are attempts of it, and the name of its folder.
+    """The identity of a run: which processes are attempts of it, and the name of its folder."""
 
-    Attributes:
-        run: The run id; empty if there is none.
-        prefix: The beginning of the folder's name, which no other run has; for a process without a run id, no other
-            launcher.
-        joins: This process continues an earlier run, if there is one.
-    """
-
-    run: str
-    prefix: str
-    joins: bool
+    run: str  # its id; empty without one
+    prefix: str  # begin of the folder's name, which no other run has; without a run id, no other launcher
+    joins: bool  # this process continues an earlier run, if there is one
 
     def folder(self, existing: Iterable[str]) -> str:
         """Return the name of the folder, given the names of all folders. It has no character of the run id."""
@@ -68,9 +61,6 @@ def identify(attributes: Mapping[str, Any]) -> RunIdentity:
 
     A run id is that of one run, however often the run is started. Without one each process is a run, except that
     torchrun's restarts continue the run of their agent.
-
-    Args:
-        attributes: Attributes of the resource.
     """
     given = attributes.get("training.run.id")
     if given is not None and str(given):
@@ -89,35 +79,39 @@ def _digest(text: str) -> str:
 
 
 class RunFolder:
-    """The locked folder of a run. A forked child must call :meth:`close`. All methods may raise OSError.
+    """The locked folder of a run, which is made if it is missing. A forked child must call :meth:`close`.
+
+    If it is new, the oldest runs are removed. All methods may raise OSError.
 
     Args:
-        ledgers: The folder of all runs, which this object closes.
-        name: Name of the folder of the run.
+        root: The folder that holds the spool folders.
+        identity: The run.
 
     Raises:
         FolderError: Another process uses the folder, or it is unsafe.
     """
 
-    def __init__(self, ledgers: Folder, name: str) -> None:
-        self.name, self._ledgers = name, ledgers
-        make_folder(ledgers.path / name)
-        self._folder = folder = Folder.open(ledgers.path / name)
-        try:
-            lock = Lock.take(folder)
-            if lock is None:
-                raise FolderError(f"{str(folder.path)!r} is in use by a running process")
-        except BaseException:
-            folder.close()
-            raise
-        self._lock = lock
+    def __init__(self, root: Path, identity: RunIdentity) -> None:
+        with ExitStack() as opened:
+            self._ledgers = opened.enter_context(closing(_ledgers(root)))
+            existing = self._ledgers.names()
+            name = identity.folder(existing)
+            self.path = self._ledgers.path / name
+            make_folder(self.path)
+            self._folder = opened.enter_context(closing(Folder.open(self.path)))
+            if (lock := Lock.take(self._folder)) is None:
+                raise InUseError(self.path, self._folder)
+            opened.callback(lock.close)
+            if name not in existing:
+                self._prune([each for each in existing if each.startswith(_FOLDERS)])
+            self._opened = opened.pop_all()
+        self._identity = identity
         self._starts: list[str] = []
-        self.path = folder.path
 
     def load(self) -> History | None:
         """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
         try:
-            return decode(self._folder.read(FILE, LIMIT_BYTES + 1))
+            return _read(self._folder)
         except FileNotFoundError:
             return None
         except StoredError as error:
@@ -135,15 +129,27 @@ class RunFolder:
         while self._starts:
             self._ledgers.unlink(self._starts.pop())
 
-    def starts(self, identity: RunIdentity) -> list[Attempt]:
+    def starts(self) -> list[Attempt]:
         """Return the starts that failed, in the order of their ends. The next :meth:`store` removes all starts."""
         found, own = [], this_process()
-        self._starts = _starts(self._ledgers, f"start-{identity.prefix}-")
+        self._starts = _starts(self._ledgers, f"start-{self._identity.prefix}-")
         for name in self._starts:
             with suppress(OSError, StoredError, TypeError):  # the name is not that of a start
                 if not Owner(*name.removesuffix(".json").split("-")[-len(own) :]).is_running(own):
-                    found.append(decode(self._ledgers.read(name, LIMIT_BYTES + 1)).attempt)
+                    found.append(_read(self._ledgers, name).attempt)
         return sorted(found, key=lambda attempt: attempt.last_ns)
+
+    def _prune(self, existing: list[str]) -> None:
+        """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
+        surplus = len(existing) + 1 - RUNS
+        for name in _oldest_first(self._ledgers, existing) if surplus > 0 else ():  # each heartbeat renames a file
+            with suppress(OSError, FolderError), closing(Folder.open(self._ledgers.path / name)) as folder:
+                if (lock := Lock.take(folder)) is not None:
+                    with closing(lock):
+                        folder.remove()
+                    surplus -= 1
+            if not surplus:
+                break
 
     def remove(self) -> None:
         """Remove the folder with its files."""
@@ -154,46 +160,54 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the folder, but not that of the parent in a forked child. Idempotent."""
-        self._lock.close()
-        self._folder.close()
-        self._ledgers.close()
+        self._opened.close()
 
 
-def open_run(root: Path, identity: RunIdentity) -> RunFolder:
-    """Open and lock the folder of a run, and make it if it is missing. If it is new, the oldest runs are removed.
+class InUseError(FolderError):
+    """Raised for the folder of a run that another process uses.
+
+    Attributes:
+        by_sibling: That process and this one are children of one process, by multiprocessing.
+    """
+
+    def __init__(self, path: Path, folder: Folder) -> None:
+        super().__init__(f"{str(path)!r} is in use by a running process")
+        self.by_sibling = False
+        with suppress(OSError, StoredError, IndexError):
+            status = Path(f"/proc/{_read(folder).attempt.name.rpartition('-')[2]}/stat").read_text("utf-8", "replace")
+            self.by_sibling = _is_child() and status.rpartition(")")[2].split()[1] == str(os.getppid())
+
+
+def stored_runs(root: Path, problems: list[str], *, foreign: bool = True) -> Iterator[tuple[Folder, History]]:
+    """Yield the folder and the history of each run, without locking or changing anything.
 
     Args:
         root: The folder that holds the spool folders.
-        identity: The run.
-
-    Raises:
-        FolderError: Another process uses the folder, or it is unsafe.
-        OSError: The folder cannot be made, or the lock cannot be written.
+        problems: Receives a message for each file that cannot be read. It does not contain what the file contains.
+        foreign: Accept folders of other users: JSON is safe to read, and a check would write.
     """
-    make_folder(root / LEDGERS)
-    ledgers = Folder.open(root / LEDGERS)
+    path = root / LEDGERS
     try:
-        existing = ledgers.names()
-        opened = RunFolder(ledgers, identity.folder(existing))
-        if opened.name not in existing:
-            _prune(ledgers, [name for name in existing if name.startswith(FOLDERS)])
-    except BaseException:
-        ledgers.close()
-        raise
-    return opened
+        with closing(Folder.open(path, foreign=foreign)) as ledgers:
+            for path in sorted(ledgers.path / each for each in ledgers.names() if each.startswith(_FOLDERS)):
+                try:
+                    with closing(Folder.open(path, foreign=foreign)) as folder:
+                        yield folder, _read(folder)
+                except FileNotFoundError:
+                    continue  # nothing is written yet, or the run was removed
+                except (StoredError, FolderError, OSError) as error:
+                    problems.append(_describe(path, error))
+    except FileNotFoundError:
+        return
+    except (FolderError, OSError) as error:
+        problems.append(_describe(path, error))
 
 
-def _prune(ledgers: Folder, existing: list[str]) -> None:
-    """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
-    surplus = len(existing) + 1 - RUNS
-    with suppress(OSError):
-        for name in _oldest_first(ledgers, existing) if surplus > 0 else ():  # each heartbeat renames a file in it
-            with suppress(OSError, FolderError):
-                with closing(Folder.open(ledgers.path)) as parent:  # which RunFolder leaves open if the run is in use
-                    RunFolder(parent, name).remove()
-                surplus -= 1
-            if not surplus:
-                break
+def _describe(path: Path, error: Exception) -> str:
+    if isinstance(error, FolderError):
+        return str(error)
+    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return f"the ledger in {str(path)!r} {reason}"
 
 
 def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
@@ -205,16 +219,14 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
         began_ns: A time at which the process ran, Unix ns.
         status: The status.
     """
-    with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
-        for name in ledgers.names():
-            with suppress(OSError, FolderError, StoredError), closing(Folder.open(ledgers.path / name)) as folder:
-                found = decode(folder.read(FILE, LIMIT_BYTES + 1))
-                attempt, lock = found.attempt, None
-                if attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}"):
-                    lock = Lock.take(folder)
-                if lock is not None:
-                    with closing(lock):
-                        folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
+    with suppress(OSError, FolderError):
+        for folder, found in stored_runs(root, [], foreign=False):
+            attempt, lock = found.attempt, None
+            if attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}"):
+                lock = Lock.take(folder)
+            if lock is not None:
+                with closing(lock):
+                    folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
 
 
 def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
@@ -223,21 +235,32 @@ def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
     Raises:
         OSError, FolderError: The folder is unsafe, or the write failed.
     """
-    processes = sys.modules.get("multiprocessing.process")
-    if not identity.joins or (processes is not None and processes.parent_process() is not None):
-        return
-    make_folder(root / LEDGERS)
-    with closing(Folder.open(root / LEDGERS)) as ledgers:
-        ledgers.replace(_start(identity), encode(History(RunTime(identity.run), attempt)))
-        with suppress(OSError):
-            for name in _oldest_first(ledgers, _starts(ledgers))[:-STARTS]:
-                ledgers.unlink(name)
+    if identity.joins and not _is_child():
+        with closing(_ledgers(root)) as ledgers:
+            ledgers.replace(_start(identity), encode(History(RunTime(identity.run), attempt)))
+            with suppress(OSError):
+                for name in _oldest_first(ledgers, _starts(ledgers))[:-STARTS]:
+                    ledgers.unlink(name)
 
 
 def remove_start(root: Path, identity: RunIdentity) -> None:
     """Remove the start of this process, if there is one. Idempotent."""
     with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
         ledgers.unlink(_start(identity))
+
+
+def _is_child() -> bool:
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
+def _ledgers(root: Path) -> Folder:
+    make_folder(root / LEDGERS)
+    return Folder.open(root / LEDGERS)
+
+
+def _read(folder: Folder, name: str = FILE) -> History:
+    return decode(folder.read(name, LIMIT_BYTES + 1))
 
 
 def _start(identity: RunIdentity) -> str:

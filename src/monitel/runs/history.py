@@ -47,14 +47,12 @@ TOLERANCE_NS = 10**8
 
 
 class _Elapsed:
-    """The time up to a heartbeat, divided into activities."""
-
     activities: Mapping[str, int]
     last_ns: int
 
     @property
     def elapsed_ns(self) -> int:
-        """Nanoseconds from the start, of a run that of the first attempt, to the last heartbeat."""
+        """Nanoseconds from the start to the last heartbeat."""
         return sum(self.activities.values())
 
     @property
@@ -65,36 +63,20 @@ class _Elapsed:
 
 @dataclass(frozen=True)
 class Attempt(_Elapsed):
-    """One process of a run, up to its last heartbeat.
+    """One process of a run, up to its last heartbeat. Times are nanoseconds."""
 
-    Attributes:
-        name: Unique name of the process, which ends with its process id.
-        activities: Nanoseconds of each activity of the process.
-        last_ns: Last heartbeat, nanoseconds since the Unix epoch.
-        boot: Boot id of the machine; empty if it has none.
-        boot_ns: Last heartbeat by the clock of the machine since its boot.
-        status: How the process has ended: ``completed``, ``failed``, ``interrupted`` or ``preempted``; empty before.
-        begin: The step at which the attempt begins; None if it is unknown.
-        marks: Steps in ascending order, each with the time in ``step`` before it. ``begin`` is the first, unless the
-            process has set a lower step later.
-        steps: Number of steps that were made, repeated and skipped ones included.
-        down_ns: Time between the predecessor's last heartbeat and the start of this attempt.
-        overlap_ns: Time that the predecessor's last heartbeat is after the start of this attempt.
-        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
-    """
-
-    name: str
+    name: str  # unique; it ends with the process id
     activities: Mapping[str, int]
-    last_ns: int
-    boot: str = ""
-    boot_ns: int = 0
-    status: str = ""
-    begin: int | None = None
-    marks: tuple[Mark, ...] = ()
-    steps: int = 0
-    down_ns: int = 0
-    overlap_ns: int = 0
-    stages: Mapping[str, int] = field(default_factory=dict)
+    last_ns: int  # last heartbeat since the Unix epoch
+    boot: str = ""  # id of the boot of the machine; empty if it has none
+    boot_ns: int = 0  # last heartbeat by the clock of the machine since its boot
+    status: str = ""  # ``completed``, ``failed``, ``interrupted`` or ``preempted``; empty before the end
+    begin: int | None = None  # the step at which it begins; None if it is unknown
+    marks: tuple[Mark, ...] = ()  # ascending; the first is `begin`, unless the process has set a lower step later
+    steps: int = 0  # that were made, repeated and skipped ones included
+    down_ns: int = 0  # between the last heartbeat of its predecessor and its start
+    overlap_ns: int = 0  # for which its predecessor went on after its start
+    stages: Mapping[str, int] = field(default_factory=dict)  # in all cycles of the training loop
 
     @property
     def last_step(self) -> int | None:
@@ -130,30 +112,17 @@ class Attempt(_Elapsed):
 
 @dataclass(frozen=True)
 class RunTime(_Elapsed):
-    """The time of a run up to a heartbeat, divided into activities.
+    """The time of a run up to the last heartbeat, or the end, of its last attempt. Times are nanoseconds."""
 
-    Attributes:
-        run: The run id; empty for a process without one.
-        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``repeated`` (steps that
-            were done again later).
-        attempts: Number of processes that have taken part, one after the other.
-        last_ns: Time of the last heartbeat, or of the end, nanoseconds since the Unix epoch.
-        status: How the last attempt has ended; empty if it is running, or was killed.
-        stages: Nanoseconds of each stage in all cycles of the training loop; empty if nothing measures them.
-        steps: Number of steps that were made, repeated and skipped ones included.
-        last_step: The last training step; None if none was set.
-        line: The line of the run; empty if no step is known.
-    """
-
-    run: str = ""
-    activities: Mapping[str, int] = field(default_factory=dict)
+    run: str = ""  # its id; empty without one
+    activities: Mapping[str, int] = field(default_factory=dict)  # with ``down`` and ``repeated``
     attempts: int = 0
-    last_ns: int = 0
-    status: str = ""
+    last_ns: int = 0  # since the Unix epoch
+    status: str = ""  # of the last attempt
     stages: Mapping[str, int] = field(default_factory=dict)
     steps: int = 0
     last_step: int | None = None
-    line: tuple[Mark, ...] = ()
+    line: tuple[Mark, ...] = ()  # empty if no step is known
 
     @property
     def goodput(self) -> float | None:
@@ -175,15 +144,9 @@ class RunTime(_Elapsed):
 
 @dataclass(frozen=True)
 class History:
-    """A run up to the last heartbeat of its last attempt.
+    """A run up to the last heartbeat of its last attempt."""
 
-    Attributes:
-        earlier: The attempts before the last one.
-        attempt: The last one.
-        values: The last values of all attempts.
-    """
-
-    earlier: RunTime
+    earlier: RunTime  # the attempts before the last one
     attempt: Attempt
     values: RunValues = field(default_factory=RunValues)
 
@@ -198,17 +161,11 @@ class History:
         if repeated_ns := earlier.repeated_by(attempt.begin):
             found[STEP] -= repeated_ns
             found[REPEATED] = found.get(REPEATED, 0) + repeated_ns
-        return RunTime(
-            run=earlier.run,
-            activities=found,
-            attempts=earlier.attempts + 1,
-            last_ns=attempt.last_ns,
-            status=attempt.status,
-            stages=summed(earlier.stages, attempt.stages),
-            steps=earlier.steps + attempt.steps,
-            last_step=earlier.last_step if attempt.last_step is None else attempt.last_step,
-            line=_line_after(earlier, attempt, counted.get(STEP, 0)),
-        )
+        last_step = earlier.last_step if attempt.last_step is None else attempt.last_step
+        line = _line_after(earlier, attempt, counted.get(STEP, 0))
+        steps, stages = earlier.steps + attempt.steps, summed(earlier.stages, attempt.stages)
+        ended = attempt.last_ns, attempt.status
+        return RunTime(earlier.run, found, earlier.attempts + 1, *ended, stages, steps, last_step, line)
 
     @property
     def past(self) -> Past:
@@ -229,16 +186,10 @@ def at(line: tuple[Mark, ...], step: int) -> int:
 
 
 def joined(found: History | None, starts: Iterable[Attempt], run: str, own: Attempt) -> tuple[History, Past]:
-    """Return the run with a new attempt, and its past for the counters.
+    """Return the run with its new attempt ``own``, and the past of that for the counters.
 
     A start that failed is an attempt if it lies between the last one and the new one. Any other start is that of a
     parent or a helper. Those without an activity have exported no ``training.time``.
-
-    Args:
-        found: The run so far; None if there is none.
-        starts: The starts that failed, in the order of their ends.
-        run: The run id.
-        own: The new attempt, as if there were no other.
     """
     earlier, last = (RunTime(run), None) if found is None else (found.time, found.attempt)
     failed_ns = unseen_ns = 0
@@ -282,7 +233,7 @@ def _line_after(earlier: RunTime, attempt: Attempt, productive_ns: int) -> tuple
 
 
 def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums of two mappings."""
+    """Return the sums of the values of two mappings."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
@@ -293,11 +244,7 @@ def encode(history: History) -> bytes:
 
 
 def decode(content: bytes) -> History:
-    """Return a stored history.
-
-    Raises:
-        StoredError: The content is damaged, or has another version.
-    """
+    """Return a stored history; raises StoredError if it is damaged, or has another version."""
     found = load(History, content, VERSION)
     try:
         time.localtime(found.time.start_ns / 1e9)

@@ -16,7 +16,7 @@ from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attr
 from monitel.process.os_threads import Lock
 from monitel.process.run_events import failed, status
 from monitel.process.worker import Worker
-from monitel.runs.folder import identify, open_run, remove_start, store_start
+from monitel.runs.folder import InUseError, RunFolder, identify, remove_start, store_start
 from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
 from monitel.runs.values import CurrentValues
 from monitel.training.activities import since_boot_ns, total_ns
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from monitel.runs.folder import RunFolder
     from monitel.runs.history import Mark
     from monitel.runs.values import RunValues
 
@@ -75,7 +74,7 @@ class RunLedger:
         self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
         self._values: CurrentValues | None = None
         self._resumed = False
-        self._given_up = False
+        self._refused = self._given_up = False
         self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
         self._forking = False
         self._warned = False
@@ -84,7 +83,7 @@ class RunLedger:
         """Start the heartbeat, unless this process is known not to be rank zero.
 
         Args:
-            latest: Returns the values of this process, which are stored with the ledger; None if there are none.
+            latest: Returns the values of this process; None if there are none.
             stages: Returns the nanoseconds of each stage so far.
         """
         if self._is_rank_zero():
@@ -191,18 +190,22 @@ class RunLedger:
             return None
         with self._opening:
             try:
-                folder = open_run(self._root, self._identity)
+                folder = RunFolder(self._root, self._identity)
             except FolderError as error:  # an earlier attempt has not ended yet
-                self._warn_once(error)
+                if isinstance(error, InUseError) and error.by_sibling:  # it does the same as the other one
+                    _log.info("the ledger of the run is that of another child of the same process")
+                    self._give_up()
+                elif self._refused:
+                    self._warn_once(error)
+                self._refused = True
                 return None
             try:
-                found = folder.load()
+                self._found = found = folder.load()
                 if found is not None or self._place is None:
                     self._place = self._join(found, folder)
             except BaseException:
                 folder.close()
                 raise
-            self._found = found
         return folder
 
     def _join(self, found: History | None, folder: RunFolder) -> History:
@@ -211,7 +214,7 @@ class RunLedger:
             return found
         own = self._history(None)
         assert own is not None  # because it has begun
-        place, past = joined(found, folder.starts(self._identity), self._identity.run, own.attempt)
+        place, past = joined(found, folder.starts(), self._identity.run, own.attempt)
         continue_run(past)
         return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
 

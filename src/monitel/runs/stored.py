@@ -20,12 +20,9 @@ from monitel.blackbox.process import Owner
 LIMIT_BYTES = 1 << 20
 
 _PLAIN = {bool, int, float, str, NoneType}
-
 _Stored = TypeVar("_Stored")
-
 #: Names that modules import for annotations only.
-_NAMES = {**vars(collections.abc), "Record": Any}
-_NAMES |= {each.__name__: each for each in (Account, Owner, Stage, Wait)}
+_NAMES = {**vars(collections.abc), "Record": Any} | {each.__name__: each for each in (Account, Owner, Stage, Wait)}
 
 
 class StoredError(ValueError):
@@ -38,9 +35,9 @@ def dump(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return (
+        dict(value) if isinstance(value, Mapping) else {each.name: getattr(value, each.name) for each in fields(value)}
+    )
 
 
 def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:

@@ -36,31 +36,20 @@ LIMIT_BYTES = 1 << 18  # of all together as JSON
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
-_PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals
+_PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals: of Stats, and of counters
 _FIELDS = {"value": "last", "min": "min", "max": "max", "stddev": "stddev"}  # of a window, by the end of a name
 
 
 class Value(NamedTuple):
-    """The last value of one series.
+    """The last value of one series."""
 
-    Attributes:
-        name: Name of the metric, such as ``loss.mean``.
-        attributes: Its attributes, in the order of their names.
-        unit: Its unit.
-        value: The value.
-        time_ns: Time of the value, Unix ns.
-        total: For a sum since the start of the run, to which each attempt adds: ``"process"`` if it begins with the
-            attempt, as that of a counter does, ``"pipeline"`` for the total of a Stat. Otherwise empty.
-        before: The part of a total that is from earlier attempts.
-    """
-
-    name: str
-    attributes: tuple[tuple[str, Scalar], ...]
+    name: str  # of the metric, such as ``loss.mean``
+    attributes: tuple[tuple[str, Scalar], ...]  # in the order of their names
     unit: str
     value: float
-    time_ns: int
-    total: str = ""
-    before: float = 0.0
+    time_ns: int  # Unix ns
+    total: str = ""  # a sum since the start of the run: it begins with each ``"pipeline"``, or each ``"process"``
+    before: float = 0.0  # the part of a total that is from earlier attempts
 
     @property
     def key(self) -> Key:
@@ -70,23 +59,16 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class RunValues:
-    """The values of a run.
+    """The values of a run."""
 
-    Attributes:
-        attributes: Attributes of the resource.
-        config: The configuration by dotted name.
-        values: The last value of each series.
-        left_out: Number of values, parts of the configuration and attributes for which there was no room.
-    """
-
-    attributes: Mapping[str, Scalar] = field(default_factory=dict)
-    config: Mapping[str, Scalar] = field(default_factory=dict)
-    values: tuple[Value, ...] = ()
-    left_out: int = 0
+    attributes: Mapping[str, Scalar] = field(default_factory=dict)  # of the resource
+    config: Mapping[str, Scalar] = field(default_factory=dict)  # by dotted name
+    values: tuple[Value, ...] = ()  # of each series
+    left_out: int = 0  # values, settings and attributes for which there was no room
 
     @cached_property
     def stored(self) -> bytes:
-        """The stored form. It is made once, because each heartbeat writes it."""
+        """The stored form, which each heartbeat writes."""
         return dump(self)
 
     @property
@@ -135,15 +117,7 @@ def _limited(value: Scalar) -> Scalar:
 
 
 class CurrentValues:
-    """The values of the run of this process.
-
-    The pause between two reads doubles from a second to a minute: a killed process loses at most those of its last
-    minute. Not thread-safe.
-
-    Args:
-        attributes: Attributes of the resource.
-        latest: Returns the values of this process; None if there are none.
-    """
+    """The values of the run of this process. The pause between two reads doubles from a second to a minute."""
 
     def __init__(self, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
         scalars = ((str(name), each if isinstance(each, Scalar) else str(each)) for name, each in attributes.items())
@@ -175,8 +149,8 @@ def latest(
     """Return the values of this process. It touches no file, takes no lock, and releases the GIL between slices.
 
     Args:
-        series: All series of the pipeline.
-        opened: The open windows. Totals are without them.
+        series: All series of the pipeline. Their totals are without the open windows.
+        opened: The open windows.
         numbers: The last number of each series of ``monitel.log()``, as :class:`Recorder` has them.
         config: The configuration of the process by dotted name.
     """

@@ -35,7 +35,7 @@ print(time.monotonic())
 """
 
 
-@pytest.mark.parametrize("function", ["folder.encode", "ledger.open_run"])
+@pytest.mark.parametrize("function", ["folder.encode", "ledger.RunFolder"])
 def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run, function: str) -> None:
     """Only the thread of the ledger waits."""
     ended = train(HANGING.format(function), env=RUN)

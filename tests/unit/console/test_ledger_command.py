@@ -11,7 +11,7 @@ from tests.unit.promises.program import Program, program
 from monitel.console.commands.ledger import table
 from monitel.console.runs import Run
 from monitel.console.text import Screen
-from monitel.runs.folder import identify, open_run
+from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def store(
     """Store the ledger of a run, as the run does."""
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
-    with closing(open_run(root, identify(attributes))) as folder:
+    with closing(RunFolder(root, identify(attributes))) as folder:
         attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
         folder.store(History(RunTime(run, attempts=attempts - 1), attempt))
 

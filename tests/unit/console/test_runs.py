@@ -15,7 +15,7 @@ from tests.unit.promises.program import Program, program
 
 from monitel.console.process import JobName, Process, State
 from monitel.console.runs import Run, Runs, outcome_of
-from monitel.runs.folder import identify, open_run
+from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.runs.values import RunValues, Value
 
@@ -40,7 +40,7 @@ def store(
 ) -> None:
     """Store a run as rank zero does: its ledger, and its values."""
     last_ns = start_ns + seconds * SECOND
-    with closing(open_run(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
+    with closing(RunFolder(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
         marks = () if step is None else ((step, 0),)
         activities = {"startup": SECOND, "step": (seconds - 1) * SECOND}
         values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from monitel.console.runs import read_runs
 from monitel.runs import folder
-from monitel.runs.folder import FILE, LEDGERS, identify, open_run
+from monitel.runs.folder import FILE, LEDGERS, RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
 
 def write(root: Path, stored: History) -> Path:
     """Write the file of a run as a process does that ends, and return its path."""
-    opened = open_run(root, identify({"training.run.id": stored.earlier.run}))
+    opened = RunFolder(root, identify({"training.run.id": stored.earlier.run}))
     opened.store(stored)
     opened.close()
     return opened.path / FILE
@@ -50,7 +50,7 @@ def write(root: Path, stored: History) -> Path:
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
     monkeypatch.setattr(folder, "RUNS", 3)
-    busy = open_run(tmp_path, identify({"training.run.id": "busy"}))
+    busy = RunFolder(tmp_path, identify({"training.run.id": "busy"}))
     busy.store(history("busy"))
     os.utime(busy.path, ns=(0, 0))
     notes = tmp_path / LEDGERS / "notes"

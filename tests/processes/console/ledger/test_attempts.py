@@ -83,6 +83,32 @@ def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, comm
     assert [] == [*LEDGERS.glob("start-*")]
 
 
+PARENT = """\
+import multiprocessing, sys
+
+def work(steps):
+    sys.argv[1:] = ["0", steps, "0.1", "0.5"]
+    exec(open("child.py").read())
+
+fork = multiprocessing.get_context("fork")
+children = [fork.Process(target=work, args=(steps,)) for steps in ("6", "18")]
+for each in children:
+    each.start()
+for each in children:
+    each.join()
+"""
+
+
+def test_first_of_several_children_has_the_ledger(run: Run, commands: Commands, tmp_path: Path) -> None:
+    """Their parent has not imported monitel: they do not fight for it, nor is the second one an attempt."""
+    imports = "import monitel, monitel_otlp, time\nfrom monitel import *\n"
+    (tmp_path / "child.py").write_text(f"{imports}{JOB}pipeline.shutdown(30)\n")
+    (tmp_path / "parent.py").write_text(PARENT)
+    ended = run(tmp_path / "parent.py", env=RUN)
+    assert "cannot be stored" not in ended.stderr
+    assert 1 == commands.run_of("run-7")["attempts"]
+
+
 @pytest.mark.parametrize(
     ("end", "env", "status"), [("", RUN, 0), ("raise KeyError\n", {}, 1), ("raise KeyError\n", {**RUN, "RANK": "1"}, 1)]
 )
