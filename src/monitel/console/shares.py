@@ -41,17 +41,11 @@ _PHRASES = {
 
 
 class Part(NamedTuple):
-    """The time of one activity.
+    """The time of one activity."""
 
-    Attributes:
-        name: The activity; empty for the sum of several ones.
-        time_ns: Its time, above 0.
-        percent: Its share. All parts of a run add up to 100.
-    """
-
-    name: str
-    time_ns: int
-    percent: int
+    name: str  # empty for the sum of several ones
+    time_ns: int  # above 0
+    percent: int  # all parts of a run add up to 100
 
     @property
     def share(self) -> str:
@@ -60,11 +54,7 @@ class Part(NamedTuple):
 
 
 def parts_of(activities: Mapping[str, int]) -> list[Part]:
-    """Return the parts of a run's time: ``step``, then the overheads, the largest first.
-
-    Args:
-        activities: Nanoseconds by activity. Those without time are left out.
-    """
+    """Return the parts of a run's time that are above 0: ``step``, then the overheads, the largest first."""
     found = [(name, time_ns) for name, time_ns in activities.items() if time_ns > 0]
     found.sort(key=lambda each: (each[0] != STEP, -each[1], _ORDER.get(each[0], len(_ORDER)), each[0]))
     percents = apportion([time_ns for _, time_ns in found], 100)
@@ -81,10 +71,6 @@ def apportion(parts: Sequence[int], total: int) -> list[int]:
 
     Each is the exact share, rounded up or down. A share below 1 is rounded up only if there is no other way. Without
     parts above 0 all are 0.
-
-    Example:
-        >>> apportion([1, 1, 1], 100), apportion([374, 621, 5], 100)
-        ([34, 33, 33], [38, 62, 0])
     """
     whole = sum(parts)
     if whole <= 0:
@@ -133,13 +119,7 @@ def last_line(run: RunTime, screen: Screen) -> str:
 
 
 def ledger_lines(run: RunTime, screen: Screen, width: int) -> list[str]:
-    """Return the total, the parts and the sentences: lines with a bar for a terminal, otherwise one long line.
-
-    Args:
-        run: The ledger.
-        screen: The stream that the lines are printed to.
-        width: Columns of a line in a terminal.
-    """
+    """Return the total, the parts and the sentences: in a terminal lines of a width with a bar, else one long line."""
     total = duration(run.elapsed_ns) + (f" in {run.attempts} attempts" if run.attempts > 1 else "")
     parts = parts_of(run.activities)
     if not screen.terminal:

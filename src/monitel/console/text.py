@@ -35,21 +35,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Screen:
-    """Properties of a stream.
+    """Properties of a stream."""
 
-    Attributes:
-        width: Columns that a line of a text may have.
-        terminal: A terminal that shows more than plain lines.
-        colours: A terminal with colours, which the user has not turned off.
-        encoding: The encoding of the stream.
-        columns: Columns that a line of a table may have: all those of a terminal.
-    """
-
-    width: int = _WIDTH
-    terminal: bool = False
-    colours: bool = False
+    width: int = _WIDTH  # columns of a line of a text
+    terminal: bool = False  # that shows more than plain lines
+    colours: bool = False  # which the user has not turned off
     encoding: str = "utf-8"
-    columns: int = UNLIMITED
+    columns: int = UNLIMITED  # of a line of a table: all those of a terminal
 
     @classmethod
     def of(cls, stream: TextIO | None) -> Screen:
@@ -73,10 +65,7 @@ class Screen:
         return _BLOCKS if self.printable(_BLOCKS) == _BLOCKS else _PLAIN_BLOCKS
 
     def printable(self, text: str) -> str:
-        r"""Return text from outside as it may be printed: one line, without control characters (``\x1b``).
-
-        A text of more than 10,000 characters is truncated.
-        """
+        """Return text from outside as it may be printed: one line, truncated, without control characters."""
         if len(text) > _LONGEST:
             text = f"{text[:_LONGEST]}... ({len(text) - _LONGEST:,} more characters)"
         return self.escaped(text)
@@ -141,13 +130,7 @@ def pieces(text: str, columns: int) -> list[str]:
 
 
 def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
-    """Return the lines of a printable text, each of at most this many columns, broken at spaces where possible.
-
-    Args:
-        text: The text.
-        columns: Columns of a line.
-        whole: Leave words that are longer in one piece, such as paths, which are to be copied.
-    """
+    """Return the lines of a printable text, broken at spaces, and in long words unless they stay ``whole``."""
     lines = [""]
     for word in text.split():
         if lines[-1] and columns_of(lines[-1]) + 1 + columns_of(word) <= columns:
@@ -158,13 +141,7 @@ def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> Iterator[str]:
-    """Yield the lines of a table of printable texts. To fit, its first column is cut, and the last ones are left out.
-
-    Args:
-        rows: The titles, and the cells of each row.
-        width: Columns of a line.
-        right: The titles of the columns that are aligned on the right.
-    """
+    """Yield the lines of rows, the titles first. To fit, the first column is cut, and the last ones are left out."""
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     while len(widths) > 1 and min(widths[0], _LEAST_NAME) + sum(each + len(_GAP) for each in widths[1:]) > width:
         widths.pop()
@@ -177,24 +154,19 @@ def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> 
         yield _GAP.join(cells).rstrip()
 
 
-def labelled(label: str, text: str, width: int) -> Iterator[str]:
+def labelled(label: str, text: str, width: int, indent: int = 0, *, whole: bool = False) -> Iterator[str]:
     """Yield the lines of a printable text behind a label. An empty text gives no line."""
-    indent = _SHORT_LABEL if width < _NARROW else _LABEL
-    if width < _NARROW and columns_of(label) >= _SHORT_LABEL:
+    indent = indent or (_SHORT_LABEL if width < _NARROW else _LABEL)
+    if columns_of(label) >= indent:
         yield label
         label = ""
-    for line in wrapped(text, width - indent):
+    for line in wrapped(text, width - indent, whole=whole):
         yield f"{label:<{indent}}{line}".rstrip()
         label = ""
 
 
 def number(value: float, columns: int = 10) -> str:
-    """Return a number with at most six digits, unless it is whole, that has at most this many characters.
-
-    Example:
-        >>> number(0.25), number(1200), number(-1.5e300), number(float("nan"))
-        ('0.25', '1,200', '-1.5e+300', 'nan')
-    """
+    """Return a number with at most six digits, unless it is whole, in this many characters: ``0.25``, ``1,200``."""
     value = float(value)
     if value.is_integer() and len(whole := f"{int(value):,}") <= columns:
         return whole
@@ -202,44 +174,24 @@ def number(value: float, columns: int = 10) -> str:
 
 
 def per_second(rate: float) -> str:
-    """Return a rate with three digits, or those before the point.
-
-    Example:
-        >>> per_second(0.0), per_second(0.0123), per_second(8.25), per_second(1234.5), per_second(1e6)
-        ('0', '0.0123', '8.25', '1,234', '1e+06')
-    """
+    """Return a rate with three digits, or those before the point: ``0.0123``, ``8.25``, ``1,234``."""
     return number(round(rate), 7) if math.isfinite(rate) and rate >= 999.5 else f"{rate:.3g}"  # noqa: PLR2004
 
 
 def step_rate(rate: float) -> str:
-    """Return the rate of steps, below one per second as the time of a step.
-
-    Example:
-        >>> step_rate(0.4), step_rate(8.3333), step_rate(1234.5)
-        ('2.5 s per step', '8.33 steps/s', '1,234 steps/s')
-    """
+    """Return the rate of steps, such as ``8.33 steps/s``; below one per second their time: ``2.5 s per step``."""
     return f"{per_second(1 / rate)} s per step" if rate < 1 else f"{per_second(rate)} steps/s"
 
 
 def percent(share: float) -> str:
-    """Return a share in percent.
-
-    Example:
-        >>> percent(0.0), percent(0.004), percent(0.256)
-        ('0 %', '<1 %', '26 %')
-    """
+    """Return a share in percent, such as ``<1 %`` or ``26 %``."""
     if not math.isfinite(share):
         return number(share)
     return "<1 %" if 0 < share < 5e-3 else f"{100 * share:.0f} %"  # noqa: PLR2004  half a percent
 
 
 def duration(time_ns: float) -> str:
-    """Return a time: three digits below a minute, from there two units.
-
-    Example:
-        >>> duration(420_000), duration(8 * 10**8), duration(1.5e9), duration(41.25e9), duration(7_980e9)
-        ('0.42 ms', '800 ms', '1.5 s', '41.2 s', '2 h 13 min')
-    """
+    """Return a time: three digits below a minute, such as ``800 ms``, from there two units: ``2 h 13 min``."""
     if not math.isfinite(time_ns):
         return number(time_ns)
     value = max(time_ns, 0) / 1e9
@@ -264,12 +216,7 @@ def moment(time_ns: int) -> str:
 
 
 def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
-    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8``.
-
-    Example:
-        >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5]), ranks_in_words([0, 2], limit=1)
-        ('rank 3', 'ranks 0-2 and 5', 'ranks 0 and 1 more')
-    """
+    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8`` or ``ranks 0 and 1 more``."""
     runs = []
     for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
         run = [rank for _, rank in group]

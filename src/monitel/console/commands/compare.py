@@ -32,12 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monitel.console.runs import Run
-    from monitel.console.shares import Part
     from monitel.runs.values import Key, Scalar
 
-    Change = Callable[[Any, Any], str]
-
-NOTHING = "-"
+_NOTHING = "-"
 
 #: Attributes of a resource that differ between all processes, or do not describe the run.
 _NOT_COMPARED = {
@@ -96,15 +93,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class Row(NamedTuple):
-    """The name of a row, and its text for each run; no text for the title of a section."""
-
-    name: str
-    cells: Sequence[str] = ()
-
-
 class Settings(NamedTuple):
-    """The settings in which runs differ, with the values of all runs; and the number of equal, and of masked ones."""
+    """The settings in which runs differ, with the values of all runs; the numbers of equal and of masked ones."""
 
     differing: Mapping[str, Sequence[Any]]
     equal: int
@@ -112,42 +102,38 @@ class Settings(NamedTuple):
 
 
 def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = False) -> list[str]:
-    """Return the lines of a comparison.
-
-    Args:
-        runs: The runs. Differences are those from the first one.
-        screen: The stream that the lines are printed to.
-        complete: Show all values.
-    """
+    """Return the lines of a comparison, with differences from the first run; if ``complete``, with all values."""
     config, values = _config(runs), _value_rows(runs)
     shown = values if complete else values[:_SHOWN]
-    rows = [Row("", [each.name for each in runs]), *_summary_rows(runs)]
+    rows = [["", *(each.name for each in runs)], *_summary_rows(runs)]
     for title, section in (
         ("time", _time_rows(runs)),
         ("last values of rank zero", shown),
         ("configuration that differs", _setting_rows(config)),
         ("attributes that differ", _setting_rows(_attributes(runs))),
     ):
-        rows += [Row(title), *section] if section else []
+        rows += [[title], *section] if section else []
     remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
     remarks += _remarks(runs, config)
     texts = [line for each in remarks for line in wrapped(screen.printable(each), screen.width)]
     return [*_lines(rows, screen), *(["", *texts] if texts else [])]
 
 
-def _lines(rows: Sequence[Row], screen: Screen) -> Iterator[str]:
-    """Yield the lines of rows: a column for each run, or a line for each run where a cell or the screen is too long."""
-    rows = [Row(screen.printable(row.name), [*map(screen.printable, row.cells)]) for row in rows]
-    parts = [[row.name, *row.cells] for row in rows if row.cells]
-    short = [each for each in parts if max(map(columns_of, each)) <= _LONGEST_CELL]
+def _lines(rows: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
+    """Yield the lines of rows: a column for each run, or a line for each run where a cell or the screen is too long.
+
+    A row without cells is the title of a section.
+    """
+    rows = [[*map(screen.printable, row)] for row in rows]
+    short = [row for row in rows if len(row) > 1 and max(map(columns_of, row)) <= _LONGEST_CELL]
     widths = [max(map(columns_of, column)) for column in zip(*short, strict=True)]
     in_columns = sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.columns
-    for name, cells in rows:
-        if not cells:
-            yield from ("", *wrapped(name, screen.columns))
-        elif in_columns and [name, *cells] in short:
-            yield _GAP.join(map(pad, (name, *cells), widths)).rstrip()
+    for row in rows:
+        name, *cells = row
+        if in_columns and row in short:
+            yield _GAP.join(map(pad, row, widths)).rstrip()
         else:
+            yield from ([] if cells else [""])
             yield from wrapped(name, screen.columns)
             for place, cell in enumerate(cells, start=1):
                 yield from labelled(f"  {place}", cell, screen.columns)
@@ -166,20 +152,18 @@ def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
-    values = run.values
+    values, time = run.values, run.time
+    named = "name", "attributes", "unit", "value", "total"
+    listed = ((each.name, dict(each.attributes), each.unit, each.value, bool(each.total)) for each in values.values)
     return {
         "run": run.name,
         "outcome": run.outcome,
-        **time_as_json(run.time),
-        "activities": {name: time_ns / 1e9 for name, time_ns in run.time.activities.items()},
-        "steps": run.time.steps or None,
-        "last_step": run.time.last_step,
+        **time_as_json(time),
+        "activities": {name: time_ns / 1e9 for name, time_ns in time.activities.items()},
+        "steps": time.steps or None,
+        "last_step": time.last_step,
         "steps_per_second": run.rate,
-        "values": [
-            {"name": each.name, "attributes": dict(each.attributes), "unit": each.unit}
-            | {"value": each.value, "total": bool(each.total)}
-            for each in values.values
-        ],
+        "values": [dict(zip(named, each, strict=True)) for each in listed],
         "config": values.config,
         "attributes": values.attributes,
         "left_out": values.left_out,
@@ -191,20 +175,17 @@ def _as_json(settings: Settings) -> dict[str, list[Any]]:
     return {name: [None if each is _MISSING else each for each in row] for name, row in settings.differing.items()}
 
 
-def _row(name: str, values: Sequence[Any], text: Callable[[Any], str], change: Change | None = None) -> Row:
+def _row(
+    name: str, values: Sequence[Any], text: Callable[[Any], str], change: Callable[[Any, Any], str] = lambda *_: ""
+) -> list[str]:
     """Return a row of values, which may be None, with the differences from the first one."""
-    texts = [NOTHING if each is None else text(each) for each in values]
-    changes = [change(each, values[0]) if change else "" for each in values]
-    return Row(name, [f"{each} ({by})" if by else each for each, by in zip(texts, changes, strict=True)])
+    texts = [_NOTHING if each is None else text(each) for each in values]
+    changes = [change(each, values[0]) for each in values]
+    return [name, *(f"{each} ({by})" if by else each for each, by in zip(texts, changes, strict=True))]
 
 
 def difference(value: float | None, first: float | None) -> str:
-    """Return the difference of a value from that of the first run in percent; empty where it has no meaning.
-
-    Example:
-        >>> difference(1.1, 1.0), difference(30.0, 10.0), difference(1.0, 1.0), difference(1.0, 0.0)
-        ('+10 %', '+200 %', '', '')
-    """
+    """Return the difference of a value from that of the first run, such as ``+10 %``; empty where it has no meaning."""
     if value is None or not first or value == first or not math.isfinite(change := 100 * (value - first) / abs(first)):
         return ""
     return f"{change:+,.0f} %" if abs(round(change, 1)) >= 10 else f"{change:+.1f} %"  # noqa: PLR2004  two digits
@@ -215,7 +196,7 @@ def _points(share: float | None, first: float | None) -> str:
     return "" if share is None or first is None or share == first else f"{100 * (share - first):+.1f} points"
 
 
-def _summary_rows(runs: Sequence[Run]) -> list[Row]:
+def _summary_rows(runs: Sequence[Run]) -> list[list[str]]:
     times = [each.time for each in runs]
     return [
         _row("outcome", [each.outcome for each in runs], str),
@@ -229,22 +210,22 @@ def _summary_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def _time_rows(runs: Sequence[Run]) -> list[Row]:
+def _time_rows(runs: Sequence[Run]) -> list[list[str]]:
     """Return the rows of the ledgers: the activities in the order of the largest times, ``step`` first."""
     parts = [{part.name: part for part in parts_of(run.time.activities)} for run in runs]
     largest = {name: max(each[name].time_ns for each in parts if name in each) for name in set().union(*parts)}
+    return [
+        _row(
+            name,
+            [of_run.get(name) for of_run in parts],
+            lambda part: f"{duration(part.time_ns)}, {part.share}",
+            lambda part, first: difference(part and part.time_ns, first and first.time_ns),
+        )
+        for name in (part.name for part in parts_of(largest))
+    ]
 
-    def text(part: Part) -> str:
-        return f"{duration(part.time_ns)}, {part.share}"
 
-    def change(part: Part | None, first: Part | None) -> str:
-        return difference(part and part.time_ns, first and first.time_ns)
-
-    names = [part.name for part in parts_of(largest)]
-    return [_row(name, [of_run.get(name) for of_run in parts], text, change) for name in names]
-
-
-def _value_rows(runs: Sequence[Run]) -> list[Row]:
+def _value_rows(runs: Sequence[Run]) -> list[list[str]]:
     """Return the rows of the last values, those of monitel's own sources at the end."""
     numbers = [{each.key: each for each in run.values.values} for run in runs]
     rows = []
@@ -288,13 +269,13 @@ def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
     return Settings(differing, len(names) - len(differing) - masked, masked)
 
 
-def _setting_rows(settings: Settings) -> list[Row]:
-    return [Row(name, [*map(_setting, values)]) for name, values in settings.differing.items()]
+def _setting_rows(settings: Settings) -> list[list[str]]:
+    return [[name, *map(_setting, values)] for name, values in settings.differing.items()]
 
 
 def _setting(value: Any) -> str:
     if value is _MISSING:
-        return NOTHING
+        return _NOTHING
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,16 +29,7 @@ class OutputError(Exception):
 
 
 def show(text: str, *, flush: bool = False) -> None:
-    """Print lines to stdout.
-
-    Args:
-        text: The lines.
-        flush: Write them at once.
-
-    Raises:
-        BrokenPipeError: Nobody reads stdout any more.
-        OutputError: It cannot be written.
-    """
+    """Print lines to stdout; raises BrokenPipeError if nobody reads it any more, else OutputError."""
     with _stdout() as stream:
         stream.write(f"{_safe(text, stream)}\n")
     if flush:
@@ -64,20 +55,12 @@ def _stdout() -> Iterator[TextIO]:
 
 
 def warn(message: object, program: str = "monitel") -> None:
-    """Print a problem to stderr, if that can be written.
-
-    Args:
-        message: The message, or the error.
-        program: The name before it; empty for none.
-    """
-    stream = sys.stderr
-    if stream is not None:
-        text = _safe(str(message), stream)
-        try:
+    """Print a problem to stderr, if that can be written, with the name of the program before it unless it is empty."""
+    if (stream := sys.stderr) is not None:
+        with suppress(OSError, ValueError):  # it is closed, or full: there is no place for the message
+            text = _safe(str(message), stream)
             stream.write(f"{program}: {text}\n" if program else f"{text}\n")
             stream.flush()
-        except (OSError, ValueError):  # it is closed, or full: there is no place for the message
-            return
 
 
 def _safe(text: str, stream: TextIO) -> str:

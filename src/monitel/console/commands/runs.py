@@ -50,14 +50,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def run_as_json(run: Run) -> dict[str, Any]:
     """Return a run for programs. Unknown values are null."""
+    loss = run.loss
     return {
         "run": run.time.run or None,
         "name": run.title or None,
         "state": run.outcome,
         **time_as_json(run.time),
         "last_step": run.time.last_step,
-        "loss_name": None if run.loss is None else run.loss.name,
-        "loss": None if run.loss is None else run.loss.value,
+        "loss_name": None if loss is None else loss.name,
+        "loss": None if loss is None else loss.value,
     }
 
 
