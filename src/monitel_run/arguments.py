@@ -36,11 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def target(text: str) -> str:
-    """Return the path of a folder, or a process id. An empty text, such as that of an unset variable, is an error.
-
-    Raises:
-        argparse.ArgumentTypeError: It is empty.
-    """
+    """Return the path of a folder, or a process id. An empty text, such as that of an unset variable, is an error."""
     if not text:
         raise argparse.ArgumentTypeError("got an empty text")
     return text
@@ -54,25 +50,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="the name of the run; a command with the same name continues it")
     parser.add_argument("--endpoint", metavar="URL", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
-    parser.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="added to each request; visible in the list of processes, unlike OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    parser.add_argument(
-        "--protocol", choices=("http/protobuf", "grpc"), help="default: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf"
-    )
+    visible = "added to each request; visible in the list of processes, unlike OTEL_EXPORTER_OTLP_HEADERS"
+    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help=visible)
+    protocol = "default: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf"
+    parser.add_argument("--protocol", choices=("http/protobuf", "grpc"), help=protocol)
     parser.add_argument("--service-name", metavar="NAME", help="service.name; default: OTEL_SERVICE_NAME")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command to run")
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str], bool]:
-    """Parse the arguments after ``run``. Options of the command are left alone, with and without ``--`` before it.
+    """Return the command in the arguments after ``run``, its variables, and True if they give an endpoint.
 
-    Returns:
-        The command; its variables; and True if an endpoint was given, so that no other command finds it.
+    Options of the command are left alone, with and without ``--`` before it.
 
     Raises:
         SystemExit: An argument is wrong; the message is printed to stderr. Or help was requested, and printed.

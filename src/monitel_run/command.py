@@ -33,11 +33,7 @@ class _Interrupted(BaseException):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command with the arguments after ``run``, and end like it.
-
-    Returns:
-        The exit status of a shell for a command that cannot be started.
-    """
+    """Run a command with the arguments after ``run``, and end like it; return a status if it cannot be started."""
     command, environment, endpoint_given = parse(arguments, os.environ)
     parent = Parent()
     try:

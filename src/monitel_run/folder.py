@@ -16,10 +16,8 @@ from contextlib import suppress
 VARIABLE = "MONITEL_RUN_FOLDER"
 #: The variable with which a recorded process marks itself for the processes that it starts.
 PROCESS = "MONITEL_RUN_PROCESS"
-
 #: An announcement: process id, start time in ticks since the boot, and rank as the launcher has set it.
 LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9})", re.ASCII)
-
 #: The announcement of a child of multiprocessing, which is not recorded.
 CHILD = "child"
 
@@ -75,11 +73,7 @@ def is_running(path: str) -> bool:
 def make_run_folder() -> tuple[str, int]:
     """Make the folder of a run beside the folder of the black boxes, or where temporary files are.
 
-    Returns:
-        Its path, and a descriptor from which the announcements are read. While it is open, the folder is in use.
-
-    Raises:
-        OSError: There is no place for it.
+    Return its path, and a descriptor from which the announcements are read. While it is open, the folder is in use.
     """
     boxes = os.environ.get("MONITEL_BLACK_BOX_DIR", "").rstrip(os.sep) or f"/dev/shm/monitel-{os.geteuid()}"  # noqa: S108
     parent, name = os.path.split(os.path.abspath(boxes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -29,11 +28,7 @@ _SET_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
 class CommandError(Exception):
-    """Raised for a command that cannot be started.
-
-    Attributes:
-        status: The exit status of a shell for it.
-    """
+    """Raised for a command that cannot be started, with the exit status of a shell for it."""
 
     def __init__(self, program: str, number: int) -> None:
         missing = number in {errno.ENOENT, errno.ENOTDIR}
@@ -43,21 +38,13 @@ class CommandError(Exception):
 
 
 class Ended(NamedTuple):
-    """The end of the command, or of one of its processes.
-
-    Attributes:
-        pid: The process id.
-        start: The start time in ticks since the boot: an earlier process may have had the same id.
-        status: The status, as ``os.waitpid`` returns it; None if it is unknown.
-        time_ns: Time of the end, Unix ns.
-        rank: The rank as the launcher has set it; empty without one.
-    """
+    """The end of the command, or of one of its processes."""
 
     pid: int
-    start: str
-    status: int | None
-    time_ns: int
-    rank: str = ""
+    start: str  # in ticks since the boot: an earlier process may have had the same id
+    status: int | None  # as ``os.waitpid`` returns it; None if it is unknown
+    time_ns: int  # Unix ns
+    rank: str = ""  # as the launcher has set it
 
 
 class Parent:
@@ -76,27 +63,26 @@ class Parent:
         self._passes_on = not any(name.startswith("SLURM_JOB") for name in os.environ)  # it signals all processes
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the command. This process must have a single thread.
+        """Start the command; raises CommandError, or OSError if the system has no resources for another process.
 
-        Raises:
-            CommandError: There is no such program, or it cannot be executed.
-            OSError: The system has no resources for another process.
+        This process must have a single thread.
         """
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else the system discards the status of the command
         self._mask = {*signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)}
+
+        def restore() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+        def begin(words: list[str]) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=restore)  # noqa: S603, PLW1509
+
         try:  # the object is kept: its destructor would take the status of the command
-            self._process = _begin(lambda words: self._popen(words, environment), command, environment)
+            self._process = _begin(begin, command, environment)
         except BaseException:
             self.close()
             raise
         self._start_time = start_time(self._process.pid)
-
-    def _popen(self, words: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        def restore() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-        return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=restore)  # noqa: S603, PLW1509
 
     def wait(self) -> Ended:
         """Wait until the command has ended. Process 1 takes the status of orphans, too."""
@@ -126,11 +112,7 @@ class Parent:
 
 
 def replace(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Execute a command in the place of this process.
-
-    Raises:
-        CommandError: There is no such program, or it cannot be executed.
-    """
+    """Execute a command in the place of this process; raises CommandError if that is not possible."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
     _begin(lambda words: os.execvpe(words[0], words, environment), command, environment)  # noqa: S606
@@ -168,12 +150,9 @@ def _stop(number: int) -> None:
 
 
 def exit_like(status: int) -> NoReturn:
-    """End this process as another process has ended: by the same signal, without a core file, or with its exit code.
+    """End this process like one with this status of ``os.waitpid``: by its signal, without a core, or with its code.
 
     Process 1 cannot be ended by a signal that it sends to itself: its exit code is then that of a shell.
-
-    Args:
-        status: Status of the other process, as ``os.waitpid`` returns it.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed, or nobody reads it
@@ -182,12 +161,10 @@ def exit_like(status: int) -> NoReturn:
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
     if os.getpid() != 1:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(Exception):
             import ctypes  # late: it is needed only here
 
-            ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)  # a program that takes cores ignores the limit
+            ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
         with suppress(OSError, ValueError):  # SIGKILL has no other effect
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

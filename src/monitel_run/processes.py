@@ -23,27 +23,16 @@ _STOP = "stop"
 
 
 class ProcessWatch(Thread):
-    """Watches the processes that announce themselves, in a thread.
-
-    Args:
-        announcements: A descriptor for reading and writing the announcements. It stays open, as the folder is in use.
-
-    Attributes:
-        announced: Number of processes that have announced themselves.
-        children: There were children of multiprocessing that are not recorded.
-        begun: Set at the first announcement.
-        ends: The ends so far, in their order.
-        news: The same ends, for a thread that waits for them.
-        running: After :meth:`stop`, the processes that have not ended.
-    """
+    """Watches the processes that announce themselves, in a thread, by a descriptor that keeps the folder in use."""
 
     def __init__(self, announcements: int) -> None:
         super().__init__(name="monitel-run-processes", daemon=True)
-        self.announced, self.children = 0, False
-        self.begun = Event()
-        self.ends: list[Ended] = []
-        self.news: SimpleQueue[Ended] = SimpleQueue()
-        self.running: list[Ended] = []
+        self.announced = 0  # number of processes
+        self.children = False  # there were children of multiprocessing that are not recorded
+        self.begun = Event()  # set at the first announcement
+        self.ends: list[Ended] = []  # so far, in their order
+        self.news: SimpleQueue[Ended] = SimpleQueue()  # the same, for a thread that waits for them
+        self.running: list[Ended] = []  # after stop(): the processes that have not ended
         self._announcements = announcements
         self._rest = ""
         self._watched: dict[int, Ended] = {}  # by pidfd

@@ -63,19 +63,9 @@ def store_end(
     offline: bool,
     stored: bool,
 ) -> bool:
-    """Store the end of this process, with what it did before its shutdown. Never raises, and takes no lock.
+    """Store the end of this process, with what it did before its shutdown, and with fields of :class:`Process`.
 
-    Args:
-        attributes: Attributes of the resource.
-        series: All series of the pipeline.
-        accounts: The account of each signal.
-        run_time: The time of the run over all attempts; None in other ranks than zero.
-        spool: The spool folder of this process.
-        offline: True if no signal has an endpoint.
-        stored: True if something is on disk, even if that is not an item.
-
-    Returns:
-        False if ``monitel run`` has not started this process, or does not run any more.
+    Never raises, and takes no lock. Return False if ``monitel run`` has not started this process, or runs no more.
     """
     folder = os.environ.get(VARIABLE, "")
     if not is_running(folder):
@@ -114,15 +104,9 @@ def store_end(
 
 
 def store_death(record: Record, death: Death | None, spool: Path) -> bool:
-    """Store the death of a process whose record is collected. Never raises. Idempotent.
+    """Store the death of a process whose record is collected into a spool. Never raises. Idempotent.
 
-    Args:
-        record: The record of the process.
-        death: The death; None if the process lives on with another program.
-        spool: Where its items are.
-
-    Returns:
-        False if no ``monitel run`` has started it, or does not run any more.
+    It has no death if it lives on with another program. Return False if no ``monitel run`` has started it.
     """
     if not record.run:
         return False
@@ -151,12 +135,7 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:
-    """Write a process that has ended. A reader finds the complete file, or none.
-
-    Args:
-        path: The folder of the run.
-        process: The process.
-        token: Distinguishes files of one process: a file of the same token is replaced. By default a new one.
+    """Write a process that has ended into the folder of a run, in the place of the file with the same token.
 
     Raises:
         FolderError: The folder is missing, a link, or unsafe.
@@ -167,11 +146,7 @@ def write_end(path: Path, process: Process, token: str = "") -> None:
 
 
 def read_ends(path: Path) -> tuple[list[Process], list[str]]:
-    """Read the processes in the folder of a run. Never raises.
-
-    Returns:
-        One for each process, the oldest first, and a message for each file that cannot be read.
-    """
+    """Return the processes in the folder of a run, the oldest first, and problems with its files. Never raises."""
     found: list[Process] = []
     problems: list[str] = []
     try:

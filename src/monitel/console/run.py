@@ -92,12 +92,7 @@ def finish(worker: Worker, end: Ended, *, endpoint_given: bool) -> None:
 
 
 def _report_deaths(folder: Path, deaths: Deaths) -> None:
-    """Write the reports of killed processes of a run that no exporter has collected. Their records stay. Never raises.
-
-    Args:
-        folder: The folder of the run.
-        deaths: The ends of processes that are observed.
-    """
+    """Write the reports of killed processes that no exporter has collected. Their records stay. Never raises."""
     given = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
     for root in automatic_roots() if given is None else [given]:
         for name in processes(root, None):

@@ -17,7 +17,7 @@ from monitel.console.job import jobs_of
 from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
 from monitel.console.shares import ledger_lines, shows_work
-from monitel.console.text import Screen, duration, named, step_rate, wrapped
+from monitel.console.text import Screen, duration, labelled, named, step_rate, wrapped
 from monitel.runs.folder import correct_status
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from monitel.console.process import JobName, Process
 
 _START = "monitel run: "
-_INDENT = "  "
-_LABEL = len("exported") + 2  # columns of a label
+_INDENT = len("  exported  ")
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
 _CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
@@ -69,8 +68,7 @@ def print_summary(
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
         lines = summary_lines(found, problems, Screen.of(stream), running=pids, endpoint_given=endpoint_given)
-        text = "\n".join(lines)
-        stream.write(f"{text}\n")
+        stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
 
 
@@ -98,15 +96,7 @@ def summary_lines(
     running: Sequence[str] = (),
     endpoint_given: bool = False,
 ) -> list[str]:
-    """Return the lines of the summary.
-
-    Args:
-        processes: All processes, at their ends.
-        problems: Messages about what cannot be read.
-        screen: The stream that the lines are printed to.
-        running: The process ids of the recorded processes that still run.
-        endpoint_given: The endpoint was an option, so that a command without it does not find it.
-    """
+    """Return the lines of the summary of processes at their ends, with the process ids of those that still run."""
     processes = [*processes]
     attempts: dict[tuple[JobName, object], list[Job]] = {}
     for job in jobs_of(processes):
@@ -137,17 +127,10 @@ def summary_lines(
 
 
 def _row(label: str, texts: Iterable[str], screen: Screen) -> list[str]:
-    """Return the lines of texts beside a label; none without a text."""
-    return _labelled(label, [line for text in texts for line in wrapped(text, _width(screen), whole=True)])
-
-
-def _labelled(label: str, lines: Iterable[str]) -> list[str]:
-    labels = chain([label], repeat(""))
-    return [f"{_INDENT}{left:<{_LABEL}}{right}" for left, right in zip(labels, lines, strict=False)]
-
-
-def _width(screen: Screen) -> int:
-    return screen.width - len(_INDENT) - _LABEL
+    """Return the lines of texts, each on separate lines, beside a label; none without a text."""
+    labels = chain([f"  {label}"], repeat(""))
+    rows = (labelled(each, text, screen.width, _INDENT, whole=True) for each, text in zip(labels, texts, strict=False))
+    return [*chain.from_iterable(rows)]
 
 
 def _last(jobs: Sequence[Job]) -> Job:
@@ -204,12 +187,13 @@ def _rows(jobs: Sequence[Job], screen: Screen) -> list[str]:
     """Return the rows of the attempts of a job."""
     times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
     time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
-    ledger = [] if time is None or not shows_work(time) else ledger_lines(time, screen, _width(screen))
+    ledger = [] if time is None or not shows_work(time) else ledger_lines(time, screen, screen.width - _INDENT)
+    bars = [f"{left:<{_INDENT}}{line}" for left, line in zip(chain(["  ledger"], repeat("")), ledger, strict=False)]
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
     endings = [text for job in reversed(jobs) for text in _endings(job, screen, several=len(jobs) > 1)]
     return [
         *_row("verdict", [screen.printable(jobs[-1].verdict.text)], screen),
-        *(_labelled("ledger", ledger) if screen.terminal else _row("ledger", ledger, screen)),
+        *(bars if screen.terminal else _row("ledger", ledger, screen)),
         *_row("late", _late(_last(jobs), screen), screen),
         *_row("died", _first(_death(each, screen) for each in deaths), screen),
         *_row("ended", _first(endings), screen),
@@ -246,7 +230,7 @@ def _death(process: Process, screen: Screen) -> str:
 
 
 def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:
-    """Yield a text for each exception that has ended processes, and for each status, such as ``rank 1 failed``."""
+    """Yield a text for each exception that has ended processes, and for each status."""
     suffix = f" in attempt {job.attempt or 0}" if several else ""
     found: dict[tuple[str, str], list[Process]] = {}
     for status in ("failed", "interrupted", "preempted"):
@@ -255,9 +239,7 @@ def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:
                 found.setdefault((status, each.failure if status == "failed" else ""), []).append(each)
     for (status, failure), ended in found.items():
         ranks = [each for each in ended if each.rank is not None]
-        who = (
-            named(sorted(ended, key=lambda each: each.rank or 0), _RANKS) if len(ranks) == len(ended) else named(ended)
-        )
+        who = named(ended, _RANKS if len(ranks) == len(ended) else 4)
         yield f"{who}{suffix}: {screen.printable(failure)}" if failure else f"{who} {screen.printable(status)}{suffix}"
 
 
@@ -269,19 +251,13 @@ def _first(texts: Iterable[str]) -> list[str]:
 
 
 def outcome(processes: Iterable[Process], screen: Screen, *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each row about items; none if nothing was recorded.
-
-    A spool that does not exist any more was delivered after its process had ended.
-    """
-    delivered: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    on_disk = 0
-    spools = []
+    """Yield the label and the text of each row about items; none if nothing was recorded."""
+    delivered, dropped = Counter[str](), Counter[str]()
+    on_disk, spools = 0, []
     for each in (report for process in processes for report in process.reports):
         stored = each.stored or any(account.on_disk for account in each.accounts.values())
-        stored = stored and os.path.lexists(each.spool)
-        if stored:
-            spools.append(each)
+        stored = stored and os.path.lexists(each.spool)  # otherwise it was delivered after the end of the process
+        spools += [each] if stored else []
         for signal, account in each.accounts.items():
             delivered[signal] += account.delivered + (0 if stored else account.on_disk)
             on_disk += account.on_disk if stored else 0
