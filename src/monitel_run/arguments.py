@@ -91,7 +91,7 @@ def _headers(options: argparse.Namespace) -> dict[str, str]:
     if not all([*headers, *headers.values()]):
         raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
     if options.endpoint is not None or headers:
-        from monitel.console.exporters import load  # late: the command need not wait for it without these
+        from monitel.runs.exporters import load  # late: the command need not wait for it without these
 
         exporters, problems = load()
         if not exporters:

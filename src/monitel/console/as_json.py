@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monitel.console.autopsy import SEVERITIES, open_windows, rank_waits, steps_of, undelivered
-from monitel.console.text import rfc3339, to_json
+from monitel.text import rfc3339, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
     from monitel.console.live import Look
-    from monitel.console.process import PastEvent, Process
+    from monitel.runs.process import PastEvent, Process
 
 _VERSION = 1
 

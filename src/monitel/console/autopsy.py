@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from monitel import Severity
-from monitel.console.process import TIME, State
 from monitel.console.standstill import shared_waits
-from monitel.console.text import (
+from monitel.runs.process import TIME, State
+from monitel.text import (
     clock_time,
     cut,
     duration,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from monitel.blackbox.forms import Definition
     from monitel.blackbox.reading import Window
     from monitel.console.job import Job
-    from monitel.console.process import Process
-    from monitel.console.text import Screen
+    from monitel.runs.process import Process
     from monitel.stats.window_bytes import Snapshot
+    from monitel.text import Screen
 
 _LISTED = 20  # windows, counters, events, waits and ranges
 _ACTIVITY, _RANK = "training.activity", "training.rank"

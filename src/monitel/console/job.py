@@ -8,16 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from monitel.console.lateness import compared_times, cycle, stage_times, suspects
-from monitel.console.process import COMPLETED, EXITED, STOPPED
 from monitel.console.verdict import ENOUGH_STEPS, verdict
 from monitel.runs.history import RunTime
+from monitel.runs.process import COMPLETED, EXITED, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monitel.console.lateness import Times
-    from monitel.console.process import JobName, Process
     from monitel.console.verdict import Verdict
+    from monitel.runs.process import JobName, Process
 
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 Times: TypeAlias = Mapping[int, Mapping[str, float]]
 

@@ -17,14 +17,14 @@ from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import ENDED, PAGE
 from monitel.blackbox.recovery import is_alive
-from monitel.console import process as model
-from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of, replaced
 from monitel.console.period import RATE_NS, History, StepDistribution, StepRate, over_a_period
-from monitel.console.process import Process, State, life_of
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.console.usage import UsageMeter
 from monitel.process.context_page import PAGE_BYTES, read_page
+from monitel.runs import process as model
+from monitel.runs.ended import read_ends
+from monitel.runs.process import Process, State, life_of
 from monitel.training.training_time import DOWN
 from monitel_run.folder import is_run_folder
 

@@ -8,16 +8,16 @@ from operator import sub
 from statistics import median
 from typing import TYPE_CHECKING
 
-from monitel.console.process import NO_SAMPLES, Process, Total
 from monitel.console.verdict import ENOUGH_STEPS
 from monitel.process.context_page import unpack_step_times
+from monitel.runs.process import NO_SAMPLES, Process, Total
 from monitel.training.step_times import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from monitel.console.process import StageKey
+    from monitel.runs.process import StageKey
 
 RATE_NS = 10 * 10**9  # of the last steps that a rate is about
 _MOST_MARKS = 256

@@ -26,11 +26,11 @@ from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, page_of, read_record
 from monitel.blackbox.record import ENDED, JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console import process as model
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
-from monitel.console.process import State, ended_by, event_of, life_of, whole
 from monitel.process.context_page import Context
 from monitel.process.os_threads import Thread
+from monitel.runs import process as model
+from monitel.runs.process import State, ended_by, event_of, life_of, whole
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
     from monitel.console.kernel import KernelState
-    from monitel.console.process import PastEvent, Process
+    from monitel.runs.process import PastEvent, Process
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0

@@ -15,9 +15,9 @@ from monitel.blackbox.reading import read_record
 from monitel.blackbox.recovery import claim, processes
 from monitel.blackbox.settings import FOLDERS
 from monitel.console.commands.output import warn
-from monitel.console.ended import store_death
-from monitel.console.exporters import load
 from monitel.console.summary import print_summary
+from monitel.runs.ended import store_death
+from monitel.runs.exporters import load
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from monitel.blackbox.folder import FolderError, Lock, check_platform
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.job import jobs_of
-from monitel.console.process import COMPLETED, State
 from monitel.console.reader import ends_below, read_boxes
-from monitel.console.text import moment, rfc3339
 from monitel.runs.folder import stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
+from monitel.runs.process import COMPLETED, State
 from monitel.runs.values import RunValues
+from monitel.text import moment, rfc3339
 from monitel.variables import read_variables
 from monitel_run.arguments import target
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
     from monitel.runs.values import Value
 
 RUNNING = "running"

@@ -9,12 +9,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.console.text import duration, named, verb
+from monitel.text import duration, named, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 _S = 10**9
 #: A process stands still after this time without a step, and after this many usual steps.

@@ -12,13 +12,13 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.console.ended import read_ends
 from monitel.console.job import jobs_of
-from monitel.console.process import COMPLETED, EXITED, State, ended_by
 from monitel.console.runs import is_given
-from monitel.console.shares import ledger_lines, shows_work
-from monitel.console.text import Screen, duration, labelled, named, step_rate, wrapped
+from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
+from monitel.runs.process import COMPLETED, EXITED, State, ended_by
+from monitel.runs.shares import ledger_lines, shows_work
+from monitel.text import Screen, duration, labelled, named, step_rate, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.process import Owner
     from monitel.console.job import Job
-    from monitel.console.process import JobName, Process
+    from monitel.runs.process import JobName, Process
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")

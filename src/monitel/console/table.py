@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from monitel.console.autopsy import counts, state_in_words
-from monitel.console.process import State
-from monitel.console.text import columns_of, duration, number, pad, per_second, percent, wrapped
+from monitel.runs.process import State
+from monitel.text import columns_of, duration, number, pad, per_second, percent, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monitel.console.job import Job
     from monitel.console.live import Look
-    from monitel.console.process import Process
-    from monitel.console.text import Screen
+    from monitel.runs.process import Process
+    from monitel.text import Screen
 
     Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
 

@@ -24,8 +24,8 @@ from monitel.console.autopsy import process_lines, stack_lines
 from monitel.console.commands.output import CommandError
 from monitel.console.reader import read_boxes
 from monitel.console.table import COLUMNS, Row, summary, table_of
-from monitel.console.text import Screen as Stream
-from monitel.console.text import clock_time, labelled, wrapped
+from monitel.text import Screen as Stream
+from monitel.text import clock_time, labelled, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

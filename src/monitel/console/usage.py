@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 
 class UsageMeter:

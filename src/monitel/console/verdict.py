@@ -12,15 +12,15 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.lateness import STAGES
-from monitel.console.process import COMPLETED, EXITED, STOPPED, State
 from monitel.console.standstill import STUCK, Standstill, for_longest, shared_waits, since_ns_of, stands_still
-from monitel.console.text import duration, named, percent, step_rate, verb
+from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
+from monitel.text import duration, named, percent, step_rate, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monitel.console.job import Job
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 
 class Verdict(NamedTuple):

@@ -1,1 +1,1 @@
-"""The runs of a process: their ledger and last values, stored over all attempts."""
+"""Processes and their runs, as they are stored: ends of processes, and ledgers over all attempts."""

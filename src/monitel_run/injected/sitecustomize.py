@@ -34,7 +34,7 @@ def _is_recorded():
 
 
 class _Watch:
-    """Calls :func:`monitel.console.exporters.begin` after the first import of each module."""
+    """Calls :func:`monitel.runs.exporters.begin` after the first import of each module."""
 
     def __init__(self):
         self._waiting = set(_MODULES)
@@ -74,7 +74,7 @@ class _Watch:
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                from monitel.console.exporters import begin
+                from monitel.runs.exporters import begin
             if begin(name):
                 return
         except Exception:  # another environment, without these packages, or with a damaged one

@@ -62,7 +62,7 @@ def train(folder: str, rank: int) -> None:
 def looks(boxes: Path) -> list[float]:
     """Return the CPU time of each look, ns."""
     from monitel.console.live import Live
-    from monitel.console.process import State
+    from monitel.runs.process import State
 
     ranks = Live([str(boxes)])
     ranks.look()

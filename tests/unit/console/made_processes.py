@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.process import Owner
-from monitel.console.process import JobName, Process, StageKey, State, Total
+from monitel.runs.process import JobName, Process, StageKey, State, Total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from tests.unit.promises.test_verdict import WORK
 
 from monitel.console.job import jobs_of
 from monitel.console.period import History, over_a_period, with_totals
-from monitel.console.process import Process, StageKey, Total
+from monitel.runs.process import Process, StageKey, Total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,10 +19,10 @@ from monitel.blackbox.record import EVENT, NUMBERS, Item
 from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import job_lines, process_lines
 from monitel.console.job import jobs_of
-from monitel.console.process import EXEC, EXITED, JobName, PastEvent, Process, State
-from monitel.console.text import Screen, columns_of
+from monitel.runs.process import EXEC, EXITED, JobName, PastEvent, Process, State
 from monitel.stats.window_bytes import OpenWindow, encode
 from monitel.stats.window_bytes import Snapshot as Numbers
+from monitel.text import Screen, columns_of
 
 pytestmark = pytest.mark.usefixtures("utc")
 

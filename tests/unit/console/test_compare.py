@@ -10,9 +10,9 @@ import pytest
 
 from monitel.console.commands.compare import comparison_as_json, comparison_lines, difference
 from monitel.console.runs import Run
-from monitel.console.text import Screen, columns_of, to_json
 from monitel.runs.history import RunTime
 from monitel.runs.values import RunValues, Value
+from monitel.text import Screen, columns_of, to_json
 
 pytestmark = pytest.mark.usefixtures("utc")
 

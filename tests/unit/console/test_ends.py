@@ -10,10 +10,10 @@ from tests.unit.console.made_processes import ended
 
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import FolderError
-from monitel.console.ended import encode, read_ends, write_end
 from monitel.console.summary import summary_lines
-from monitel.console.text import Screen
+from monitel.runs.ended import encode, read_ends, write_end
 from monitel.runs.stored import LIMIT_BYTES
+from monitel.text import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from tests.unit.console.made_processes import (
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.period import History, over_a_period
-from monitel.console.process import JobName, Process, State, Total
 from monitel.runs.history import RunTime
+from monitel.runs.process import JobName, Process, State, Total
 
 if TYPE_CHECKING:
     from monitel.console.verdict import Verdict

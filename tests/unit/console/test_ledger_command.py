@@ -10,9 +10,9 @@ from tests.unit.promises.program import Program, program
 
 from monitel.console.commands.ledger import table
 from monitel.console.runs import Run
-from monitel.console.text import Screen
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
+from monitel.text import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,12 +15,12 @@ from tests.unit.console.recorded import ATTRIBUTES, DOING, START, recorded
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.reading import read_record
-from monitel.console.ended import VERSION, encode
 from monitel.console.job import jobs_of
-from monitel.console.process import Process, State, process_of
 from monitel.console.summary import summary_lines
-from monitel.console.text import Screen
+from monitel.runs.ended import VERSION, encode
+from monitel.runs.process import Process, State, process_of
 from monitel.runs.stored import load
+from monitel.text import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,12 +25,12 @@ from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.autopsy import open_windows, undelivered
-from monitel.console.ended import VERSION, encode, read_ends, store_death
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
-from monitel.console.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.console.reader import deaths_below, read_boxes
 from monitel.process.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
+from monitel.runs.ended import VERSION, encode, read_ends, store_death
+from monitel.runs.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.runs.stored import load
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.unit.promises.program import Program, program
 
-from monitel.console.process import JobName, Process, State
 from monitel.console.runs import Run, Runs, outcome_of
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
+from monitel.runs.process import JobName, Process, State
 from monitel.runs.values import RunValues, Value
 
 __all__ = ["program"]

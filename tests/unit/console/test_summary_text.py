@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_of, totals
 
-from monitel.console.ended import write_end
-from monitel.console.process import JobName, State, Total
 from monitel.console.summary import print_summary, summary_lines, with_cause
-from monitel.console.text import Screen, columns_of
+from monitel.runs.ended import write_end
 from monitel.runs.history import RunTime
+from monitel.runs.process import JobName, State, Total
+from monitel.text import Screen, columns_of
 from monitel_otlp import Account
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 1, 100 * S)
 

@@ -15,11 +15,11 @@ from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import this_process
 from monitel.console.job import Job
 from monitel.console.live import Look
-from monitel.console.process import JobName, PastEvent, Process, State
 from monitel.console.table import COLUMNS, View, fitting, table_of
-from monitel.console.text import UNLIMITED, Screen, columns_of
 from monitel.console.usage import UsageMeter
 from monitel.console.verdict import Verdict
+from monitel.runs.process import JobName, PastEvent, Process, State
+from monitel.text import UNLIMITED, Screen, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.console.text import (
+from monitel.text import (
     UNLIMITED,
     Screen,
     columns_of,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from monitel.console.commands.ledger import table
 from monitel.console.runs import Run
-from monitel.console.shares import last_line, parts_of, print_last_line
-from monitel.console.text import Screen
 from monitel.runs.history import Attempt, History, RunTime, ascending, decode, encode
+from monitel.runs.shares import last_line, parts_of, print_last_line
+from monitel.text import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

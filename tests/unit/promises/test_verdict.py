@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job
-from monitel.console.process import JobName, Process, StageKey, State, Total
+from monitel.runs.process import JobName, Process, StageKey, State, Total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

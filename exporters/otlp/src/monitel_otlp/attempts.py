@@ -18,9 +18,9 @@ from monitel.blackbox.folder import box_roots
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import FOLDERS
-from monitel.console.ended import read_ends
 from monitel.process.launcher import LAUNCHERS
 from monitel.process.os_threads import Event
+from monitel.runs.ended import read_ends
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import sdk_is_disabled

@@ -57,7 +57,7 @@ class Instrumentor:
 
     def instrument(self, **_given: Any) -> None:
         """Make the pipeline, unless there is one."""
-        from monitel.console.exporters import begin
+        from monitel.runs.exporters import begin
 
         begin("monitel")
 

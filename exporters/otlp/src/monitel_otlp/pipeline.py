@@ -18,8 +18,6 @@ import monitel
 from monitel.blackbox.account import Account, exit_summary
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
-from monitel.console.ended import store_end
-from monitel.console.shares import print_last_line
 from monitel.handlers import expect_no_handler, replace_event_handler
 from monitel.process.exit import finalize
 from monitel.process.fork import register_at_fork
@@ -29,6 +27,8 @@ from monitel.process.run_events import leave, preempt, withdraw
 from monitel.process.sigterm import check as check_sigterm
 from monitel.process.worker import low_latency
 from monitel.readings import own_waits
+from monitel.runs.ended import store_end
+from monitel.runs.shares import print_last_line
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush

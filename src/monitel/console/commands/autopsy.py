@@ -11,9 +11,9 @@ from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import NO_BOXES, counts, job_lines, process_lines
 from monitel.console.commands.output import show, warn
 from monitel.console.job import jobs_of
-from monitel.console.process import State
 from monitel.console.reader import read_processes
-from monitel.console.text import Screen, wrapped
+from monitel.runs.process import State
+from monitel.text import Screen, wrapped
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.blackbox.folder import FolderError
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.runs import Runs, add_options, time_as_json
-from monitel.console.shares import parts_of
-from monitel.console.text import (
+from monitel.process.masking import MASK
+from monitel.runs.shares import parts_of
+from monitel.text import (
     Screen,
     columns_of,
     duration,
@@ -25,7 +26,6 @@ from monitel.console.text import (
     to_json,
     wrapped,
 )
-from monitel.process.masking import MASK
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel.console.text import Screen
+from monitel.text import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

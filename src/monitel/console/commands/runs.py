@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.console.commands.output import show, warn
 from monitel.console.runs import Runs, add_options, time_as_json
-from monitel.console.text import Screen, cut, duration, moment, number, rfc3339, table, to_json
+from monitel.text import Screen, cut, duration, moment, number, rfc3339, table, to_json
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ from monitel.console.autopsy import NO_BOXES
 from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
-from monitel.console.text import Screen, wrapped
+from monitel.text import Screen, wrapped
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:

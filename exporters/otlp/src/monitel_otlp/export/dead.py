@@ -19,8 +19,8 @@ from monitel.blackbox.folder import FolderError, box_roots
 from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set_aside, sweep
-from monitel.console.ended import store_death
 from monitel.process.os_threads import Event, start_thread
+from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.export.ended import add_settled, mapping_of, unsettled
 from monitel_otlp.export.replay import deliver_marked

@@ -6,8 +6,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.console.text import Screen, columns_of, cut, duration, percent, wrapped
 from monitel.runs.history import REPEATED, STEP
+from monitel.text import Screen, columns_of, cut, duration, percent, wrapped
 from monitel.training.activities import ACTIVITIES
 from monitel.training.training_time import DOWN
 

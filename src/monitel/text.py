@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from monitel.console.process import Process
+    from monitel.runs.process import Process
 
 UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: nothing is cut
 

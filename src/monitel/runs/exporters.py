@@ -77,7 +77,7 @@ def begin(module: str) -> bool:
 
 def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
-    import monitel.console.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
+    import monitel.runs.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
     from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
     from monitel.process.run_events import enter
     from monitel.process.sigterm import SigtermHandler, is_default
@@ -105,7 +105,7 @@ def _terminate(timeout: float) -> None:
 
 def _report_end() -> None:
     from monitel.blackbox.silent import give_way, release
-    from monitel.console.ended import store_end
+    from monitel.runs.ended import store_end
 
     if (series := release(begin)) is not None:  # else the program has an exporter
         accounts: dict[str, Account] = {}
