@@ -24,7 +24,6 @@ UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: noth
 _WIDTH = 80  # columns of a text; wider lines are hard to read
 _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
-_BLOCKS, _PLAIN_BLOCKS = "█▓▒░", "#=-."
 _COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
 _SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
 _NARROW = 60
@@ -60,9 +59,9 @@ class Screen:
         return cls(min(columns, _WIDTH), terminal, colours, getattr(stream, "encoding", None) or "", columns)
 
     @property
-    def fills(self) -> str:
-        """Four characters for the parts of a bar, from dark to light."""
-        return _BLOCKS if self.printable(_BLOCKS) == _BLOCKS else _PLAIN_BLOCKS
+    def block(self) -> str:
+        """The character of a bar."""
+        return "█" if self.printable("█") == "█" else "#"
 
     def printable(self, text: str) -> str:
         """Return text from outside as it may be printed: one line, truncated, without control characters."""

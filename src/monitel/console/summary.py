@@ -17,7 +17,7 @@ from monitel.console.runs import is_given
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, State, ended_by
-from monitel.runs.shares import ledger_lines, shows_work
+from monitel.runs.shares import ledger_line, shows_work
 from monitel.text import Screen, duration, labelled, named, step_rate, wrapped
 
 if TYPE_CHECKING:
@@ -187,13 +187,12 @@ def _rows(jobs: Sequence[Job], screen: Screen) -> list[str]:
     """Return the rows of the attempts of a job."""
     times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
     time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
-    ledger = [] if time is None or not shows_work(time) else ledger_lines(time, screen, screen.width - _INDENT)
-    bars = [f"{left:<{_INDENT}}{line}" for left, line in zip(chain(["  ledger"], repeat("")), ledger, strict=False)]
+    ledger = [ledger_line(time, screen)] if time is not None and shows_work(time) else []
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
     endings = [text for job in reversed(jobs) for text in _endings(job, screen, several=len(jobs) > 1)]
     return [
         *_row("verdict", [screen.printable(jobs[-1].verdict.text)], screen),
-        *(bars if screen.terminal else _row("ledger", ledger, screen)),
+        *_row("ledger", ledger, screen),
         *_row("late", _late(_last(jobs), screen), screen),
         *_row("died", _first(_death(each, screen) for each in deaths), screen),
         *_row("ended", _first(endings), screen),

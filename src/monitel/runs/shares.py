@@ -1,4 +1,4 @@
-"""The parts of the time of a run in percent, which add up to 100, the largest overhead, and the lines about it."""
+"""The parts of the time of a run in percent, which add up to 100, the largest overhead, and the line about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.runs.history import REPEATED, STEP
-from monitel.text import Screen, columns_of, cut, duration, percent, wrapped
+from monitel.text import Screen, cut, duration, percent
 from monitel.training.activities import ACTIVITIES
 from monitel.training.training_time import DOWN
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 _ENOUGH = 95  # percent in steps, above which the overhead is not the news
 _ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, REPEATED))}  # of activities of the same length
-_PARTS_IN_LINE, _PARTS_IN_BAR = 6, 4
+_MOST = 6  # parts in a line
 _LONGEST_NAME = 40  # columns
-_INDENT = _GAP = "  "
 
 #: The activities as they continue "of the time went into".
 _PHRASES = {
@@ -43,7 +42,7 @@ _PHRASES = {
 class Part(NamedTuple):
     """The time of one activity."""
 
-    name: str  # empty for the sum of several ones
+    name: str
     time_ns: int  # above 0
     percent: int  # all parts of a run add up to 100
 
@@ -57,7 +56,7 @@ def parts_of(activities: Mapping[str, int]) -> list[Part]:
     """Return the parts of a run's time that are above 0: ``step``, then the overheads, the largest first."""
     found = [(name, time_ns) for name, time_ns in activities.items() if time_ns > 0]
     found.sort(key=lambda each: (each[0] != STEP, -each[1], _ORDER.get(each[0], len(_ORDER)), each[0]))
-    percents = apportion([time_ns for _, time_ns in found], 100)
+    percents = _percents([time_ns for _, time_ns in found]) if found else []
     return [Part(*each, percent) for each, percent in zip(found, percents, strict=True)]
 
 
@@ -66,19 +65,17 @@ def largest_overhead(parts: Sequence[Part]) -> Part | None:
     return next((part for part in parts if part.name != STEP), None)
 
 
-def apportion(parts: Sequence[int], total: int) -> list[int]:
-    """Return integers in the ratio of the parts that add up to ``total`` (by the largest remainder).
+def _percents(times: Sequence[int]) -> list[int]:
+    """Return the shares in percent of times above 0, rounded so that they add up to 100 (by the largest remainder).
 
-    Each is the exact share, rounded up or down. A share below 1 is rounded up only if there is no other way. Without
-    parts above 0 all are 0.
+    A share below 1 is rounded up only if there is no other way.
     """
-    whole = sum(parts)
-    if whole <= 0:
-        return [0] * len(parts)
-    shares, remainders = zip(*(divmod(part * total, whole) for part in parts), strict=True)
-    order = sorted(range(len(parts)), key=lambda each: (not remainders[each], not shares[each], -remainders[each]))
-    rounded_up = {*order[: total - sum(shares)]}
-    return [share + (number in rounded_up) for number, share in enumerate(shares)]
+    whole = sum(times)
+    shares, rests = [100 * each // whole for each in times], [100 * each % whole for each in times]
+    order = sorted(range(len(times)), key=lambda each: (not rests[each], not shares[each], -rests[each]))
+    for each in order[: 100 - sum(shares)]:
+        shares[each] += 1
+    return shares
 
 
 def sentences(run: RunTime, screen: Screen) -> list[str]:
@@ -109,52 +106,15 @@ def print_last_line(run: RunTime) -> None:
     """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes."""
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
         if shows_work(run):
-            text = last_line(run, Screen.of(sys.stderr))
+            text = f"monitel ledger: {ledger_line(run, Screen.of(sys.stderr))}"
             print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
 
 
-def last_line(run: RunTime, screen: Screen) -> str:
-    """Return the text that :func:`print_last_line` prints."""
-    return "monitel ledger: " + f"\n{_INDENT}".join(ledger_lines(run, screen, screen.width - len(_INDENT)))
-
-
-def ledger_lines(run: RunTime, screen: Screen, width: int) -> list[str]:
-    """Return the total, the parts and the sentences: in a terminal lines of a width with a bar, else one long line."""
+def ledger_line(run: RunTime, screen: Screen) -> str:
+    """Return the total, the largest parts and the sentences in one line."""
     total = duration(run.elapsed_ns) + (f" in {run.attempts} attempts" if run.attempts > 1 else "")
-    parts = parts_of(run.activities)
-    if not screen.terminal:
-        shown = ", ".join(f"{_name(part, screen)} {part.share}" for part in _first(parts, _PARTS_IN_LINE))
-        return [f"{total} ({shown}); {'; '.join(sentences(run, screen))}"]
-    below = [line for text in sentences(run, screen) for line in wrapped(text, width)]
-    return [total, *_bar(_first(parts, _PARTS_IN_BAR), screen, width), *below]
-
-
-def _first(parts: Sequence[Part], limit: int) -> list[Part]:
-    """Return the parts of at least 1 %; if they are more than ``limit``, the last one is the sum of the others."""
-    shown = [part for part in parts if part.percent]
-    if len(shown) <= limit:
-        return shown
-    _, times, percents = zip(*shown[limit - 1 :], strict=True)
-    return [*shown[: limit - 1], Part("", sum(times), sum(percents))]
-
-
-def _bar(parts: Sequence[Part], screen: Screen, width: int) -> list[str]:
-    """Return a bar of this width with four parts at most, and the lines of its legend."""
-    overheads = iter(("red", "yellow", "blue"))
-    colours = ["green" if part.name == STEP else next(overheads, "") for part in parts]
-    cells = apportion([part.percent for part in parts], width - len(parts))
-    bar, legend, used = "", [""], 0
-    for part, fill, colour, more in zip(parts, screen.fills, colours, cells, strict=False):
-        bar += screen.paint((1 + more) * fill, colour)
-        name = cut(_name(part, screen), width - len(f"# {part.share}") - 1)
-        columns = columns_of(f"# {name} {part.share}")
-        if used and used + len(_GAP) + columns > width:
-            legend, used = [*legend, ""], 0
-        gap = _GAP if used else ""
-        legend[-1] += f"{gap}{screen.paint(fill, colour)} {name} {part.share}"
-        used += len(gap) + columns
-    return [bar, *legend]
-
-
-def _name(part: Part, screen: Screen) -> str:
-    return cut(screen.printable(part.name), _LONGEST_NAME) or "the rest"
+    shown = [part for part in parts_of(run.activities) if part.percent]
+    names = [(cut(screen.printable(part.name), _LONGEST_NAME), part.share) for part in shown]
+    if len(names) > _MOST:
+        names[_MOST - 1 :] = [("the rest", f"{sum(part.percent for part in shown[_MOST - 1 :])} %")]
+    return f"{total} ({', '.join(map(' '.join, names))}); {'; '.join(sentences(run, screen))}"

@@ -104,5 +104,5 @@ def _activities(run: RunTime, screen: Screen) -> list[str]:
     for name, part in zip(names, parts, strict=False):
         cells = max((part.time_ns * max(bars, 0) + whole // 2) // whole, min(part.percent, 1))
         colour = "green" if part.name == STEP else "red" if part is overhead else ""
-        rows.append(row(name, screen.paint(cells * screen.fills[0], colour), cells, part.time_ns, part.share))
+        rows.append(row(name, screen.paint(cells * screen.block, colour), cells, part.time_ns, part.share))
     return [*rows, row("total", "", 0, run.elapsed_ns, "100 %")]
