@@ -7,8 +7,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from monitel_run.arguments import parse
@@ -18,13 +16,11 @@ from monitel_run.parent import CommandError, Parent, exit_like, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monitel_otlp.attempts import Attempt
-    from monitel_run.parent import Ended
+    from monitel_run.worker import Worker
 
 #: The folder of the ``sitecustomize`` module for the processes of the command.
 INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 
-_LONG = 5.0  # seconds after which the start of the command is logged before its end
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -61,8 +57,10 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.update(environment)
     worker = None
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
+        from monitel_run.worker import Worker  # late: the command runs at once
+
         try:
-            worker = Worker(command, began_ns, Path(folder), announcements)
+            worker = Worker(command, began_ns, folder, announcements)
         except RuntimeError as error:  # no thread can be started
             _print(f"without telemetry: {error}")
     return exit_like(_wait(parent, worker, folder, endpoint_given=endpoint_given))
@@ -98,44 +96,6 @@ def _wait(parent: Parent, worker: Worker | None, folder: str, *, endpoint_given:
         remove_abandoned(folder)
     assert end.status is not None
     return end.status
-
-
-class Worker(Thread):
-    """Does the work besides waiting, which may take long or fail. The main thread prints the summary in any case."""
-
-    def __init__(self, command: Sequence[str], began_ns: int, folder: Path, announcements: int) -> None:
-        from monitel_run.processes import ProcessWatch  # late, here and below: the command runs at once
-
-        super().__init__(name="monitel-run", daemon=True)
-        self.folder, self.facts = folder, (command, began_ns, folder)
-        self.long = time.monotonic() + _LONG  # when the start of the command is logged
-        self.end: Ended | None = None
-        self.attempts: list[Attempt] = []  # one of each exporter
-        self.problems: list[str] = []
-        self.watch = ProcessWatch(announcements)
-        self.watch.start()
-        self.start()
-
-    def run(self) -> None:
-        """Deliver, once a process has announced itself, the command takes long, or it has ended."""
-        self.watch.begun.wait(_LONG)
-        with suppress(Exception):  # that of an import: the main thread prints it
-            from monitel.console.run import deliver
-
-            deliver(self)
-
-    def finish(self, end: Ended, *, endpoint_given: bool) -> bool:
-        """Deliver what is left, and print the summary; return False without anything."""
-        self.watch.stop()
-        sends = any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ)
-        reports = len(os.listdir(self.folder)) > 1  # beside the FIFO
-        if not (self.watch.announced or self.watch.children or self.attempts or sends or reports):
-            return False
-        from monitel.console.run import finish
-
-        self.watch.begun.set()
-        finish(self, end, endpoint_given=endpoint_given)
-        return True
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -86,7 +86,7 @@ FOREIGN: dict[str, set[str]] = {
         *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3", "idna"),
         *("grpc", "tqdm", "monitel_run"),
     },
-    "monitel_run": {"monitel.console", "monitel.runs"},
+    "monitel_run": {"monitel"},
 }
 #: The distribution of a module, by the longest prefix. Every import is declared, not inherited.
 DISTRIBUTIONS = {
