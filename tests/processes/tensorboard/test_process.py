@@ -83,10 +83,10 @@ def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) 
 def test_exit_on_a_hanging_disk_is_bounded(script: Run) -> None:
     """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
     ended = script(
-        "from monitel_tensorboard import process\n"
+        "from monitel_tensorboard import installation\n"
         "from monitel_tensorboard.event_file import EventFile\n"
-        "assert process.EXIT_TIMEOUT == 5\n"
-        "process.EXIT_TIMEOUT = 1.5\n"
+        "assert installation.EXIT_TIMEOUT == 5\n"
+        "installation.EXIT_TIMEOUT = 1.5\n"
         "EventFile.append = lambda *_: threading.Event().wait()\n"
         "installed = [monitel_tensorboard.install('runs') for _ in range(40)]\n"
         "loss.add(1)\n"

@@ -1,14 +1,19 @@
-"""TensorBoard's event file: its format, and all access to the disk."""
+"""TensorBoard's event file: its format, and all access to the disk.
+
+TensorBoard's own ``EventFileWriter`` is not used: its thread ends at the first error of the disk, with what is queued,
+and a caller waits while its queue is full.
+"""
 
 from __future__ import annotations
 
 import io
 import itertools
+import logging
 import os
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # tensorboard has neither type hints nor stubs.
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
@@ -24,18 +29,44 @@ from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignor
 
 from monitel import Histogram
 from monitel.attributes import escape_surrogates
-from monitel_tensorboard.point import Hyperparameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from monitel_tensorboard.point import Point
+logger = logging.getLogger("monitel_tensorboard")
 
 _numbers = itertools.count()  # in file names, by which readers sort
 _TEXT = create_summary_metadata(display_name=None, description=None)
 _ONE_STRING = {"dtype": DT_STRING, "tensor_shape": TensorShapeProto()}
 _EVENT_FILE = "events.out.tfevents"  # TensorBoard finds a file by this part of its name
 _CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order, as readers keep what they read first
+
+
+class Hyperparameters(NamedTuple):
+    """The hyperparameters of a run, by name."""
+
+    values: Mapping[str, str | bool | float]
+
+
+class Point(NamedTuple):
+    """A number, a text, a distribution or hyperparameters, of one tag at one step.
+
+    Attributes:
+        tag: The chart's name.
+        value: The number, the text, the distribution or the hyperparameters.
+        step: The position on the x axis; None, only if ``recorded``, numbers the points of the tag from 0 on.
+        walltime: Seconds since the Unix epoch.
+        recorded: It is dropped if it is late, with an earlier step and time than the point before it: a reader would
+            show it instead of that one.
+        whole: It has everything that the point before it has, if both are at the same step.
+    """
+
+    tag: str
+    value: float | str | Histogram | Hyperparameters
+    step: int | None
+    walltime: float
+    recorded: bool = False
+    whole: bool = False
 
 
 def claim(folder: Path, run: Path, world_size: int) -> bool:

@@ -1,27 +1,44 @@
-"""install: writes monitel's Stats and Events to TensorBoard."""
+"""install: writes monitel's Stats and Events to TensorBoard, until it is uninstalled or the process ends."""
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
 import sys
+import time
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import monitel
 from monitel.blackbox.silent import hold, release
+from monitel.process.exit import finalize_with_children
+from monitel.process.fork import register_at_fork
+from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import Event as Signal
 from monitel.process.os_threads import Thread, start_thread
 from monitel.process.run_events import end_if_due, enter, leave
-from monitel.stats.before_flush import register, unregister
-from monitel_tensorboard import arguments, process
-from monitel_tensorboard.chart import LedgerCharts, Logged
-from monitel_tensorboard.writer import SummaryWriter
+from monitel.process.sigterm import call_at_end
+from monitel.stats import before_flush
+from monitel.training.training_time import GOODPUT, NAME, goodput
+from monitel_tensorboard.event_file import Point, claim, logger
+from monitel_tensorboard.points import Recorded, has_scalars
+from monitel_tensorboard.writer import SummaryWriter, checked_seconds, checked_size, guarded, local_dir, open_writers
 
 if TYPE_CHECKING:
     import os
 
     from monitel import Event
 
+EXIT_TIMEOUT = 5.0  # seconds that all writers of a process have together at exit
+
+_ACTIVITY = "training.activity"
 _PAUSE = 0.001  # seconds between windows that are closed, so that the training loop never waits long for the GIL
+_MINUTE_NS = 60 * 10**9
+_SHARE = 20  # the first points of the ledger are closer than a minute: each after a twentieth of the elapsed time
+
+_installed: set[Installation] = set()
 
 
 class Installation:
@@ -34,11 +51,8 @@ class Installation:
     def __init__(self, writer: SummaryWriter, expiry_secs: float) -> None:
         self.writer = writer
         self._expiry_secs = expiry_secs
-        self._active = True
-        self._ledger = LedgerCharts(writer.put)
         self._start_empty()
-        process.after_fork(self._start_empty)
-        process.call_at_exit(self._write_last)
+        _installed.add(self)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
         hold(self)
@@ -53,11 +67,11 @@ class Installation:
         Returns:
             True if all points were written.
         """
-        if self._active:
-            self._write_last()
-            self._active = False
-            unregister(self._write_ledger)
-            process.guarded(monitel.flush)
+        if self in _installed:
+            guarded(self._write_ledger)
+            _installed.discard(self)
+            before_flush.unregister(self._before_flush)
+            guarded(monitel.flush)
             leave(self, sys.exc_info()[1])
             end_if_due()
             monitel.unregister_event_handler(self._handle)
@@ -74,36 +88,47 @@ class Installation:
         self.uninstall()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {'active' if self._active else 'uninstalled'}, {self.writer!r}>"
-
-    def _handle_event(self, event: Event) -> None:
-        self.writer.put(Logged.now(event))
-        if self._thread is None:  # the first event of a forked child
-            self._start_thread()
-
-    def _write_ledger(self) -> None:
-        process.guarded(self._ledger.write_if_due)
-
-    def _write_last(self) -> None:
-        if self._active:
-            process.guarded(self._ledger.write)
+        return f"<{type(self).__name__} {'active' if self in _installed else 'uninstalled'}, {self.writer!r}>"
 
     def _start_empty(self) -> None:
         """Start without a thread, at construction and in a forked child, which forgets what runs before a flush."""
         self._stop = Signal()
         self._thread: Thread | None = None
-        self._ledger.start_again()
-        if self._active:
-            register(self._write_ledger)
+        self._ledger_ns = 0  # elapsed time at the last points of the ledger
+        before_flush.register(self._before_flush)
 
     def _start_thread(self) -> None:
         close = partial(_close_expired_windows, self._stop, self._expiry_secs)
         self._thread = start_thread(close, "monitel-tensorboard-expiry")
 
+    def _handle_event(self, event: Event) -> None:
+        items = () if event.window is not None else tuple(event.data.items())
+        size = len(event.data) if has_scalars(event) else 1
+        self.writer._put(Recorded(event, items, event.step), size)
+        if self._thread is None:  # the first event of a forked child
+            self._start_thread()
 
-def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
-    while not stop.wait(expiry_secs):
-        process.guarded(lambda: monitel.close_expired_windows(lambda: stop.wait(_PAUSE)))
+    def _before_flush(self) -> None:
+        """Write points of the ledger if they are due, from the first step on: it is the x axis."""
+        book = monitel.ledger()
+        if book is None or monitel.get_step() is None:
+            return
+        if book.elapsed_ns - self._ledger_ns >= min(_MINUTE_NS, book.elapsed_ns // _SHARE):
+            guarded(self._write_ledger)
+
+    def _write_ledger(self) -> None:
+        """Write the seconds of each activity so far, and the goodput, if there has been an activity or a step."""
+        book, step, walltime = monitel.ledger(), monitel.get_step(), time.time()
+        self._ledger_ns = 0 if book is None else book.elapsed_ns
+        values = {
+            f"{NAME}/{counter.attributes[_ACTIVITY]}": total
+            for counter, total, _ in monitel.counters()
+            if counter.name == NAME and _ACTIVITY in counter.attributes
+        }
+        if (share := goodput()) is not None:
+            values[GOODPUT[0]] = share
+        for tag, value in values.items():
+            self.writer._put(Point(tag, value, step, walltime, recorded=True, whole=True))
 
 
 def install(
@@ -152,8 +177,66 @@ def install(
         >>> installed.writer.dropped
         0
     """
-    expiry_secs = arguments.seconds("expiry_secs", expiry_secs)
-    max_queue = arguments.max_queue(max_queue)
-    flush_secs = arguments.seconds("flush_secs", flush_secs)
-    folder = arguments.run_dir(arguments.local_dir(log_dir), resumed=purge_step is not None)
+    expiry_secs = checked_seconds("expiry_secs", expiry_secs)
+    max_queue = checked_size(max_queue)
+    flush_secs = checked_seconds("flush_secs", flush_secs)
+    folder = _run_dir(local_dir(log_dir), resumed=purge_step is not None)
     return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)
+
+
+def _run_dir(log_dir: str, *, resumed: bool) -> str:
+    """Return the folder of this rank of a run in ``log_dir``: a new one for each run that is not resumed."""
+    launch = launch_attributes()
+    rank = int(launch.get("training.rank", launch.get("training.local_rank", 0)))
+    world_size = int(launch.get("training.world_size", 1))
+    for number in count(1):
+        run = Path(log_dir, f"run-{number}") if number > 1 else Path(log_dir)
+        folder = run / f"rank-{rank}" if rank else run
+        if resumed or claim(folder, run, world_size):
+            break
+    if number > 1:
+        logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
+    return str(folder)
+
+
+def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
+    while not stop.wait(expiry_secs):
+        guarded(lambda: monitel.close_expired_windows(lambda: stop.wait(_PAUSE)))
+
+
+def _start_in_child() -> None:
+    for writer in open_writers:
+        writer._start_in_child()
+    for installation in _installed:
+        installation._start_empty()
+
+
+def _write_ledgers() -> None:
+    for installation in list(_installed):
+        guarded(installation._write_ledger)
+
+
+def _flush_all(timeout: float) -> None:
+    """Write what is queued on SIGTERM, when all windows have been closed."""
+    _write_ledgers()
+    deadline = time.monotonic() + timeout
+    for writer in list(open_writers):
+        writer.flush(deadline - time.monotonic())
+
+
+def _close_all() -> None:
+    """Flush the Stats, and close all writers; monitel's flush at exit was registered earlier and runs later."""
+    if not open_writers:
+        return
+    end_if_due()
+    _write_ledgers()
+    guarded(monitel.flush)
+    deadline = time.monotonic() + EXIT_TIMEOUT
+    for writer in list(open_writers):
+        writer.close(timeout=deadline - time.monotonic())
+
+
+atexit.register(_close_all)
+finalize_with_children(_close_all, priority=0)
+call_at_end(_flush_all)
+register_at_fork(after_in_child=_start_in_child)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections import deque
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from monitel.process.os_threads import Condition, RLock, Thread, start_thread
-from monitel.stats.before_flush import run as run_before_flush
-from monitel_tensorboard import arguments, process
-from monitel_tensorboard.event_file import EventFile
-from monitel_tensorboard.point import Charts, Point, checked_step
+from monitel.stats import before_flush
+from monitel_tensorboard.event_file import EventFile, Point, logger
+from monitel_tensorboard.points import Charts, added_point, checked_number, checked_step, given
 
 if TYPE_CHECKING:
-    from monitel_tensorboard.chart import Logged
+    from collections.abc import Callable
 
+    from monitel_tensorboard.points import Recorded
+
+open_writers: set[SummaryWriter] = set()  # renewed in forked children, and closed at exit
+
+_DAY = 86_400.0
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
+_THREAD = "monitel-tensorboard"
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
     "points stay in the queue (the oldest are dropped when it is full) and are retried; "
@@ -73,6 +81,8 @@ class SummaryWriter:
         0
     """
 
+    _thread: Thread | None
+
     def __init__(  # noqa: PLR0917  torch's
         self,
         log_dir: str | os.PathLike[str] | None = None,
@@ -82,18 +92,17 @@ class SummaryWriter:
         flush_secs: float = 1.0,
         filename_suffix: str = "",
     ) -> None:
-        self.log_dir = arguments.local_dir(log_dir, comment)
+        self.log_dir = local_dir(log_dir, comment)
         self._purge_step = None if purge_step is None else checked_step("purge_step", purge_step)
-        self._max_queue = arguments.max_queue(max_queue)
-        self._flush_secs = arguments.seconds("flush_secs", flush_secs)
-        self._suffix = arguments.suffix(filename_suffix)
+        self._max_queue = checked_size(max_queue)
+        self._flush_secs = checked_seconds("flush_secs", flush_secs)
+        self._suffix = _checked_suffix(filename_suffix)
         self._closed = False
         self._start_empty()
         with suppress(OSError):  # the thread tries again, and reports it
             Path(self.log_dir).mkdir(parents=True, exist_ok=True)
-        process.after_fork(self._start_in_child)
-        process.close_at_exit(self)
-        self._start_thread()
+        open_writers.add(self)
+        self._thread = start_thread(self._run, _THREAD)
 
     def _start_in_child(self) -> None:
         """Leave the points of the parent to it: readers would show those of one of two files with the same tags."""
@@ -102,15 +111,25 @@ class SummaryWriter:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self.dropped = self.replaced = self.failed = 0
+        self._lost = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
-        self._queue: deque[Point | Logged] = deque()
+        self._queue: deque[tuple[Point | Recorded, int]] = deque()  # each with its number of points
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
         self._charts = Charts(self._purge_step or 0)
         self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
-        self._thread: Thread | None = None
+        self._thread = None
+
+    @property
+    def dropped(self) -> int:
+        """Number of dropped points."""
+        return self._lost + self._charts.dropped
+
+    @property
+    def replaced(self) -> int:
+        """Number of points at a step that their tag had reached before."""
+        return self._charts.replaced
 
     def add_scalar(
         self, tag: str, scalar_value: float, global_step: float | None = None, walltime: float | None = None
@@ -128,7 +147,7 @@ class SummaryWriter:
             TypeError: Not a str, not a real number, not a finite number.
             ValueError: A step beyond 64 bits.
         """
-        self.put(Point.scalar(tag, scalar_value, global_step, walltime))
+        self._put(added_point(tag, checked_number("scalar_value", scalar_value), global_step, walltime))
 
     def add_text(
         self, tag: str, text_string: str, global_step: float | None = None, walltime: float | None = None
@@ -137,22 +156,23 @@ class SummaryWriter:
 
         The arguments, and the errors, are those of :meth:`add_scalar`.
         """
-        self.put(Point.text(tag, text_string, global_step, walltime))
+        if not isinstance(text_string, str):
+            raise TypeError(f"text_string must be a str, got {given(text_string)}; use add_scalar for a number")
+        self._put(added_point(tag, text_string, global_step, walltime))
 
-    def put(self, entry: Point | Logged) -> None:
-        """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
+    def _put(self, entry: Point | Recorded, size: int = 1) -> None:
         with self._changed:
             if self._closed:
-                self.dropped += entry.size
+                self._lost += size
                 return
             if len(self._queue) >= max(_QUEUE_LIMIT, 2 * self._max_queue):
-                self.dropped += self._queue.popleft().size
-            self._queue.append(entry)
+                self._lost += self._queue.popleft()[1]
+            self._queue.append((entry, size))
             self._added += 1
             if len(self._queue) == self._max_queue and not self._batch:  # a failed slice waits for ``flush_secs``
                 self._wake()
             if self._thread is None:
-                self._start_thread()
+                self._thread = start_thread(self._run, _THREAD)  # without one close() writes the points
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all points added so far are written to the operating system, at most ``timeout`` seconds.
@@ -162,7 +182,7 @@ class SummaryWriter:
         Returns:
             True if they are; dropped points do not matter.
         """
-        process.guarded(run_before_flush)
+        guarded(before_flush.run)
         with self._changed:
             goal = self._added
             self._wake()
@@ -186,15 +206,16 @@ class SummaryWriter:
         elif self._queue:  # the interpreter is ending and starts no more threads
             self._run()
         with self._changed:
-            left = len(self._batch) + sum(entry.size for entry in self._queue)
-            self.dropped += left
+            left = len(self._batch) + sum(size for _, size in self._queue)
+            self._lost += left
             self._batch = []
             self._queue.clear()
             first, self._ended, self._thread = not self._ended, True, None
             self._changed.notify_all()
+        open_writers.discard(self)
         if first and self.dropped:
             message = "%d points for %s were dropped, %d of them by close(); disk errors: %d"
-            process.logger.warning(message, self.dropped, self.log_dir, left, self.failed)
+            logger.warning(message, self.dropped, self.log_dir, left, self.failed)
         return not left
 
     def __enter__(self) -> SummaryWriter:  # noqa: PYI034  typing.Self is 3.11's
@@ -206,9 +227,6 @@ class SummaryWriter:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._queue)} queued"
         return f"<{type(self).__name__} {self.log_dir!r}, {state}, {self.dropped} dropped>"
-
-    def _start_thread(self) -> None:
-        self._thread = start_thread(self._run, "monitel-tensorboard")  # without one close() writes the points
 
     def _wake(self) -> None:
         self._wanted = True
@@ -235,7 +253,7 @@ class SummaryWriter:
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                process.logger.warning("cannot write to %s: %r; %s", self.log_dir, error, _CONSEQUENCE)
+                logger.warning("cannot write to %s: %r; %s", self.log_dir, error, _CONSEQUENCE)
             return False
         with self._changed:
             self._batch = []
@@ -245,17 +263,51 @@ class SummaryWriter:
 
     def _take(self) -> list[Point]:
         with self._changed:
-            entries = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
+            entries = [self._queue.popleft()[0] for _ in range(min(_SLICE, len(self._queue)))]
             self._batch_end = self._added - len(self._queue)
-        points: list[Point | None] = []
-        for entry in entries:
-            try:
-                points += entry.points(self._charts)
-            except Exception:  # an event at a time that no clock shows
-                points.append(None)
-        placed = [None if point is None else self._charts.add(point) for point in points]
-        good = [point for point in placed if point is not None]
-        with self._changed:
-            self.dropped += len(points) - len(good)
-            self.replaced = self._charts.replaced
-        return good
+        return [point for entry in entries for point in self._charts.add(entry)]
+
+
+def guarded(call: Callable[[], object]) -> None:
+    """Call a function of monitel, and log an exception of an event handler, which no caller could catch."""
+    try:
+        call()
+    except Exception:
+        logger.warning("an event handler failed", exc_info=True)
+
+
+def local_dir(log_dir: object, comment: str = "") -> str:
+    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` has no effect; a new one by default."""
+    if log_dir is None or log_dir == "":
+        log_dir = Path("runs", f"{datetime.now().astimezone():%b%d_%H-%M-%S}_{socket.gethostname()}{comment}")
+    if not isinstance(log_dir, (str, os.PathLike)):
+        raise TypeError(f"log_dir must be a str or a path, got {given(log_dir)}")
+    path = os.fsdecode(log_dir)
+    if "://" in path:
+        raise ValueError(f"log_dir must be a local folder, got {path!r}; mount it, or copy the files later")
+    return str(Path(path).absolute())
+
+
+def checked_size(value: object) -> int:
+    """Return ``max_queue`` if it is a number of points."""
+    if not isinstance(value, int) or value < 1:
+        raise _error(value)(f"max_queue must be an int of at least 1, got {value!r:.80}")
+    return value
+
+
+def checked_seconds(what: str, value: object) -> float:
+    """Return ``value`` if it is an interval in seconds."""
+    if not isinstance(value, (int, float)) or not 0 < value <= _DAY:
+        raise _error(value)(f"{what} must be more than 0 and at most {_DAY:.0f} seconds, got {value!r:.80}")
+    return float(value)
+
+
+def _error(value: object) -> type[Exception]:
+    return ValueError if isinstance(value, (int, float)) else TypeError
+
+
+def _checked_suffix(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[^/\\0\ud800-\udfff]{0,100}", value):
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"filename_suffix must be a text of at most 100 characters without '/', got {value!r:.80}")
+    return value
