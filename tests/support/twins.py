@@ -167,7 +167,7 @@ def received(ranges: Any) -> Iterator[list[tuple[str, Any]]]:
 def clean_profiler() -> Iterator[None]:
     """Forget warnings and steps of other tests, and check that the test leaves no listeners."""
     profiler = installed.profiler
-    import_module("monitel.profiler.torch_api.kineto_profile")._warned.clear()
+    import_module("monitel.profiler.profiles")._warned.clear()
     yield
     assert not _listened(profiler.ranges)
     assert [] == [each for each in gc.callbacks if each.__module__.startswith("monitel")]

@@ -12,8 +12,8 @@ from torch import distributed
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
 from monitel.process.os_threads import get_ident, local
-from monitel.profiler.ranges import Track, record_function, record_past, recorder
-from monitel.profiler.ranges.tracks import track_of_thread
+from monitel.profiler import ranges
+from monitel.profiler.ranges import Track, record_function, record_past, track_of_thread
 from monitel.stats._window import own_add
 from monitel.stats.aggregation import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats.stat import Stat
@@ -123,7 +123,7 @@ def training_activity(name: str, *, part_of: Collection[str] = ()) -> AbstractCo
 
 def open_range(name: str) -> Callable[[None, None, None], None] | None:
     """Begin a range, and return the function that ends it; None if nothing listens."""
-    if not recorder.active:
+    if not ranges.active:
         return None
     opened = record_function(name)
     opened.__enter__()
@@ -141,7 +141,7 @@ def record_step(start_ns: int, end_ns: int) -> None:
         start_ns: End of the previous step, monotonic.
         end_ns: End of this step.
     """
-    if recorder.active:
+    if ranges.active:
         record_past("training.step", start_ns, end_ns, track=_thread.track())
 
 

@@ -8,8 +8,7 @@ import sys
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from monitel.profiler import profile, record_function
-from monitel.profiler.trace import chrome_trace, recording
+from monitel.profiler import profile, record_function, trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +35,7 @@ def test_a_million_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 pass
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(chrome_trace, "_INTERVAL", 0.1)
+    monkeypatch.setattr(trace, "_INTERVAL", 0.1)
     path = tmp_path / "trace.json"
     prof.export_chrome_trace(path)
     with path.open() as file:
@@ -48,8 +47,8 @@ def test_a_million_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_memory_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing six times as many ranges does not take more memory."""
-    monkeypatch.setattr(recording, "_MAX_DISORDER", 1000)
-    cycle, peaks = recording.Recording("id"), []
+    monkeypatch.setattr(trace, "_MAX_DISORDER", 1000)
+    cycle, peaks = trace.Recording("id"), []
     cycle.start()
     for number in range(30_000):
         with record_function(f"{number}"):
@@ -59,7 +58,7 @@ def test_memory_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for part in (5_000, 30_000):
         cycle._began = everything[:part]
         tracemalloc.start()
-        chrome_trace.write_chrome_trace(cycle, tmp_path / "trace.json")
+        trace.write_chrome_trace(cycle, tmp_path / "trace.json")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0] < 2 * 2**20

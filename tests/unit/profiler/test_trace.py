@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.profiler.traces import exported, slices, validated
 
-from monitel.profiler import profile, record_function
-from monitel.profiler.trace import chrome_trace
-from monitel.profiler.trace.chrome_trace import RESERVED_KEYS
+from monitel.profiler import profile, record_function, trace
+from monitel.profiler.trace import RESERVED_KEYS
 from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ class Terminal(io.StringIO):
 
 def test_progress_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that is written again and again; nothing if standard error is a file."""
-    monkeypatch.setattr(chrome_trace, "_INTERVAL", 0.0)
-    monkeypatch.setattr(chrome_trace, "_EVERY", 1)
+    monkeypatch.setattr(trace, "_INTERVAL", 0.0)
+    monkeypatch.setattr(trace, "_EVERY", 1)
     with profile() as prof:
         for _ in range(3):
             with record_function("a"):

@@ -10,7 +10,8 @@ from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
-from monitel.profiler.ranges import record_past, recorder
+from monitel.profiler import ranges
+from monitel.profiler.ranges import record_past
 from monitel.torch.hooks import (
     COMPILER,
     NO_GRAPH,
@@ -81,7 +82,7 @@ class Backward(Source):
                 several = several_ranks() and not _is_compiled()
                 if nested:
                     return self._among_ranks(cycle, True, args, kwargs) if several else original(*args, **kwargs)
-                end_range = _begin_ranges(cycle, now()) if recorder.active else None
+                end_range = _begin_ranges(cycle, now()) if ranges.active else None
                 cycle.backward_began(now())
                 try:
                     return self._among_ranks(cycle, False, args, kwargs) if several else original(*args, **kwargs)

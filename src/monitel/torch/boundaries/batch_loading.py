@@ -11,7 +11,7 @@ from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from monitel import clock
-from monitel.profiler.ranges import recorder
+from monitel.profiler import ranges
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, current_graph, find
 from monitel.torch.recording import open_range
 
@@ -77,7 +77,7 @@ class BatchLoading(Source):
         cycle = thread.cycle if self._graph() == NO_GRAPH else None
         try:
             thread.requests = True
-            if recorder.active and not opens:
+            if ranges.active and not opens:
                 end_range = open_range("training.data")
             if cycle is not None:
                 cycle.batch_began(self._now())

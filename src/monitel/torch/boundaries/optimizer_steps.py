@@ -10,7 +10,8 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
-from monitel.profiler.ranges import record_past, recorder
+from monitel.profiler import ranges
+from monitel.profiler.ranges import record_past
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class OptimizerSteps(Source):
     def _end(self, thread: TrainingThread, optimizer: object, results: Results, *, stepped: bool) -> None:
         now_ns, cycle = self._now(), thread.cycle
         if cycle is not None and self._graph() == NO_GRAPH:
-            if recorder.active:
+            if ranges.active:
                 record_past("training.optimizer", max(cycle.step_ns, cycle.mark_ns), now_ns)
             cycle.optimizer_ended(now_ns)
         if stepped:

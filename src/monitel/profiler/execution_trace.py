@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monitel.profiler import ranges
-from monitel.profiler.trace.atomic_file import atomic_file, target_of
-from monitel.profiler.trace.json_text import json_text
+from monitel.profiler.trace import atomic_file, json_text, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,28 +1,35 @@
-"""Profiles without a schedule: cycles of recording, and the results of the last one."""
+"""Profiles: cycles of recording, their results, and the schedules that choose the steps of a training loop."""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 from warnings import warn
 
 from monitel.process.launcher import launch_attributes
-from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activities
-from monitel.profiler.torch_api.event_list import EventList, FunctionEventAvg
-from monitel.profiler.torch_api.function_events import FunctionEvent, function_events
-from monitel.profiler.trace.chrome_trace import RESERVED_KEYS, write_chrome_trace
-from monitel.profiler.trace.json_text import json_text, one_line
-from monitel.profiler.trace.recording import Recording
+from monitel.profiler.activities import (
+    KinetoStepTracker,
+    ProfilerAction,
+    ProfilerActivity,
+    parse_activities,
+    steps_are_counted,
+)
+from monitel.profiler.events import STEP_NAME, EventList, FunctionEvent, FunctionEventAvg, function_events
+from monitel.profiler.ranges import record_function
+from monitel.profiler.trace import RESERVED_KEYS, Recording, json_text, one_line, write_chrome_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monitel.profiler.torch_api.activities import Activities, _ExperimentalConfig
-    from monitel.profiler.trace.recording import Recorded
+    from monitel.profiler.activities import Activities, _ExperimentalConfig
+    from monitel.profiler.execution_trace import ExecutionTraceObserver
+    from monitel.profiler.trace import Recorded
 
 _log = logging.getLogger("monitel.profiler")
 
@@ -31,19 +38,9 @@ _NO_EFFECT = "records nothing without torch; the option is only noted in the tra
 _EFFECTS = {"with_stack": "records no Python stacks without torch; export_stacks() writes the nesting of ranges"}
 _RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
-
-
-class TraceObserver(Protocol):
-    """Interface of ``execution_trace_observer``, which :class:`ExecutionTraceObserver` implements."""
-
-    def start(self) -> None:
-        """Called when the recording of a cycle starts."""
-
-    def stop(self) -> None:
-        """Called when the recording of a cycle stops."""
-
-    def cleanup(self) -> None:
-        """Called when the ``with`` block of the profile ends."""
+_NONE, _WARMUP, _RECORD, _SAVE = list(ProfilerAction)[:4]
+_RECORDING = (_RECORD, _SAVE)
+_INCORRECT = {(_WARMUP, _NONE), (_RECORD, _NONE), (_RECORD, _WARMUP)}
 
 
 class _KinetoProfile:
@@ -59,7 +56,7 @@ class _KinetoProfile:
         with_flops: bool = False,
         with_modules: bool = False,
         experimental_config: _ExperimentalConfig | None = None,
-        execution_trace_observer: TraceObserver | None = None,
+        execution_trace_observer: ExecutionTraceObserver | None = None,
         acc_events: bool = False,
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
@@ -328,3 +325,208 @@ def _warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
         warn(message, stacklevel=4)
+
+
+class profile(_KinetoProfile):  # noqa: N801  torch's name
+    """Records ranges continuously or by a schedule, with the signature and lifecycle of torch.profiler.profile.
+
+    It records the ranges of :class:`record_function` in every thread and asyncio task. Profiles can be nested and can
+    overlap: each records all ranges that begin while it is running. Call the methods from one thread.
+
+    Args:
+        activities: Activities to record. Without torch only ``[ProfilerActivity.CPU]`` is possible, the default.
+        schedule: Function that returns the :class:`ProfilerAction` of a step, such as :func:`schedule` returns.
+            Without it, everything is recorded from start to stop, and there are no ``ProfilerStep#`` ranges.
+        on_trace_ready: Called with the profile after the last step of each cycle. An exception from it is raised from
+            :meth:`step`, :meth:`stop` or the end of the ``with`` block; the next cycle is recorded nevertheless.
+        record_shapes: Noted in the trace, but nothing is recorded for it.
+        profile_memory: Noted in the trace, but nothing is recorded for it.
+        with_stack: Noted in the trace. :meth:`export_stacks` requires it.
+        with_flops: Noted in the trace, but nothing is recorded for it.
+        with_modules: Noted in the trace, but nothing is recorded for it.
+        experimental_config: An ``_ExperimentalConfig``, for ``record_python_gc_info``.
+        execution_trace_observer: Observer that is started and stopped with each cycle, and cleaned up at the end.
+        acc_events: Keep the events of all cycles for :meth:`events`, not only of the last one.
+        use_cuda: Deprecated in torch; accepted without effect.
+        custom_trace_id_callback: Returns the id of each trace, a str.
+        post_processing_timeout_s: Timeout of :meth:`events` in seconds; after it, the events so far are returned.
+
+    Raises:
+        AssertionError: ``activities`` is empty.
+        RuntimeError: An activity cannot be recorded without torch, such as ``ProfilerActivity.CUDA``.
+        TypeError: ``schedule`` returned something other than a ProfilerAction.
+        ValueError: An activity is given twice, or ``schedule`` returned DEVICE_STOPPED.
+
+    Example:
+        >>> from monitel.profiler import profile, record_function, schedule
+        >>> with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1)) as prof:
+        ...     for _ in range(6):
+        ...         with record_function("forward"):
+        ...             pass
+        ...         prof.step()
+        >>> [event.trace_name for event in prof.events()]
+        ['ProfilerStep#2', 'forward', 'ProfilerStep#3', 'forward']
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Activities | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: _ExperimentalConfig | None = None,
+        execution_trace_observer: ExecutionTraceObserver | None = None,
+        acc_events: bool = False,
+        use_cuda: bool | None = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
+    ) -> None:
+        if use_cuda is not None:
+            warn("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning, stacklevel=2)
+        super().__init__(
+            activities=activities,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            with_modules=with_modules,
+            experimental_config=experimental_config,
+            execution_trace_observer=execution_trace_observer,
+            acc_events=acc_events,
+            custom_trace_id_callback=custom_trace_id_callback,
+            post_processing_timeout_s=post_processing_timeout_s,
+        )
+        self.schedule = schedule or (lambda _step: _RECORD)
+        self.record_steps = bool(schedule)
+        self.on_trace_ready = on_trace_ready
+        self.step_num = 0
+        self.step_rec_fn: record_function | None = None
+        self.current_action = self._scheduled(0)
+        KinetoStepTracker.init_step_count(STEP_NAME)
+
+    def __enter__(self) -> profile:  # noqa: PYI034  typing.Self is 3.11's
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        try:
+            self.stop()
+        finally:
+            KinetoStepTracker.erase_step_count(STEP_NAME)
+            if self.execution_trace_observer:
+                self.execution_trace_observer.cleanup()
+
+    def start(self) -> None:
+        """Start with the current step, as entering ``with`` does. If already running, warn and change nothing."""
+        if self._running():
+            self.start_trace()  # warns
+            return
+        self._close_step()
+        self._transit(_NONE, self.current_action)
+        self._open_step()
+
+    def stop(self) -> None:
+        """Stop, as leaving ``with`` does. If a cycle was being recorded, call ``on_trace_ready``.
+
+        Raises:
+            AssertionError: The schedule records the current step, but the profile was never started.
+        """
+        self._close_step()
+        self._transit(self.current_action, None)
+
+    def step(self) -> None:
+        """Begin the next step.
+
+        Raises:
+            TypeError: The schedule returned something other than a ProfilerAction. The step is unchanged.
+            ValueError: The schedule returned DEVICE_STOPPED. The step is unchanged.
+        """
+        self._close_step()
+        action = self._scheduled(self.step_num + 1)
+        before, self.current_action = self.current_action, action
+        self.step_num += 1
+        try:
+            self._transit(before, action)
+            if steps_are_counted():
+                KinetoStepTracker.increment_step(STEP_NAME)
+        finally:  # if a callback raises, the next cycle is still complete
+            self._open_step()
+
+    def _scheduled(self, step: int) -> ProfilerAction:
+        action = self.schedule(step)
+        if not isinstance(action, ProfilerAction):
+            raise TypeError(f"a schedule must return a ProfilerAction, got {type(action).__qualname__} for step {step}")
+        if action is ProfilerAction.DEVICE_STOPPED:
+            raise ValueError(
+                "ProfilerAction.DEVICE_STOPPED is set internally by the profiler and must not be returned by a "
+                "user-provided schedule"
+            )
+        return action
+
+    def _transit(self, before: ProfilerAction, after: ProfilerAction | None) -> None:
+        """Go from one step's action to the next one's; None is the end. Every order of actions is possible."""
+        if after is not None and (before, after) in _INCORRECT:
+            warn(f"Incorrect schedule: {before.name} followed by {after.name}", stacklevel=3)
+        if before is _WARMUP and after in {None, _NONE} and self.execution_trace_observer:
+            self.execution_trace_observer.start()  # an empty cycle, as in torch; the last cycle is kept
+            self.execution_trace_observer.stop()
+        ends = before is _SAVE or (before is _RECORD and after not in _RECORDING)
+        ready = before is _SAVE or (before is _RECORD and after is None)
+        was_running = self._running()
+        if ends:
+            self.stop_trace()
+        try:
+            if ready and was_running and self.on_trace_ready:
+                self.on_trace_ready(self)
+        finally:
+            if after not in (None, _NONE) and (before is _NONE or ends):
+                self.prepare_trace()
+            if after in _RECORDING and before is not _RECORD:
+                self.start_trace()
+
+    def _open_step(self) -> None:
+        if self.record_steps:
+            self.step_rec_fn = record_function(f"{STEP_NAME}#{self.step_num}")
+            self.step_rec_fn.__enter__()
+
+    def _close_step(self) -> None:
+        if self.step_rec_fn is not None:
+            step, self.step_rec_fn = self.step_rec_fn, None
+            step.__exit__(None, None, None)
+
+
+def tensorboard_trace_handler(
+    dir_name: str | os.PathLike[str],
+    worker_name: str | None = None,
+    use_gzip: bool = False,
+    use_python_export: bool = False,
+) -> Callable[[_KinetoProfile], None]:
+    """Return a callback for ``profile(on_trace_ready=...)`` that writes each trace to a file in a folder.
+
+    The callback raises RuntimeError if the folder cannot be created.
+
+    Args:
+        dir_name: Folder, created when the first trace is ready.
+        worker_name: Beginning of the file name, unique in a distributed job; by default ``<host>_<pid>``.
+        use_gzip: Compress the files.
+        use_python_export: Accepted without effect.
+    """
+
+    def handler(prof: _KinetoProfile) -> None:
+        try:
+            Path(dir_name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RuntimeError(f"Can't create directory: {os.fspath(dir_name)}") from error
+        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        suffix = ".gz" if use_gzip else ""
+        now_ns = time.time_ns()
+        while (file := Path(dir_name, f"{worker}.{now_ns}.pt.trace.json{suffix}")).exists():  # another rank's
+            now_ns += 1
+        prof.export_chrome_trace(str(file), use_python_export=use_python_export)
+
+    return handler

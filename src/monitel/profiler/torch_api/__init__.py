@@ -1,1 +1,0 @@
-"""The classes and functions of ``torch.profiler``, on top of recordings."""

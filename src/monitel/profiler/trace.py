@@ -1,0 +1,335 @@
+"""Recordings of ranges, and trace files of recordings for Perfetto, chrome://tracing and TensorBoard's trace viewer."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from operator import attrgetter
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+
+from monitel.process.os_threads import RLock
+from monitel.profiler import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.profiler.ranges import Listening, Range, Track
+
+_MAX_DISORDER = 1 << 15  # positions by which a range can be out of order, because threads append concurrently
+_start = attrgetter("monotonic_start_ns")
+_lock = RLock()
+_recordings_with_pauses = 0
+_pause_began_ns = -1  # collections do not overlap: the interpreter runs one at a time
+
+
+#: A range, its beginning and its end in monotonic ns, and whether it has finished. A range that still runs when the
+#: recording stops ends at the stop.
+Recorded: TypeAlias = "tuple[Range, int, int, bool]"
+
+_EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"Record function id":%d,"Ev Idx":%d}}'  # faster than an f-string
+_SECOND_NS = 1_000_000_000
+_FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
+_EVERY = 1 << 14  # ranges between two readings of the clock
+_INTERVAL = 1.0  # seconds before the first report of progress, and between reports
+#: Keys that every trace has, so that metadata cannot use them.
+RESERVED_KEYS = frozenset(
+    {
+        *("schemaVersion", "deviceProperties", "trace_id", "host_name", "displayTimeUnit"),
+        *("baseTimeNanoseconds", "traceEvents", "traceName"),
+    }
+)
+_LARGEST = 2**1000  # readers do not accept larger numbers
+_MAX_DEPTH = 8  # values nested deeper are converted to text
+
+
+class Recording:
+    """Collects every range that begins between :meth:`start` and :meth:`stop`, in all threads.
+
+    Each range is appended to a list when it begins. ``append`` needs no lock, and the ranges of one track are in order.
+    Nothing is dropped; a million ranges take about 110 MB. A forked child does not continue the recording.
+
+    Args:
+        trace_id: Id of the trace.
+        gc_pauses: Record the pauses of Python's garbage collector too.
+    """
+
+    def __init__(self, trace_id: str, *, gc_pauses: bool = False) -> None:
+        self.trace_id = trace_id
+        self.metadata: dict[str, str] = {}  # JSON text by key
+        self.epoch_ns = 0
+        self.start_ns = -1
+        self.stop_ns: int | None = None
+        self._gc_pauses = gc_pauses
+        self._began: list[Range] = []
+        self._listening: Listening | None = None
+
+    @property
+    def running(self) -> bool:
+        """True between :meth:`start` and :meth:`stop`."""
+        return self.start_ns >= 0 and self.stop_ns is None
+
+    def start(self) -> None:
+        """Record from now on."""
+        self.epoch_ns = ranges.synchronize()
+        self.start_ns = ranges.now()
+        self.toggle(on=True)
+        if self._gc_pauses:
+            _record_pauses(+1)
+
+    def toggle(self, *, on: bool) -> None:
+        """Omit the ranges that begin from now on, or include them again."""
+        if on and self._listening is None:
+            self._listening = ranges.listen(began=self._began.append)
+        elif not on and self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def stop(self) -> None:
+        """Stop recording."""
+        self.toggle(on=False)
+        self.stop_ns = ranges.now()
+        if self._gc_pauses:
+            _record_pauses(-1)
+
+    def __len__(self) -> int:
+        return len(self._began)
+
+    def __iter__(self) -> Iterator[Recorded]:
+        """Yield the ranges recorded so far by start, outer ranges first if the start is the same."""
+        first_ns, stop_ns = self.start_ns, ranges.now() if self.stop_ns is None else self.stop_ns
+        for each in self._by_start():
+            start_ns, end_ns = each.monotonic_start_ns, each.monotonic_end_ns
+            if start_ns >= first_ns:  # else it was recorded at its end, as a training step
+                finished = 0 <= end_ns <= stop_ns
+                yield each, start_ns, end_ns if finished else stop_ns, finished
+
+    def _by_start(self) -> Iterator[Range]:
+        """Yield the ranges by start, sorting a bounded part of the list at a time: they are almost in order."""
+        waiting: list[Range] = []
+        for first in range(0, len(self._began), _MAX_DISORDER):
+            waiting += self._began[first : first + _MAX_DISORDER]
+            waiting.sort(key=_start)
+            yield from waiting[:-_MAX_DISORDER]
+            del waiting[:-_MAX_DISORDER]
+        yield from waiting
+
+
+def _record_pauses(change: int) -> None:
+    """Record pauses of Python's garbage collector as ranges, for one recording more or less."""
+    global _recordings_with_pauses
+    with _lock:
+        before, _recordings_with_pauses = _recordings_with_pauses, _recordings_with_pauses + change
+        if before == 0:
+            gc.callbacks.append(_on_collection)
+        elif _recordings_with_pauses == 0:
+            gc.callbacks.remove(_on_collection)
+
+
+def _on_collection(phase: str, info: dict[str, Any]) -> None:
+    global _pause_began_ns
+    if phase == "start":
+        _pause_began_ns = ranges.now()
+    elif _pause_began_ns >= 0:
+        start_ns, _pause_began_ns = _pause_began_ns, -1
+        ranges.record_past("Python GC", start_ns, ranges.now(), dict(info))
+
+
+def write_chrome_trace(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a recording in torch.profiler's format; times are microseconds since baseTimeNanoseconds."""
+    name = os.fspath(path)
+    with atomic_file(name) as file:
+        file.writelines(_lines(recording, name))
+
+
+def _lines(recording: Recording, path: str) -> Iterator[str]:
+    base_ns = (recording.epoch_ns + max(recording.start_ns, 0)) // _SECOND_NS * _SECOND_NS
+    offset_ns = recording.epoch_ns - base_ns
+    pid = os.getpid()
+    lanes = _Lanes()
+    yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
+    yield f'"trace_id": {quoted(recording.trace_id)},\n"host_name": {quoted(socket.gethostname())},\n'
+    for key, text in recording.metadata.items():
+        yield f"{quoted(key)}: {text},\n"
+    yield f'"displayTimeUnit": "ms",\n"baseTimeNanoseconds": {base_ns},\n"traceEvents": [\n'
+    yield _metadata_event("process_name", pid, 0, "name", "python")
+    for index, (each, start_ns, end_ns, finished) in enumerate(_with_progress(recording, path)):
+        begin = _begin(each.name, pid, lanes.tid(each.track, start_ns, end_ns))
+        plain = finished and each.args is None and each.step is None
+        args = "" if plain else _args(each, finished)
+        at, took = start_ns + offset_ns, end_ns - start_ns
+        yield _EVENT % (begin, at // 1000, at % 1000, took // 1000, took % 1000, args, each.number, index)
+    for order, (tid, name) in enumerate(lanes.names()):
+        yield ",\n" + _metadata_event("thread_name", pid, tid, "name", name)
+        yield ",\n" + _metadata_event("thread_sort_index", pid, tid, "sort_index", order)
+    yield f'\n],\n"traceName": {quoted(path)}\n}}\n'
+
+
+def _metadata_event(kind: str, pid: int, tid: int, key: str, value: str | int) -> str:
+    return f'{{"ph":"M","name":"{kind}","pid":{pid},"tid":{tid},"args":{{"{key}":{json_text(value)}}}}}'
+
+
+@lru_cache(maxsize=4096)
+def _begin(name: str, pid: int, tid: int) -> str:
+    """Return the beginning of a range's event, up to its time."""
+    return f',\n{{"ph":"X","cat":"user_annotation","name":{quoted(name)},"pid":{pid},"tid":{tid},"ts":'
+
+
+def _args(each: Range, finished: bool) -> str:
+    """Return the details of a range as the beginning of a JSON object, without braces."""
+    given, step = each.args, each.step
+    shown = dict(given) if isinstance(given, Mapping) else {} if given is None else {"args": given}
+    if step is not None:
+        shown["step"] = step
+    if not finished:
+        shown["finished"] = False
+    for key in ("Record function id", "Ev Idx"):
+        shown.pop(key, None)
+    return json_text(shown)[1:-1] + ("," if shown else "")
+
+
+def _with_progress(recording: Recording, path: str) -> Iterator[Recorded]:
+    """Yield the ranges; after a second, show the progress if standard error is a terminal."""
+    total, updated, shown = len(recording), time.monotonic(), False
+    for done, each in enumerate(recording):
+        if done % _EVERY == 0 and done and time.monotonic() - updated >= _INTERVAL and sys.stderr.isatty():
+            updated, shown = time.monotonic(), True
+            sys.stderr.write(f"\rwriting {path}: {done:,} of {total:,} ({done / total:.0%})")
+            sys.stderr.flush()
+        yield each
+    if shown:
+        sys.stderr.write(f"\rwriting {path}: {total:,} of {total:,} (100%)\n")
+
+
+class _Lanes:
+    """Assigns a line (a ``tid`` of the trace) to each range. Ranges must be passed in order of their start.
+
+    The line of a thread has the thread's id. Each task has a separate line. A range that overlaps others of its track
+    without nesting, as ranges in generators can, goes to an additional line of the track.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[Track, list[tuple[int, list[int]]]] = {}  # tid, and the ends of open ranges, of each line
+        self._last_extra_tid = _FIRST_EXTRA_TID
+        self._threads: set[int] = set()
+
+    def tid(self, track: Track, start_ns: int, end_ns: int) -> int:
+        """Return the line of a range."""
+        lines = self._lines.setdefault(track, [])
+        for tid, ends in lines:
+            while ends and ends[-1] <= start_ns:
+                ends.pop()
+            if not ends or end_ns <= ends[-1]:
+                ends.append(end_ns)
+                return tid
+        tid = self._new_tid(track)
+        lines.append((tid, [end_ns]))
+        return tid
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield each line and its name."""
+        for track, lines in self._lines.items():
+            for number, (tid, _) in enumerate(lines, 1):
+                yield tid, f"{track}" if number == 1 else f"{track}, {number}"
+
+    def _new_tid(self, track: Track) -> int:
+        if track.task_name is None and track.thread_id not in self._threads:
+            self._threads.add(track.thread_id)
+            return track.thread_id
+        self._last_extra_tid += 1
+        return self._last_extra_tid
+
+
+def json_text(value: Any) -> str:
+    """Return ``value`` as JSON. A value that JSON cannot represent, such as NaN or a tensor, becomes text."""
+    return json.dumps(_plain(value, _MAX_DEPTH), separators=(",", ":"))
+
+
+def quoted(text: str) -> str:
+    """Return a str as JSON."""
+    return json.dumps(well_formed(text))
+
+
+def one_line(text: str) -> str:
+    """Return JSON text on one line, with spaces after colons: HolisticTraceAnalysis finds ``"rank": 0`` by them.
+
+    Raises:
+        ValueError: The text is not valid JSON. NaN and Infinity, which Python accepts, are not valid either.
+    """
+    return json.dumps(json.loads(text, parse_constant=_refuse))
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not valid JSON")
+
+
+def well_formed(text: str) -> str:
+    """Return text that can be encoded: unpaired surrogates become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, Mapping):
+        return {well_formed(str(key)): _plain(each, depth - 1) for key, each in value.items()}
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each, depth - 1) for each in value]
+    if value is None or type(value) is bool or (type(value) in {int, float} and abs(value) < _LARGEST):
+        return value  # not a NaN: comparisons with it are false
+    try:
+        return well_formed(str(value))
+    except Exception as error:
+        return f"<{type(value).__qualname__}: str() raised {type(error).__qualname__}>"
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """Write a text file under a temporary name, and rename it to ``path`` at the end.
+
+    Until then, and if the block raises, an existing file is unchanged. The file is compressed if the path ends with
+    ``.gz``. A path that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+    """
+    target = target_of(path)
+    if target.exists() and not target.is_file():
+        with _open(target, "wt", target) as file:
+            yield file
+        return
+    beside = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        with _open(beside, "xt", target) as file:
+            yield file
+        beside.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` as a Path after checking that its folder exists.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+    """
+    target = Path(os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder to write to", str(target.parent))
+    return target
+
+
+def _open(path: Path, mode: str, target: Path) -> IO[str]:
+    if target.name.endswith(".gz"):
+        import gzip  # here, because most traces do not need it
+
+        return cast("IO[str]", gzip.open(path, mode, compresslevel=6, encoding="utf-8"))
+    return cast("IO[str]", path.open(mode.replace("t", ""), encoding="utf-8"))

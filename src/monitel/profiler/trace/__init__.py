@@ -1,1 +1,0 @@
-"""Recordings of ranges, and trace files of recordings."""
