@@ -31,7 +31,7 @@ from monitel import Histogram
 from monitel.attributes import escape_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 logger = logging.getLogger("monitel_tensorboard")
 
@@ -42,18 +42,12 @@ _EVENT_FILE = "events.out.tfevents"  # TensorBoard finds a file by this part of 
 _CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order, as readers keep what they read first
 
 
-class Hyperparameters(NamedTuple):
-    """The hyperparameters of a run, by name."""
-
-    values: Mapping[str, str | bool | float]
-
-
 class Point(NamedTuple):
     """A number, a text, a distribution or hyperparameters, of one tag at one step.
 
     Attributes:
         tag: The chart's name.
-        value: The number, the text, the distribution or the hyperparameters.
+        value: The number, the text, the distribution, or a dict of hyperparameters.
         step: The position on the x axis; None, only if ``recorded``, numbers the points of the tag from 0 on.
         walltime: Seconds since the Unix epoch.
         recorded: It is dropped if it is late, with an earlier step and time than the point before it: a reader would
@@ -62,7 +56,7 @@ class Point(NamedTuple):
     """
 
     tag: str
-    value: float | str | Histogram | Hyperparameters
+    value: float | str | Histogram | dict[str, str | bool | float]
     step: int | None
     walltime: float
     recorded: bool = False
@@ -118,7 +112,7 @@ class EventFile:
             OSError: The disk failed.
         """
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        hyperparameters = [point for point in points if isinstance(point.value, Hyperparameters)]
+        hyperparameters = [point for point in points if isinstance(point.value, dict)]
         if hyperparameters:
             self._write_config(hyperparameters[-1:])
         size: int | None = None
@@ -177,7 +171,7 @@ def _value(point: Point) -> Any:
         return Summary.Value(tag=tag, metadata=_TEXT, tensor=text)
     if isinstance(point.value, Histogram):
         return Summary.Value(tag=tag, histo=_histogram(point.value))
-    if isinstance(point.value, Hyperparameters):
+    if isinstance(point.value, dict):
         metadata = _hyperparameters(point.value, point.walltime)
         return Summary.Value(tag=tag, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR)
     return Summary.Value(tag=tag, simple_value=point.value)
@@ -197,11 +191,11 @@ def _histogram(histogram: Histogram) -> Any:
     return found
 
 
-def _hyperparameters(hyperparameters: Hyperparameters, start_time: float) -> Any:
+def _hyperparameters(values: dict[str, str | bool | float], start_time: float) -> Any:
     """Return the metadata for the tab of hyperparameters, as torch's ``SummaryWriter.add_hparams`` writes it."""
     data = HParamsPluginData()
     data.session_start_info.start_time_secs = start_time
-    for name, value in hyperparameters.values.items():
+    for name, value in values.items():
         target = data.session_start_info.hparams[escape_surrogates(name)]
         if isinstance(value, bool):
             target.bool_value = value

@@ -24,7 +24,7 @@ from monitel.stats import before_flush
 from monitel.training.training_time import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
 from monitel_tensorboard.points import Recorded, has_scalars
-from monitel_tensorboard.writer import SummaryWriter, checked_seconds, checked_size, guarded, local_dir, open_writers
+from monitel_tensorboard.writer import SummaryWriter, check, guarded, local_dir, open_writers
 
 if TYPE_CHECKING:
     import os
@@ -177,9 +177,7 @@ def install(
         >>> installed.writer.dropped
         0
     """
-    expiry_secs = checked_seconds("expiry_secs", expiry_secs)
-    max_queue = checked_size(max_queue)
-    flush_secs = checked_seconds("flush_secs", flush_secs)
+    check(max_queue, flush_secs, expiry_secs=expiry_secs)
     folder = _run_dir(local_dir(log_dir), resumed=purge_step is not None)
     return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)
 

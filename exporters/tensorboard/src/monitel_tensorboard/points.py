@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.attributes import fits_int64, typed_items
-from monitel_tensorboard.event_file import Hyperparameters, Point, logger
+from monitel_tensorboard.event_file import Point, logger
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -90,7 +90,7 @@ class Charts:
         elif isinstance(event, monitel.RunConfig):  # everything that was configured so far
             self._config.update(_flat(event.config, ""))
             yield Point(_CONFIG, _table("name", "value", self._config), 0, walltime, whole=True)
-            yield Point(_HYPERPARAMETERS, Hyperparameters(dict(self._config)), 0, walltime, whole=True)
+            yield Point(_HYPERPARAMETERS, dict(self._config), 0, walltime, whole=True)
         elif has_scalars(event):
             attributes = event.attributes if isinstance(event, monitel.LoggedNumbers) else None
             for key, value in recorded.items:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monitel.process.os_threads import Condition, RLock, Thread, start_thread
 from monitel.stats import before_flush
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 open_writers: set[SummaryWriter] = set()  # renewed in forked children, and closed at exit
 
 _DAY = 86_400.0
+_SUFFIX = re.compile("[^/\\0\ud800-\udfff]{0,100}")
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
 _THREAD = "monitel-tensorboard"
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
@@ -94,9 +95,8 @@ class SummaryWriter:
     ) -> None:
         self.log_dir = local_dir(log_dir, comment)
         self._purge_step = None if purge_step is None else checked_step("purge_step", purge_step)
-        self._max_queue = checked_size(max_queue)
-        self._flush_secs = checked_seconds("flush_secs", flush_secs)
-        self._suffix = _checked_suffix(filename_suffix)
+        check(max_queue, flush_secs, filename_suffix)
+        self._max_queue, self._flush_secs, self._suffix = max_queue, float(flush_secs), filename_suffix
         self._closed = False
         self._start_empty()
         with suppress(OSError):  # the thread tries again, and reports it
@@ -288,26 +288,16 @@ def local_dir(log_dir: object, comment: str = "") -> str:
     return str(Path(path).absolute())
 
 
-def checked_size(value: object) -> int:
-    """Return ``max_queue`` if it is a number of points."""
-    if not isinstance(value, int) or value < 1:
-        raise _error(value)(f"max_queue must be an int of at least 1, got {value!r:.80}")
-    return value
-
-
-def checked_seconds(what: str, value: object) -> float:
-    """Return ``value`` if it is an interval in seconds."""
-    if not isinstance(value, (int, float)) or not 0 < value <= _DAY:
-        raise _error(value)(f"{what} must be more than 0 and at most {_DAY:.0f} seconds, got {value!r:.80}")
-    return float(value)
-
-
-def _error(value: object) -> type[Exception]:
-    return ValueError if isinstance(value, (int, float)) else TypeError
-
-
-def _checked_suffix(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch("[^/\\0\ud800-\udfff]{0,100}", value):
-        error = ValueError if isinstance(value, str) else TypeError
-        raise error(f"filename_suffix must be a text of at most 100 characters without '/', got {value!r:.80}")
-    return value
+def check(max_queue: object, flush_secs: object, filename_suffix: object = "", expiry_secs: object = 1.0) -> None:
+    """Raise the error of a constructor if an argument has a wrong type (TypeError) or value (ValueError)."""
+    interval = (int, float), lambda seconds: 0 < seconds <= _DAY, f"more than 0 and at most {_DAY:.0f} seconds"
+    checks: list[tuple[str, object, Any, Callable[[Any], object], str]] = [
+        ("max_queue", max_queue, int, lambda points: points >= 1, "an int of at least 1"),
+        ("flush_secs", flush_secs, *interval),
+        ("expiry_secs", expiry_secs, *interval),
+        ("filename_suffix", filename_suffix, str, _SUFFIX.fullmatch, "a text of at most 100 characters without '/'"),
+    ]
+    for name, value, kind, is_good, expected in checks:
+        if not isinstance(value, kind) or not is_good(value):
+            error = ValueError if isinstance(value, kind) else TypeError
+            raise error(f"{name} must be {expected}, got {value!r:.80}")
