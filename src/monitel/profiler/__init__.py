@@ -4,14 +4,21 @@ To use it, replace ``from torch.profiler import ...`` by ``from monitel.profiler
 
 * ``ranges``: named stretches of time, and subscriptions to them (:mod:`monitel.profiler.ranges`, public)
 * ``trace``: recordings of ranges, and trace files
-* ``activities``, ``events``, ``profiles``, ``execution_trace``: the classes and functions of ``torch.profiler``
+* ``settings``, ``events``, ``profiles``, ``execution_trace``: the classes and functions of ``torch.profiler``
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from monitel.profiler import itt as itt
 from monitel.profiler import ranges as ranges
-from monitel.profiler.activities import (
+from monitel.profiler.events import EventList as EventList
+from monitel.profiler.events import FunctionEvent as FunctionEvent
+from monitel.profiler.events import FunctionEventAvg as FunctionEventAvg
+from monitel.profiler.execution_trace import ExecutionTraceObserver
+from monitel.profiler.profiles import _KinetoProfile as _KinetoProfile
+from monitel.profiler.profiles import profile, tensorboard_trace_handler
+from monitel.profiler.ranges import record_function
+from monitel.profiler.settings import (
     DeviceType,
     KinetoStepTracker,
     ProfilerAction,
@@ -20,17 +27,10 @@ from monitel.profiler.activities import (
     schedule,
     supported_activities,
 )
-from monitel.profiler.activities import RecordScope as RecordScope
-from monitel.profiler.activities import _ExperimentalConfig as _ExperimentalConfig
-from monitel.profiler.activities import _optimizer_post_hook as _optimizer_post_hook
-from monitel.profiler.activities import count_optimizer_steps as _count_optimizer_steps
-from monitel.profiler.events import EventList as EventList
-from monitel.profiler.events import FunctionEvent as FunctionEvent
-from monitel.profiler.events import FunctionEventAvg as FunctionEventAvg
-from monitel.profiler.execution_trace import ExecutionTraceObserver
-from monitel.profiler.profiles import _KinetoProfile as _KinetoProfile
-from monitel.profiler.profiles import profile, tensorboard_trace_handler
-from monitel.profiler.ranges import record_function
+from monitel.profiler.settings import RecordScope as RecordScope
+from monitel.profiler.settings import _ExperimentalConfig as _ExperimentalConfig
+from monitel.profiler.settings import _optimizer_post_hook as _optimizer_post_hook
+from monitel.profiler.settings import count_optimizer_steps as _count_optimizer_steps
 
 __all__ = [
     "DeviceType",

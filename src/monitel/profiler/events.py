@@ -7,7 +7,7 @@ from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from monitel.profiler.activities import DeviceType
+from monitel.profiler.settings import DeviceType
 from monitel.profiler.trace import atomic_file, json_text, well_formed
 
 if TYPE_CHECKING:

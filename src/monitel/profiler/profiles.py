@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from warnings import warn
 
 from monitel.process.launcher import launch_attributes
-from monitel.profiler.activities import (
+from monitel.profiler.events import STEP_NAME, EventList, FunctionEvent, FunctionEventAvg, function_events
+from monitel.profiler.ranges import record_function
+from monitel.profiler.settings import (
     KinetoStepTracker,
     ProfilerAction,
     ProfilerActivity,
     parse_activities,
     steps_are_counted,
 )
-from monitel.profiler.events import STEP_NAME, EventList, FunctionEvent, FunctionEventAvg, function_events
-from monitel.profiler.ranges import record_function
 from monitel.profiler.trace import RESERVED_KEYS, Recording, json_text, one_line, write_chrome_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monitel.profiler.activities import Activities, _ExperimentalConfig
     from monitel.profiler.execution_trace import ExecutionTraceObserver
+    from monitel.profiler.settings import Activities, _ExperimentalConfig
     from monitel.profiler.trace import Recorded
 
 _log = logging.getLogger("monitel.profiler")
@@ -157,8 +157,7 @@ class _KinetoProfile:
         """Write the trace of the last cycle, for Perfetto, chrome://tracing and TensorBoard.
 
         The file is written atomically, and can be written any number of times. While the profile is running, the trace
-        has the ranges so far. A million ranges take some seconds; if standard error is a terminal, it shows the
-        progress.
+        has the ranges so far. A million ranges take some seconds.
 
         Args:
             path: File; compressed if the path ends with ``.gz``.

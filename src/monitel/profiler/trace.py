@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import socket
-import sys
-import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -38,8 +36,6 @@ Recorded: TypeAlias = "tuple[Range, int, int, bool]"
 _EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"Record function id":%d,"Ev Idx":%d}}'  # faster than an f-string
 _SECOND_NS = 1_000_000_000
 _FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
-_EVERY = 1 << 14  # ranges between two readings of the clock
-_INTERVAL = 1.0  # seconds before the first report of progress, and between reports
 #: Keys that every trace has, so that metadata cannot use them.
 RESERVED_KEYS = frozenset(
     {
@@ -161,7 +157,7 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
         yield f"{quoted(key)}: {text},\n"
     yield f'"displayTimeUnit": "ms",\n"baseTimeNanoseconds": {base_ns},\n"traceEvents": [\n'
     yield _metadata_event("process_name", pid, 0, "name", "python")
-    for index, (each, start_ns, end_ns, finished) in enumerate(_with_progress(recording, path)):
+    for index, (each, start_ns, end_ns, finished) in enumerate(recording):
         begin = _begin(each.name, pid, lanes.tid(each.track, start_ns, end_ns))
         plain = finished and each.args is None and each.step is None
         args = "" if plain else _args(each, finished)
@@ -194,19 +190,6 @@ def _args(each: Range, finished: bool) -> str:
     for key in ("Record function id", "Ev Idx"):
         shown.pop(key, None)
     return json_text(shown)[1:-1] + ("," if shown else "")
-
-
-def _with_progress(recording: Recording, path: str) -> Iterator[Recorded]:
-    """Yield the ranges; after a second, show the progress if standard error is a terminal."""
-    total, updated, shown = len(recording), time.monotonic(), False
-    for done, each in enumerate(recording):
-        if done % _EVERY == 0 and done and time.monotonic() - updated >= _INTERVAL and sys.stderr.isatty():
-            updated, shown = time.monotonic(), True
-            sys.stderr.write(f"\rwriting {path}: {done:,} of {total:,} ({done / total:.0%})")
-            sys.stderr.flush()
-        yield each
-    if shown:
-        sys.stderr.write(f"\rwriting {path}: {total:,} of {total:,} (100%)\n")
 
 
 class _Lanes:

@@ -1,4 +1,4 @@
-"""Ranges in forked children. Over both twins."""
+"""Ranges in forked children."""
 
 from __future__ import annotations
 

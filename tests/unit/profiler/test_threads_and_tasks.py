@@ -1,4 +1,4 @@
-"""Ranges of threads and tasks that share objects, listeners and clocks: each has its own, once. Over both twins."""
+"""Ranges of threads and tasks that share objects, listeners and clocks: each has its own, once."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Traces: strictly valid for any text and any order of ranges, in bounded memory, with progress."""
+"""Traces: strictly valid for any text and any order of ranges, in files and pipes."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.profiler.traces import exported, slices, validated
 
-from monitel.profiler import profile, record_function, trace
+from monitel.profiler import profile, record_function
 from monitel.profiler.trace import RESERVED_KEYS
 from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 #: Text with unpaired surrogates, which st.text() never has.
 TEXT = st.lists(st.characters() | st.sampled_from('\ud800\udfff\0\n\x7f\\"'), max_size=9).map("".join)
@@ -93,26 +89,3 @@ def test_permissions_and_pipes(tmp_path: Path) -> None:
     reader.join(30)
     assert pipe.is_fifo()
     validated(json.loads(found[0]))
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        """Return True."""
-        return True
-
-
-def test_progress_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that is written again and again; nothing if standard error is a file."""
-    monkeypatch.setattr(trace, "_INTERVAL", 0.0)
-    monkeypatch.setattr(trace, "_EVERY", 1)
-    with profile() as prof:
-        for _ in range(3):
-            with record_function("a"):
-                pass
-    path = tmp_path / "trace.json"
-    for stream, last in ((Terminal(), f"writing {path}: 3 of 3 (100%)\n"), (io.StringIO(), "")):
-        monkeypatch.setattr(sys, "stderr", stream)
-        prof.export_chrome_trace(path)
-        assert last == stream.getvalue().split("\r")[-1]
