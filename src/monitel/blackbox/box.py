@@ -21,19 +21,31 @@ import sys
 import threading
 import time
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.crashes import CrashStacks
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
-from monitel.blackbox.journal import DISK, Journal
-from monitel.blackbox.names import Names
+from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.process import process_facts, process_start
-from monitel.blackbox.record import ENDED, JOURNALS, PAGE, POSITION, REJECTED, SENDING, STATE, TOTALS, VERSION
-from monitel.blackbox.room import Room
-from monitel.blackbox.slots import SlotFile
-from monitel.process import context_page, os_threads
+from monitel.blackbox.record import (
+    ENDED,
+    JOURNALS,
+    PAGE,
+    POSITION,
+    REJECTED,
+    SENDING,
+    STACKS,
+    STACKS_NOW,
+    STACKS_WANTED,
+    STATE,
+    TOTALS,
+    VERSION,
+    Names,
+    SlotFile,
+)
+from monitel.process import context_page, crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
 from monitel.process.os_threads import Lock as ThreadLock
@@ -73,8 +85,8 @@ class Box:
     Args:
         spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
         root: Folder of the boxes, in a file system in memory; None for none.
-        identity: Plain values that describe the process. Version, pid, start, boot, namespace, host, created_ns, parent
-            (id and start), spool and name are added. The journals in ``off`` have no reader: :attr:`Journal.reader`.
+        identity: Plain values that describe the process, to which its facts are added. The journals in ``off`` have no
+            reader: :attr:`Journal.reader`.
         interval_s: Seconds between two snapshots.
         box_bytes: The most bytes in the box, which never takes more than 1 % of its file system.
         memory_bytes: The most bytes in anonymous memory. The oldest items beyond are dropped as ``queue_full``.
@@ -84,10 +96,6 @@ class Box:
         mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
 
     Attributes:
-        name: Name of its folders.
-        folder: The box; None if there is none.
-        journals: The journals, by name.
-        names: The definitions, to which records refer by number.
         sources: Functions that return parts of the snapshot, as plain values.
         open_windows: Returns the bytes of all open windows, and for each of them the number of its definition. It is
             called with the lock of the journal of metrics held, so that each window is either open or in the journal.
@@ -124,12 +132,11 @@ class Box:
         self.journals[REJECTED].reader = "disk"
         for name, journal in self.journals.items():
             journal.before_remove = self._note_removal
-            journal.keep_from = sys.maxsize  # until the first snapshot
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
         self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}
         self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
-        self.flushes: list[Callable[[], object]] = []
+        self.flushes: list[Callable[[], object]] = [self._keep_stacks]
         self.folder: Folder | None = None
         self.disk: Folder | None = None
         self.problem = self.disk_problem = ""
@@ -144,8 +151,9 @@ class Box:
         self._spills: list[Event] = []  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
-        self._crashes = CrashStacks(self)
         self._retry_at_s = math.inf
+        self._stacks = Path()
+        self._keep_stacks()  # in the thread that configures, so that an overflow of its stack is recorded
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
 
     @property
@@ -171,27 +179,40 @@ class Box:
             for lock, state in held:
                 lock._acquire_restore(state)
 
+    def _report(self, place: str, error: object) -> None:
+        """Note a problem of the box or of the disk, and log the first one."""
+        if place == "box":
+            self.problem = str(error)
+            noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
+        else:
+            self.disk_problem = str(error)
+            noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
+        self._warn_once(place, "%s cannot be used, so %s: %s", noun, effect, error)
+
+    def _warn_once(self, subject: str, message: str, *arguments: object) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            _log.warning(message, *arguments)
+
     # ---- the box in memory
 
     def open(self) -> None:
         """Make the box, before the first item: a process that records nothing has none."""
         self._retry_at_s = 0.0
         self._try_to_open()
-        self._crashes.flush()
+        self._keep_stacks()
 
     def _try_to_open(self) -> None:
         """Make the box, unless there is one, or the last attempt was less than a minute ago."""
         if not self._opening.acquire(blocking=False):
             return  # another thread makes it
         try:
-            if self._stopping or self._root is None or self.folder is not None:
-                return
-            if time.monotonic() < self._retry_at_s:
+            is_due = time.monotonic() >= self._retry_at_s
+            if self._stopping or self._root is None or self.folder is not None or not is_due:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
-            root, in_memory = open_root(self._root)
+            root, self.room.mapped = open_root(self._root)
             root.close()
-            self.room.mapped = in_memory
             path = self._root / self.name
             self.folder, self._lock = make_shown(path, self._fill)
         except Exception as error:  # a defect, too: the first item is recorded in here
@@ -213,34 +234,39 @@ class Box:
         self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
 
-    def _lose(self, lost: Folder) -> None:
-        """Continue in anonymous memory: the box was removed, or the application has closed its descriptors."""
-        self._report("box", OSError("its folder was removed, or the application has closed its descriptors"))
+    def _check_box(self) -> None:
+        if (folder := self.folder) is None:
+            return
+        if folder.is_there():
+            self.problem = ""
+            if self.room.memory and self.room.problem:  # without one, the memory is older than the box
+                self._report("box", self.room.problem)
+            return
+        # Continue in anonymous memory.
+        self._report("box", "its folder was removed, or the application has closed its descriptors")
         self.folder = self.names.folder = self.room.box = None
         self._slots, self._has_snapshot = {}, False
         for journal in self.journals.values():
             journal.leave_box()
-        for each in (self._lock, lost):
-            if each is not None:
-                each.close()
+        _close(self._lock, folder)
         self._lock = None
-        with suppress(OSError, FolderError), closing(Folder.open(lost.path)) as left:
+        with suppress(OSError, FolderError), closing(Folder.open(folder.path)) as left:
             left.remove()  # nobody delivers again what is sent from memory
 
-    def _report(self, place: str, error: Exception) -> None:
-        """Note a problem, and log the first one of a place."""
-        if place == "box":
-            self.problem = str(error)
-            noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
-        else:
-            self.disk_problem = str(error)
-            noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
-        self._warn_once(place, "%s cannot be used, so %s: %s", noun, effect, error)
-
-    def _warn_once(self, subject: str, message: str, *arguments: object) -> None:
-        if subject not in self._warned:
-            self._warned.add(subject)
-            _log.warning(message, *arguments)
+    def _keep_stacks(self) -> None:
+        """Have a crash write its stacks into the box, and write the present stacks if they are wanted."""
+        if self._stopping:
+            return
+        folder, path = self.folder, Path(os.devnull) if self.folder is None else self.folder.path / STACKS
+        if path != self._stacks:
+            with suppress(OSError):
+                crash_stacks.install(path)
+            self._stacks = path
+        crash_stacks.check()
+        if folder is not None and folder.has(STACKS_WANTED):
+            folder.unlink(STACKS_NOW)
+            folder.write_new(STACKS_NOW, crash_stacks.stacks_now().encode("utf-8", "replace"))
+            folder.unlink(STACKS_WANTED)
 
     # ---- the writer
 
@@ -305,16 +331,6 @@ class Box:
                 journal.truncate(disk=False)
             context_page.beat()
 
-    def _check_box(self) -> None:
-        if self.folder is None:
-            return
-        if not self.folder.is_there():
-            self._lose(self.folder)
-            return
-        self.problem = ""
-        if self.room.memory and self.room.problem:  # without one, the memory is older than the box
-            self._report("box", OSError(self.room.problem))
-
     def _read(self, name: str, source: Callable[[], Any]) -> Any:
         """Return a part of the snapshot; None if it fails, which is logged once."""
         try:
@@ -324,13 +340,14 @@ class Box:
             return None
 
     def _write_state(self, value: tuple[Any, ...]) -> bool:
-        slots = self._slots.get(STATE)
-        if slots is None:
+        if (slots := self._slots.get(STATE)) is None:
             return False
         try:
             content = marshal.dumps(value, 2)
         except ValueError:  # leave out what is not a plain value
-            plain = {name: part for name, part in value[-1].items() if self._read(name, lambda: marshal.dumps(part, 2))}  # noqa: B023
+            plain = {
+                name: part for name, part in value[-1].items() if self._read(name, partial(marshal.dumps, part, 2))
+            }
             content = marshal.dumps((*value[:-1], plain), 2)
         try:
             slots.write(content)
@@ -349,12 +366,9 @@ class Box:
         if not self._is_over and slots:
             with suppress(OSError):
                 with self._slots_lock:
-                    slots[POSITION].write(self._position())
+                    slots[POSITION].write(pack_position(self.journals))
                 if self.room.memory:  # a collector could not add items that were in anonymous memory to the totals
                     self._write_totals(slots)
-
-    def _position(self) -> bytes:
-        return pack_position(self.journals)
 
     def _write_totals(self, slots: dict[str, SlotFile]) -> None:
         """Write the running totals, of the last item that is in them, and the items that were dropped."""
@@ -396,8 +410,7 @@ class Box:
 
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
-        is_settled = all(each.settled >= each.next - 1 for each in self.journals.values())
-        if self.disk is not None and is_settled:
+        if self.disk is not None and all(each.settled >= each.next - 1 for each in self.journals.values()):
             with suppress(OSError):
                 self.disk.remove()
 
@@ -412,11 +425,11 @@ class Box:
         journals = [*self.journals.values()]
         done = [self.disk is None or self._try(self._open_disk)]
         done += [self._try(on_disk.load, each) for each in journals]
-        done += [self._try(self._move_old, each, after_s) for each in journals]
+        done += [self._try(on_disk.move, each, self._open_disk, after_s) for each in journals]
         if self.disk is not None:
             is_noted = self._try(self._note_disk, self.disk)
             if is_noted or self.folder is not None:  # else a collector would deliver again what is removed
-                done += [self._try(self._remove_settled, each) for each in journals]
+                done += [self._try(on_disk.remove_settled, each) for each in journals]
             done += [is_noted, self._try(self._limit_disk)]
         if all(done):
             self.disk_problem = ""
@@ -432,29 +445,6 @@ class Box:
             self._warn_once("disk thread", "the spool folder is not complete: %r", error)
         return True
 
-    def _move_old(self, journal: Journal, after_s: float) -> None:
-        on_disk.seal(journal, after_s)
-        on_disk.move(journal, self._open_disk, after_s)
-
-    def _note_disk(self, folder: Folder) -> None:
-        self.names.copy(folder)
-        self._disk_slots[POSITION].write(self._position())
-        self._write_totals(self._disk_slots)
-
-    def _remove_settled(self, journal: Journal) -> None:
-        on_disk.unload(journal)
-        journal.truncate(disk=True)
-
-    def _limit_disk(self) -> None:
-        sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
-        sizes = {journal: on_disk.size_on_disk(journal) for journal in sent}
-        while sum(sizes.values()) > self._disk_bytes:
-            largest = max(sizes, key=lambda journal: sizes[journal])
-            if not largest.drop_oldest("spool_full", (DISK,)):
-                break
-            sizes[largest] = on_disk.size_on_disk(largest)
-            self._write_totals(self._disk_slots)
-
     def _open_disk(self) -> Folder:
         assert self.spool is not None
         if self.disk is None or not self.disk.is_there():
@@ -469,11 +459,23 @@ class Box:
         self._disk_slots, self._noted = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}, None
         self._note_disk(folder)
 
-    def spill(self, timeout: float) -> bool:
-        """Move what no sender reads to the spool folder, and wait for that.
+    def _note_disk(self, folder: Folder) -> None:
+        self.names.copy(folder)
+        self._disk_slots[POSITION].write(pack_position(self.journals))
+        self._write_totals(self._disk_slots)
 
-        Args:
-            timeout: Seconds.
+    def _limit_disk(self) -> None:
+        sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
+        sizes = {journal: on_disk.size_on_disk(journal) for journal in sent}
+        while sum(sizes.values()) > self._disk_bytes:
+            largest = max(sizes, key=lambda journal: sizes[journal])
+            if not largest.drop_oldest("spool_full", (DISK,)):
+                break
+            sizes[largest] = on_disk.size_on_disk(largest)
+            self._write_totals(self._disk_slots)
+
+    def spill(self, timeout: float) -> bool:
+        """Move what no sender reads to the spool folder, and wait for that at most so many seconds.
 
         Returns:
             True if everything unsettled in journals whose reader is ``"disk"`` is there now.
@@ -493,10 +495,7 @@ class Box:
     # ---- the end
 
     def close(self, timeout: float) -> bool:
-        """Move what is left to the spool folder, and remove the box. To be called when nothing is appended any more.
-
-        Args:
-            timeout: Seconds.
+        """Move what is left to the spool folder, and remove the box, in so many seconds, when nothing is appended.
 
         Returns:
             False if something stays in the box, because the disk is full or hangs: a collector will deliver it.
@@ -505,7 +504,7 @@ class Box:
         if self._is_over:
             return True
         self._stopping = True
-        self._crashes.close()
+        crash_stacks.uninstall(self._stacks)
         self._wake_writer.set()
         if self._writer is not None:
             self._writer.join(timeout / 2)
@@ -531,17 +530,14 @@ class Box:
             with suppress(OSError):
                 if not left and not moves:
                     self.folder.remove()
-        for each in (self._lock, self._disk_lock, self.folder, self.disk) if not moves else ():
-            if each is not None:
-                each.close()
+        if not moves:
+            _close(self._lock, self._disk_lock, self.folder, self.disk)
         return not left and not moves
 
     def abandon(self) -> None:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
-        for each in (self._lock, self._disk_lock, self.folder, self.disk):
-            if each is not None:
-                each.close()
+        _close(self._lock, self._disk_lock, self.folder, self.disk)
         self.folder = self.disk = self._writer = self._mover = None
         self._slots, self._disk_slots, self._spills = {}, {}, []
         self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()  # perhaps held
@@ -549,6 +545,12 @@ class Box:
         self.room.renew()
         for journal in self.journals.values():
             journal.abandon()
+
+
+def _close(*each_of: Folder | Lock | None) -> None:
+    for each in each_of:
+        if each is not None:
+            each.close()
 
 
 def pack_position(journals: dict[str, Journal]) -> bytes:

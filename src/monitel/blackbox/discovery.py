@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import Folder, FolderError, Lock, box_roots, open_root
-from monitel.blackbox.journal import CORRUPT
-from monitel.blackbox.names import FILE as NAMES
 from monitel.blackbox.process import this_process
-from monitel.blackbox.record import ENDED, JOURNALS, PAGE, REJECTED, STATE
+from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, PAGE, REJECTED, STATE
 from monitel.blackbox.recovery import NAME, is_alive
 
 if TYPE_CHECKING:

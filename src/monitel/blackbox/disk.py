@@ -1,7 +1,7 @@
 """The disk of a journal: its segments are moved there, and loaded again for the sender. These functions may hang.
 
 Only one thread calls them for a journal. On the disk, segments are appended to files whose names have the number of
-their first item.
+their first item. They raise an OSError if the disk cannot be read or written now: nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.folder import Folder
     from monitel.blackbox.journal import Journal
 
-__all__ = ["adopt", "load", "move", "seal", "size_on_disk", "unload"]
-
 _LARGEST = 4 << 20  # bytes of a file: it is loaded as a whole
 
 
@@ -40,19 +38,13 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
 def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> None:
     """Move segments to the disk, oldest first: those that are as old as that, or all of them if memory is short.
 
-    Args:
-        journal: The journal. If nobody reads it nothing is moved.
-        open_disk: Called when something is to be moved; returns the folder.
-        older_than_s: Age in seconds.
-
-    Raises:
-        OSError, FolderError: They cannot be written, and stay in memory.
+    If nobody reads the journal nothing is moved. ``open_disk`` is called when something is to be moved.
     """
+    seal(journal, older_than_s)
     while journal.reader != "nobody":
         with journal.lock:
             waiting = (each for each, _ in journal.unsettled() if each.where != DISK and each is not journal._active)
-            segment = next(waiting, None)
-            if segment is None:
+            if (segment := next(waiting, None)) is None:
                 break
             is_due = journal.reader == "disk" or journal.is_refused or segment.asked_s or journal.room.is_short
             if not is_due and time.monotonic() - segment.begun_s < older_than_s:
@@ -101,11 +93,7 @@ def _append(journal: Journal, disk: Folder, segment: Segment, data: bytes) -> No
 
 
 def load(journal: Journal) -> bool:
-    """Load the segment that a sender waits for; return True if there is one. The file does not grow any more.
-
-    Raises:
-        OSError: The file cannot be read now. The sender still waits.
-    """
+    """Load the segment that a sender waits for; return True if there is one. The file does not grow any more."""
     segment = journal.loading
     if segment is None or journal.disk is None:
         return False
@@ -114,12 +102,13 @@ def load(journal: Journal) -> bool:
     return True
 
 
-def unload(journal: Journal) -> None:
-    """Forget the content of segments on the disk whose items are settled."""
+def remove_settled(journal: Journal) -> None:
+    """Forget the content of segments on the disk whose items are settled, and remove their files."""
     with journal.lock:
         for each in journal.segments:
             if each.where == DISK and each.next <= journal.settled + 1:
                 each.buffer = None
+    journal.truncate(disk=True)
 
 
 def size_on_disk(journal: Journal) -> int:
@@ -138,36 +127,30 @@ def adopt(journal: Journal, settled: int, holes: Iterable[tuple[int, int]] = (),
         settled: Number of the last item that is settled.
         holes: Items that were dropped, and are not sent, as :meth:`Journal.holes` returns them, perhaps several times.
         following: The number after the last item, if something else than the segments shows it.
-
-    Raises:
-        OSError: A folder or a file cannot be read.
     """
     found = [*_on_disk(journal), *_in_box(journal)]
-    ends = [settled + 1, following, *(each.next for each in found)]
-    found.sort(key=lambda each: (each.first, -each.next))
+    dropped: list[tuple[int, int]] = []
+    for first, end in sorted((max(first, settled + 1), end) for first, end in holes if end > settled + 1):
+        if dropped and first <= dropped[-1][1]:
+            dropped[-1] = dropped[-1][0], max(end, dropped[-1][1])
+        else:
+            dropped.append((first, end))
+    ends = [settled + 1, following, *(each.next for each in found), *(end for _, end in dropped)]
     with journal.lock:
-        journal._holes = []
-        for first, end in sorted((max(first, settled + 1), end) for first, end in holes if end > settled + 1):
-            if journal._holes and first <= journal._holes[-1][1]:
-                first, latest = journal._holes.pop()  # noqa: PLW2901
-                end = max(end, latest)  # noqa: PLW2901
-            journal._holes.append((first, end))
-        journal.segments, reached = [], 0
-        for each in found:
-            for first, end in journal._holes:
+        journal.segments, journal._holes, reached = [], dropped, 0
+        for each in sorted(found, key=lambda each: (each.first, -each.next)):
+            for first, end in dropped:
                 if each.first < end and each.next > first:
                     each.next = max(first, each.first)
             if each.next > max(each.first, reached):  # else it is a part of the one before
                 journal.segments.append(each)
                 reached = each.next
-        journal.settled = settled
-        journal.next = max(*ends, *(end for _, end in journal._holes)) if journal._holes else max(ends)
-        journal._uncounted = settled + sum(end - first for first, end in journal._holes)
+        journal.settled, journal.next = settled, max(ends)
+        journal._uncounted = settled + sum(end - first for first, end in dropped)
 
 
 def _on_disk(journal: Journal) -> list[Segment]:
-    disk = journal.disk
-    if disk is None:
+    if (disk := journal.disk) is None:
         return []
     found, start = [], len(journal.name) + 1
     firsts = sorted((int(name[start:].partition(".")[0]), name) for name in files_of(disk, journal.name))
@@ -182,16 +165,14 @@ def _on_disk(journal: Journal) -> list[Segment]:
 
 
 def _in_box(journal: Journal) -> list[Segment]:
-    box = journal.room.box
-    if box is None:
-        return []
     found = []
-    for name in files_of(box, journal.name):
-        if first := first_of(content := box.read(name)):
-            segment = Segment(name, BOX, first=first)
-            segment.buffer = content
-            _find_end(segment, content)
-            found.append(segment)
+    if (box := journal.room.box) is not None:
+        for name in files_of(box, journal.name):
+            if first := first_of(content := box.read(name)):
+                segment = Segment(name, BOX, first=first)
+                segment.buffer = content
+                _find_end(segment, content)
+                found.append(segment)
     return found
 
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 if find_spec("fcntl") is not None:
     import fcntl
 
-__all__ = ["AVAILABLE", "UNAVAILABLE", "Folder", "FolderError", "Lock", "MissingFolderError", "automatic_roots"]
-__all__ += ["make_folder", "make_shown", "open_root", "remove_folders", "write_at"]
-
 _DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
 #: True if this platform has what records need: descriptors of folders, locks of open files, files with reserved space.
 AVAILABLE = "open" in _DIR_FD and hasattr(os, "O_DIRECTORY") and hasattr(os, "posix_fallocate")
@@ -28,12 +25,11 @@ AVAILABLE = AVAILABLE and find_spec("fcntl") is not None and hasattr(fcntl, "F_O
 UNAVAILABLE = "this platform has neither descriptors of folders nor locks of open files as Linux has them"
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if AVAILABLE else 0
-#: O_NONBLOCK: a FIFO must not block open().
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if AVAILABLE else 0
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if AVAILABLE else 0  # a FIFO must not block open()
+_OTHERS_WRITE, _OTHERS = stat.S_IWGRP | stat.S_IWOTH, stat.S_IRWXG | stat.S_IRWXO
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock: type, whence, start, length, process id
 _LOCK = "lock"
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the folder in it is checked
 _MEMORY = {"tmpfs", "ramfs"}
@@ -48,6 +44,12 @@ class FolderError(Exception):
 
 class MissingFolderError(FolderError, FileNotFoundError):
     """Raised if there is no folder, such as one that another process has removed meanwhile."""
+
+
+def check_platform() -> None:
+    """Raise a :class:`FolderError` if there are no records on this platform."""
+    if not AVAILABLE:
+        raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")
 
 
 class Folder:
@@ -98,7 +100,7 @@ class Folder:
         return folder
 
     def _check(self, *, probe: bool) -> None:
-        status = self._status
+        status, advice = self._status, "or use --foreign if you trust its content"
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
@@ -107,14 +109,10 @@ class Folder:
         made = self._probe() if probe else None
         if not own and (made is None or made.st_uid != status.st_uid):
             raise FolderError(
-                f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, or use --foreign "
-                "if you trust its content"
+                f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, {advice}"
             )
         if open_to_others and (made is None or not made.st_mode & _OTHERS):
-            raise FolderError(
-                f"other users can write to {str(self.path)!r}: run chmod go-w on it, or use --foreign if you trust its "
-                "content"
-            )
+            raise FolderError(f"other users can write to {str(self.path)!r}: run chmod go-w on it, {advice}")
 
     def _probe(self) -> os.stat_result | None:
         name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -127,14 +125,9 @@ class Folder:
             self.unlink(name)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open a regular file without other hard links that belongs to the owner of the folder or to this user.
+        """Return the descriptor of a regular file without other hard links, of the folder's owner or of this user.
 
-        Args:
-            name: Name in this folder.
-            flags: Flags of :func:`os.open`. A new file can be read and written only by its owner.
-
-        Returns:
-            The descriptor.
+        A new file can be read and written only by its owner.
 
         Raises:
             OSError: The file cannot be opened, is a link or a device, or belongs to another user.
@@ -146,53 +139,40 @@ class Folder:
             if error.errno == errno.ELOOP:
                 raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None
             raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-        status, refusal = os.fstat(descriptor), None
+        status, refusal = os.fstat(descriptor), ""
         if not stat.S_ISREG(status.st_mode):
             refusal = "not a regular file"
         elif status.st_uid not in {self._status.st_uid, os.geteuid()}:
             refusal = f"belongs to another user (id {status.st_uid})"
         elif status.st_nlink > 1:
             refusal = "has a second name (hard link)"
-        if refusal is not None:
+        if refusal:
             os.close(descriptor)
             raise PermissionError(errno.EPERM, refusal, path)
         return descriptor
 
     def read(self, name: str, limit: int = -1) -> bytes:
-        """Read a file, or its first ``limit`` bytes.
-
-        Raises:
-            OSError: As in :meth:`open_file`.
-        """
+        """Read a file, or its first ``limit`` bytes."""
         with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
             return file.read(limit)
 
-    def write_new(self, name: str, content: bytes) -> None:
-        """Write a new file. If that fails, the file is removed.
-
-        Raises:
-            OSError: The file exists, or the write failed.
-        """
-        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            write_at(descriptor, content, 0)
-        except BaseException:
-            self.unlink(name)
-            raise
-        finally:
-            os.close(descriptor)
-
-    def write(self, name: str, content: bytes, offset: int) -> None:
+    def write(self, name: str, content: bytes, offset: int, *, flags: int = 0) -> None:
         """Write into a file, which is made if it is missing. If an error is raised, a part may be written."""
-        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT)
+        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT | flags)
         try:
             write_at(descriptor, content, offset)
         finally:
             os.close(descriptor)
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself."""
-        os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a new file, or none if an error is raised."""
+        try:
+            self.write(name, content, 0, flags=os.O_EXCL)
+        except FileExistsError:
+            raise
+        except BaseException:
+            self.unlink(name)
+            raise
 
     def replace(self, name: str, content: bytes) -> None:
         """Replace a file as a whole. If that fails, the previous one is still there. Only one process may do so."""
@@ -205,8 +185,17 @@ class Folder:
             self.unlink(new)
             raise
 
+    def rename(self, old: str, new: str) -> None:
+        """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself."""
+        os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file. Errors are ignored."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self.descriptor)
+
     def names(self) -> list[str]:
-        """Return the names of all entries of the folder."""
+        """Return the names of all entries."""
         return os.listdir(self.descriptor)  # noqa: PTH208  a descriptor is not a path
 
     def status(self, name: str) -> os.stat_result:
@@ -228,11 +217,6 @@ class Folder:
         with suppress(OSError):
             return _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
         return False
-
-    def unlink(self, name: str) -> None:
-        """Remove a file. Errors are ignored."""
-        with suppress(OSError):
-            os.unlink(name, dir_fd=self.descriptor)
 
     def remove(self) -> None:
         """Remove the folder with its files, the lock last.
@@ -278,8 +262,7 @@ class Lock:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._status = os.fstat(descriptor)
+        self._descriptor, self._status = descriptor, os.fstat(descriptor)
 
     @classmethod
     def take(cls, folder: Folder) -> Lock | None:
@@ -289,21 +272,18 @@ class Lock:
             FolderError: The platform or the file system has no such locks.
             OSError: The lock file cannot be made.
         """
-        if not AVAILABLE:
-            raise FolderError(UNAVAILABLE)
-        descriptor = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
-        taken = False
+        check_platform()
+        descriptor, taken = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
             taken = os.fstat(descriptor).st_nlink > 0 and folder.is_there()
         except BlockingIOError:
             pass
         except OSError as error:
-            if error.errno in {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}:
-                raise FolderError(
-                    f"the file system of {str(folder.path)!r} has no locks: give a folder on a local disk"
-                ) from None
-            raise
+            if error.errno not in _NO_LOCKS:
+                raise
+            words = f"the file system of {str(folder.path)!r} has no locks: give a folder on a local disk"
+            raise FolderError(words) from None
         finally:
             if not taken:
                 os.close(descriptor)
@@ -327,48 +307,37 @@ class Lock:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close the descriptor: in the process that took the lock this releases it, in a forked child it does not.
-
-        Idempotent.
-        """
+        """Close the descriptor: in the process that took the lock this releases it, in a forked child it does not."""
         if _is_open(self._descriptor, self._status):
             os.close(self._descriptor)
         self._descriptor = -1
 
 
-def make_folder(path: Path) -> list[Path]:
+def make_folder(path: Path) -> bool:
     """Make a folder with access only for its owner, and its missing parents, which other users cannot write to.
 
     Returns:
-        The new folders, outermost first.
+        True if the folder itself was made.
 
     Raises:
         FolderError: The platform lacks what a :class:`Folder` needs.
-        OSError: A folder cannot be made. The others were removed.
+        OSError: A folder cannot be made. Those that were made were removed.
     """
     check_platform()
-    missing = [path]
+    missing, made = [path], list[Path]()
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
-    made: list[Path] = []
     try:
         for each in reversed(missing):
-            try:
+            with suppress(FileExistsError):  # made by another process; Folder.open() checks it
                 each.mkdir(0o700 if each is path else 0o755)
-            except FileExistsError:
-                continue  # made by another process; Folder.open() checks it
-            made.append(each)
+                made.append(each)
     except OSError:
-        remove_folders(made)
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
         raise
-    return made
-
-
-def remove_folders(made: list[Path]) -> None:
-    """Remove empty folders, innermost first. Errors are ignored."""
-    for each in reversed(made):
-        with suppress(OSError):
-            each.rmdir()
+    return path in made
 
 
 def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
@@ -382,8 +351,7 @@ def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lo
     folder, lock, is_locked = Folder.open(hidden), None, False
     try:
         os.fchmod(folder.descriptor, 0o700)  # whatever the umask was
-        lock = Lock.take(folder)
-        if is_locked := lock is None:
+        if is_locked := (lock := Lock.take(folder)) is None:
             raise FolderError(f"another process has locked {str(hidden)!r}")
         fill(folder)
         hidden.rename(path)
@@ -434,12 +402,13 @@ def open_root(given: Path | None = None) -> tuple[Folder, bool]:
     """
     check_platform()
     reasons = []
-    for path in automatic_roots() if given is None else [given]:
+    for path in box_roots(given):
         try:
             return _open_root(path, given=given is not None)
-        except (OSError, ValueError, FolderError) as error:
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            reasons.append(reason if isinstance(error, FolderError) else f"{str(path)!r} cannot be made: {reason}")
+        except FolderError as error:
+            reasons.append(str(error))
+        except (OSError, ValueError) as error:
+            reasons.append(f"{str(path)!r} cannot be made: {(isinstance(error, OSError) and error.strerror) or error}")
     raise FolderError("; ".join(reasons))
 
 
@@ -449,12 +418,12 @@ def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
         private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
         if not private and not parent.st_mode & stat.S_ISVTX:
             raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
-    made = path in make_folder(path) if not os.path.lexists(path) else False
+    made = not os.path.lexists(path) and make_folder(path)
     folder = Folder.open(path, foreign=True)
     try:
         if made:
             os.fchmod(folder.descriptor, 0o700)  # the umask may have taken too much
-        status = os.fstat(folder.descriptor)
+        status, kind = os.fstat(folder.descriptor), _file_system_of(folder.descriptor)
         advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
         if status.st_uid != os.geteuid():
             raise FolderError(f"{str(path)!r} belongs to another user (id {status.st_uid}): {advice}")
@@ -462,7 +431,6 @@ def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
             raise FolderError(f"other users can write to {str(path)!r}: {advice}")
         if not given and status.st_mode & _OTHERS:
             raise FolderError(f"other users have access to {str(path)!r}: run chmod 700 on it, or remove it")
-        kind = _file_system_of(folder.descriptor)
         if kind not in (_LOCAL if given else _MEMORY):
             raise FolderError(
                 f"{str(path)!r} is on a file system of the type {kind}: give a folder in memory, such as one in "
@@ -470,7 +438,9 @@ def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
             )
     except BaseException:
         folder.close()
-        remove_folders([path] if made else [])
+        with suppress(OSError):
+            if made:
+                path.rmdir()
         raise
     return folder, kind in _MEMORY
 
@@ -492,13 +462,3 @@ def _is_open(descriptor: int, status: os.stat_result) -> bool:
         return os.path.samestat(os.fstat(descriptor), status)
     except OSError:
         return False
-
-
-def check_platform() -> None:
-    """Check that there are records on this platform.
-
-    Raises:
-        FolderError: There are none.
-    """
-    if not AVAILABLE:
-        raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")

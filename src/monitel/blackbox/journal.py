@@ -1,9 +1,8 @@
 """A journal: the append-only sequence of what a process records for one signal, which is also the queue to its sender.
 
 It consists of segments. Those in the box are mapped files, which outlive the process; where the box has no room they
-are anonymous memory, until a thread has moved them to the disk (:mod:`monitel.blackbox.disk`).
-
-What does not fit in the memory is dropped, the oldest segment first, and counted.
+are anonymous memory, until a thread has moved them to the disk (:mod:`monitel.blackbox.disk`). What does not fit in the
+memory is dropped, the oldest segment first, and counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from monitel.blackbox.account import Account
-from monitel.blackbox.record import BODY, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
+from monitel.blackbox.record import BODY, CORRUPT, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
 from monitel.process.mapped_files import map_file
 from monitel.process.os_threads import RLock
 
@@ -27,21 +26,95 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from monitel.blackbox.folder import Folder
-    from monitel.blackbox.room import Room
-
-__all__ = ["BOX", "CORRUPT", "DISK", "MEMORY", "Fold", "Journal", "Segment"]
 
 _log = logging.getLogger("monitel")
 
 MEMORY, BOX, DISK = "memory", "box", "disk"
-CORRUPT = ".corrupt"  # suffix of a file that is set aside
 
 _SMALL, _LARGE = 1 << 16, 1 << 18  # bytes of the first segment, and of the others
 _KEPT = 1 << 18  # bytes of a journal that nobody reads
 _PATIENCE_S = 5.0  # with the disk
+_PART = 100  # a box takes one part in so many of the free space
+_RETRY_S = 1.0  # after a failure in the box
 _HEAD_AT = slice(0, HEAD.size)
 _FRAME, _pack_frame = FRAME.size, FRAME.pack
 _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
+
+
+class Room:
+    """Counts the bytes of segments, in the box and in anonymous memory. Thread-safe.
+
+    Args:
+        box_bytes: Bytes that the box may use, and at most 1 % of the space that its file system has for it.
+        memory_bytes: Bytes of anonymous memory, beyond which the oldest segments are dropped.
+
+    Attributes:
+        box: The box; None without one.
+        mapped: The box is in memory, so that its files can be mapped.
+        used: Bytes of segments in the box.
+        memory: Bytes of segments in anonymous memory.
+        problem: Why the last segment was not made in the box; empty if it was.
+        others: Returns the bytes of the other files in the box, which are never refused: segments get the rest, or
+            64 KiB.
+    """
+
+    def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
+        self.box: Folder | None = None
+        self.mapped = True
+        self.used = self.memory = 0
+        self.problem = ""
+        self.others: Callable[[], int] = lambda: 0
+        self._limit = self._box_bytes = box_bytes
+        self._memory_bytes = memory_bytes
+        self._not_before_s = 0.0
+        self._lock = RLock()
+
+    def claim(self, size: int) -> bool:
+        """Return True if the box may grow by so many bytes, which count from now on.
+
+        A refusal for size is not a failure: a smaller segment may be asked for at once.
+        """
+        with self._lock:
+            if self.box is None or time.monotonic() < self._not_before_s:
+                return False
+            try:
+                space = self.box.space()
+            except OSError as error:
+                self.refuse(error)
+                return False
+            free, others = space.f_bavail * space.f_frsize, self.others()
+            limit = min(self._box_bytes, (free + self.used + others) // _PART)
+            self._limit = max(limit - others, min(limit, _SMALL))
+            self.problem = "it is full" if self.used + size > self._limit else ""
+            if self.problem:
+                return False
+            self.used += size
+            return True
+
+    def change(self, used: int = 0, memory: int = 0) -> None:
+        """Note that box and anonymous memory have grown by so many bytes, or shrunk."""
+        with self._lock:
+            self.used += used
+            self.memory += memory
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse the box for a second, because a file could not be made or written."""
+        self.problem = str(error)
+        self._not_before_s = time.monotonic() + _RETRY_S
+
+    def renew(self) -> None:
+        """Forget the box of the parent, and its memory. In a forked child."""
+        self.box, self.used, self.memory, self._lock = None, 0, 0, RLock()
+
+    @property
+    def is_short(self) -> bool:
+        """True if segments should be moved to the disk at once."""
+        return self.memory > 0 or self.used > self._limit // 2
+
+    @property
+    def is_exceeded(self) -> bool:
+        """True if something has to be dropped."""
+        return self.memory > self._memory_bytes
 
 
 class Fold(Protocol):
@@ -55,43 +128,18 @@ class Fold(Protocol):
 
 
 class Segment:
-    """A file of a journal, or as much anonymous memory.
-
-    Attributes:
-        name: Name of the file.
-        where: ``MEMORY``, ``BOX`` or ``DISK``.
-        size: Bytes that it takes in the box or in anonymous memory.
-        first: Number of its first item.
-        next: Number after its last item.
-        buffer: Its bytes; None on the disk, unless they are loaded.
-        end: Offset after its last record.
-        begun_s: Monotonic time at which it was begun.
-        asked_s: Monotonic time since which a sender waits for it to be moved to the disk; 0 for none.
-        is_copied: Its file in the box is not mapped: each record is also written to it.
-        is_damaged: A record was missing or senseless.
-    """
-
-    __slots__ = (
-        "asked_s",
-        "begun_s",
-        "buffer",
-        "end",
-        "first",
-        "is_copied",
-        "is_damaged",
-        "name",
-        "next",
-        "size",
-        "where",
-    )
+    """A file of a journal, or as much anonymous memory."""
 
     def __init__(self, name: str, where: str, size: int = 0, first: int = 0) -> None:
-        self.name, self.where, self.size = name, where, size
-        self.first = self.next = first
-        self.buffer: Any = None
-        self.end = HEAD.size
-        self.begun_s, self.asked_s = time.monotonic(), 0.0
-        self.is_copied = self.is_damaged = False
+        self.name, self.where = name, where
+        self.size = size  # bytes in the box or in anonymous memory
+        self.first = self.next = first  # number of its first item, and after its last one
+        self.buffer: Any = None  # its bytes; None on the disk, unless they are loaded
+        self.end = HEAD.size  # offset after its last record
+        self.begun_s = time.monotonic()
+        self.asked_s = 0.0  # monotonic time since which a sender waits for it to be moved to the disk; 0 for none
+        self.is_copied = False  # its file in the box is not mapped: each record is also written to it
+        self.is_damaged = False  # a record was missing or senseless
 
 
 class Journal:
@@ -150,15 +198,9 @@ class Journal:
     # ---- writing
 
     def append(self, kind: int, payload: bytes, items: int = 1) -> int:
-        """Append a record. Any thread, signal handler or destructor may call it. Never raises.
+        """Append a record with a value in marshal format 2, and return the number of its last item. Never raises.
 
-        Args:
-            kind: The kind of its value, less than 64.
-            payload: Its value in marshal format 2.
-            items: Number of its items.
-
-        Returns:
-            The number of its last item.
+        Any thread, signal handler or destructor may call it.
         """
         body = (_SINGLE[kind] if items == 1 else BODY.pack(kind, items)) + payload
         length = len(body)
@@ -241,13 +283,12 @@ class Journal:
             self._is_rolling = nested
         new = Segment("", MEMORY, max(_SMALL, least))
         new.buffer = bytearray(new.size)
-        self.room.note_memory(new.size)
+        self.room.change(memory=new.size)
         return new
 
     def _make_in_box(self, size: int) -> Segment | None:
-        """Return a segment whose space is reserved; None without room."""
         box = self.room.box
-        if box is None or not self.room.claim(size):
+        if box is None or not self.room.claim(size):  # the space of the segment is reserved
             return None
         new = Segment(f"{self.name}-{next(self._serials)}.log", BOX, size)  # a handler gets another number
         new.is_copied = not self.room.mapped
@@ -262,7 +303,7 @@ class Journal:
             self.room.refuse(error)
         finally:
             if new.buffer is None:
-                self.room.release(size)
+                self.room.change(-size)
                 box.unlink(new.name)
         return new if new.buffer is not None else None
 
@@ -286,13 +327,12 @@ class Journal:
         """Keep in anonymous memory what is in the box, which was lost: ``room.box`` is None, or another one."""
         with self.lock:
             if self._spare is not None:
-                self.room.release(self._spare.size)
+                self.room.change(-self._spare.size)
             self._spare = self._active = None
             for each in self.segments:
                 if each.where == BOX:
                     each.where, each.is_copied = MEMORY, False
-                    self.room.release(each.size)
-                    self.room.note_memory(each.size)
+                    self.room.change(-each.size, each.size)
 
     def abandon(self) -> None:
         """Leave everything to the parent, in a forked child. What it appends is for nobody."""
@@ -307,16 +347,10 @@ class Journal:
     # ---- reading and settling
 
     def read(self, most: int = 500, most_bytes: int = 1 << 20) -> list[Item]:
-        """Return the oldest items that are not settled, for one request.
+        """Return the oldest items that are not settled, for one request: so many records and bytes, or one record.
 
-        They stay until :meth:`settle` or :meth:`give_back`, even if the memory is short.
-
-        Args:
-            most: Number of records at most.
-            most_bytes: Bytes of their values at most, if there is more than one.
-
-        Returns:
-            An empty list if there are none, or if they must be loaded from the disk, or moved to it, first.
+        They stay until :meth:`settle` or :meth:`give_back`, even if the memory is short. There are none, too, if they
+        must be loaded from the disk, or moved to it, first.
         """
         while True:
             with self.lock:
@@ -379,13 +413,7 @@ class Journal:
         return segment
 
     def settle(self, last: int, delivered: int = 0, **dropped: int) -> None:
-        """Note the outcome of the items up to a number, in one step.
-
-        Args:
-            last: Number of the last one.
-            delivered: Number of items that were delivered.
-            **dropped: Number of the others, by reason.
-        """
+        """Note, in one step, how many items up to a number were delivered, and dropped, by reason."""
         with self.lock:
             self.settled = max(self.settled, last)
             self._delivered += delivered
@@ -400,7 +428,7 @@ class Journal:
     def holes(self) -> list[tuple[int, int]]:
         """Return the items that were dropped and are not settled: the first ones, and the numbers after the last.
 
-        It takes no lock: a thread that has the lock of another journal may call it.
+        Takes no lock: a thread that has the lock of another journal may call it.
         """
         return list(self._holes)
 
@@ -424,8 +452,7 @@ class Journal:
     def end(self, reason: str) -> bool:
         """Count what is in anonymous memory as dropped from now on; what is in the box, as on the disk.
 
-        Returns:
-            True if something is left there.
+        True is returned if something is left there.
         """
         self._end_reason = reason
         return self.is_in_memory(self.next)
@@ -472,14 +499,10 @@ class Journal:
                 self._discard(each)
 
     def drop_oldest(self, reason: str, where: tuple[str, ...] = (MEMORY, BOX)) -> bool:
-        """Drop the oldest segment, but none that is being written, read, sent or moved, or that the snapshot needs.
+        """Drop the oldest segment in some places, but none that is being written, read, sent or moved.
 
-        Args:
-            reason: What its unsettled items are counted under.
-            where: The places that are considered.
-
-        Returns:
-            False if there is none. The next snapshot, or the end of the request, makes it possible.
+        None that the snapshot needs is dropped either. False is returned if there is none: the next snapshot, or the
+        end of the request, makes it possible.
         """
         while True:
             with self.lock:
@@ -518,11 +541,7 @@ class Journal:
         self.segments.remove(found)
 
     def load(self, segment: Segment) -> None:
-        """Load a segment on the disk, which may hang. Its file does not grow any more; one that is missing is a hole.
-
-        Raises:
-            OSError: The file cannot be read now.
-        """
+        """Load a segment on the disk, which may hang. Its file grows no more; one that is missing is a hole."""
         with self.lock:
             if segment is self._tail:
                 self._tail = None
@@ -554,11 +573,11 @@ class Journal:
         """Remove the file of a segment, or free its memory. A damaged file is set aside."""
         if segment.where == MEMORY:
             self._left_out += segment.next - segment.first
-            self.room.note_memory(-segment.size)
+            self.room.change(memory=-segment.size)
             return
         folder = self.disk if segment.where == DISK else self.room.box
         if segment.where == BOX:
-            self.room.release(segment.size)
+            self.room.change(-segment.size)
         if segment is self._tail:
             self._tail = None
         if folder is not None and segment.is_damaged:
@@ -570,10 +589,7 @@ class Journal:
 
 
 def _items(buffer: Any, begin: int, end: int, first: int, *, number: int, limit: int) -> Iterator[tuple[Item, Part]]:
-    """Yield the items from a number to a limit, with their places, as far as they are sound.
-
-    The records that are scanned are those from offset ``begin``, whose first item is ``first``, to ``end``.
-    """
+    """Yield the items from a number to a limit, with their places, as far as they are sound, like :func:`scan`."""
     with suppress(ValueError, TypeError, IndexError):  # senseless: the rest is a hole
         for part in scan(buffer, begin, end, first):
             if part.number >= limit:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.activity import doing_at
-from monitel.blackbox.crashes import STACKS
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.forms import Definition, LogRecord
-from monitel.blackbox.names import read_names
 from monitel.blackbox.process import Owner
 from monitel.blackbox.record import (
     ENDED,
@@ -24,6 +22,7 @@ from monitel.blackbox.record import (
     POSITION,
     REJECTED,
     SIGNALS,
+    STACKS,
     STATE,
     TOTALS,
     VERSION,
@@ -32,9 +31,10 @@ from monitel.blackbox.record import (
     files_of,
     first_of,
     load,
+    read_names,
+    read_slots,
     scan,
 )
-from monitel.blackbox.slots import read_slots
 from monitel.process.context_page import PAGE_BYTES, Context, read_page
 from monitel.stats.window_bytes import OpenWindow, decode
 

@@ -1,8 +1,10 @@
-"""The form of a journal's files: a head, and records whose checksums depend on their place.
+"""The form of the files of a record: journals, slots and names. All of them are read while they are written.
 
-    file    magic, number of the first item (u64), records, zeros
-    record  length and CRC-32 of the body (u32 each), body
-    body    kind (u16), items (u32), value in marshal format 2
+    journal  magic, number of the first item (u64), records, zeros
+    record   length and CRC-32 of the body (u32 each), body
+    body     kind (u16), items (u32), value in marshal format 2
+    slots    two versions of a value, written in turn: whenever the process is killed, one of them is whole
+    names    definitions, appended, to which records and the snapshot refer by number
 
 Items are numbered from 1 in each journal. The checksum is seeded with the number of the record's first item, so a
 record counts at its place only: files may be moved, torn at the end, or there twice.
@@ -11,21 +13,31 @@ record counts at its place only: files may be moved, torn at the end, or there t
 from __future__ import annotations
 
 import marshal
+import os
 import re
 import struct
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from monitel.blackbox.folder import write_at
+from monitel.process.mapped_files import map_file
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from monitel.blackbox.folder import Folder
 
-#: The layout of a record. Its files beside the journals: the snapshot, under two names, the page, what is settled, and
-#: the running totals.
+#: The version of these forms, and the files beside the journals: the snapshot, under two names, the page, what is
+#: settled, the running totals, the definitions, the stacks of a crash, those of a process that runs, and the request
+#: for these.
 VERSION = 1
-STATE, ENDED, PAGE, POSITION, TOTALS = "state", "ended", "page", "position", "totals"
+STATE, ENDED, PAGE, POSITION, TOTALS, NAMES = "state", "ended", "page", "position", "totals", "names"
+STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
 SENDING = "sending"  # in the position: `Journal.sending` of the metrics
+CORRUPT = ".corrupt"  # suffix of what is set aside
 
 #: The signals, in the order in which they are delivered: the journals whose items count.
 SIGNALS = ("metrics", "logs", "traces")
@@ -44,15 +56,16 @@ BODY = struct.Struct("<HI")  # kind, items
 OVERHEAD = FRAME.size + BODY.size
 MASK = 0xFFFFFFFF
 
+_SLOT = struct.Struct("<4sQII")  # magic, number of the version, length, CRC-32
+_SLOT_MAGIC = b"mtsl"
+_SLOT_BYTES = 4096
+_READINGS = 5  # the newest version may be in a slot that is written meanwhile; after a kill it stays torn
+
 
 class Item(NamedTuple):
-    """A record, or the part of it that is not settled.
+    """A record, or the part of it that is not settled: the number of its first item, and of how many it consists.
 
-    Attributes:
-        number: Number of its first item.
-        items: Number of its items.
-        kind: ``EVENT``, ``WINDOW``, ``NUMBERS``, ``RANGES``, ``READING``, ``SPANS`` or ``REQUEST``.
-        value: A plain value; if there are several items, a list with an element for each.
+    If there are several items, the value is a list with an element for each.
     """
 
     number: int
@@ -82,14 +95,7 @@ class Part(NamedTuple):
 
 
 def scan(buffer: Any, begin: int, end: int, number: int) -> Iterator[Part]:
-    """Yield the whole records between two offsets, up to the first one that is damaged or missing.
-
-    Args:
-        buffer: Bytes of a file.
-        begin: Offset of a record.
-        end: Offset at which the records end at the latest.
-        number: Number of the first item of the record at ``begin``.
-    """
+    """Yield the whole records from offset ``begin``, with the first item ``number``, to the first damaged one."""
     while begin + OVERHEAD <= end:
         length, crc = FRAME.unpack_from(buffer, begin)
         stop = begin + FRAME.size + length
@@ -104,11 +110,7 @@ def scan(buffer: Any, begin: int, end: int, number: int) -> Iterator[Part]:
 
 
 def load(content: Any) -> Any:
-    """Return the value in marshal format of a record whose checksum is right.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return a value whose checksum is right; a ValueError is raised if it is not a value."""
     try:
         return marshal.loads(content)  # noqa: S302  only this user can write the files, and the checksum is right
     except Exception as error:
@@ -127,15 +129,181 @@ def files_of(folder: Folder, journal: str) -> list[str]:
 
 
 def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:
-    """Return a file.
-
-    Args:
-        first: Number of its first item.
-        records: Kind, value and number of items of each record.
-    """
+    """Return a file with records, each as kind, value and number of items, from an item on."""
     content, number = bytearray(HEAD.pack(MAGIC, first)), first
     for kind, value, items in records:
         body = BODY.pack(kind, items) + marshal.dumps(value, 2)
         content += FRAME.pack(len(body), zlib.crc32(body, number & MASK)) + body
         number += items
     return bytes(content)
+
+
+# ---- slots
+
+
+class SlotFile:
+    """Writes a plain value again and again, in one thread at a time.
+
+    In memory (``mapped``) the file is written through a mapping, without a system call. A value that is larger than
+    ``size``, the bytes of a slot, makes a new file.
+    """
+
+    def __init__(self, folder: Folder, name: str, *, mapped: bool = False) -> None:
+        self._folder, self._name, self._mapped, self.size = folder, name, mapped, _SLOT_BYTES
+        self._map: Any = None
+        self._number = -1
+        self._content: bytes | None = None
+
+    def write(self, content: bytes) -> None:
+        """Write a value in marshal format, unless it is equal to the last one.
+
+        Raises:
+            OSError: There is no room. The previous version stays valid.
+        """
+        if content == self._content:
+            return
+        if self._number < 0:
+            self._number = read_slots(self._folder, self._name)[0]
+        number = self._number + 1
+        slot = _SLOT.pack(_SLOT_MAGIC, number, len(content), zlib.crc32(content, number & MASK)) + content
+        if self._map is not None and len(slot) <= self.size:
+            at = number % 2 * self.size
+            self._map[at : at + len(slot)] = slot
+        else:
+            self._replace(slot, number)
+        self._number, self._content = number, content
+
+    def _replace(self, slot: bytes, number: int) -> None:
+        """Make a file with reserved space for two slots, and give it the name."""
+        size, new = max(self.size, len(slot) + len(slot) // 4), f"{self._name}.new"
+        self._folder.unlink(new)
+        descriptor = self._folder.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.posix_fallocate(descriptor, 0, 2 * size)
+            write_at(descriptor, slot, number % 2 * size)
+            mapping = map_file(descriptor, 2 * size) if self._mapped else None
+            self._folder.rename(new, self._name)
+        except BaseException:
+            self._folder.unlink(new)
+            raise
+        finally:
+            os.close(descriptor)
+        self.size, self._map = size, mapping
+
+
+def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
+    """Return the number and the value of the newest whole version; (0, None) if there is none.
+
+    Raises:
+        OSError: The file is a link, or belongs to another user.
+        ValueError: The checksum of the newest version is right, and it is not a value.
+    """
+    newest, best = 0, b""
+    for _ in range(_READINGS):
+        try:
+            content = folder.read(name)
+        except FileNotFoundError:
+            return 0, None
+        is_torn, newest = False, 0
+        for at in (0, len(content) // 2):
+            if len(content) - at < _SLOT.size:
+                continue
+            magic, number, length, crc = _SLOT.unpack_from(content, at)
+            body = content[at + _SLOT.size : at + _SLOT.size + length]
+            is_whole = magic == _SLOT_MAGIC and len(body) == length and zlib.crc32(body, number & MASK) == crc
+            is_torn = is_torn or (magic == _SLOT_MAGIC and not is_whole)
+            if is_whole and number > newest:
+                newest, best = number, body
+        if not is_torn:
+            break
+    return newest, load(best) if newest else None
+
+
+# ---- names
+
+
+class Names:
+    """Numbers plain values from 0 on, and has them written into the box. Thread-safe, and safe in signal handlers.
+
+    Args:
+        identity: The value with number 0, which describes the process.
+
+    Attributes:
+        folder: The box; None without one.
+        size: Bytes of all definitions.
+    """
+
+    def __init__(self, identity: Any) -> None:
+        self.folder: Folder | None = None
+        self.size = 0
+        self._lock = RLock()
+        self._numbers: dict[Hashable, int] = {}
+        self._records: list[bytes] = []
+        self._written = WeakKeyDictionary[Any, tuple[int, int]]()  # records and bytes in the file of a folder
+        self.define([(None, identity)])
+
+    def define(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
+        """Return the numbers of definitions, which one write has put into the file of the box, if there is room.
+
+        Args:
+            pairs: For each of them the key by which it is found later, and a plain value, used when the key is new.
+        """
+        found, new = [], False
+        with self._lock:
+            for key, value in pairs:
+                if (number := self._numbers.get(key)) is None:
+                    number, new = self._add(marshal.dumps(value, 2)), True
+                    self._numbers[key] = number
+                found.append(number)
+            if new and self.folder is not None:
+                with suppress(OSError):  # the next definition, or the next copy, writes it
+                    self.copy(self.folder)
+        return found
+
+    def _add(self, body: bytes) -> int:
+        while True:
+            number = len(self._records)
+            record = FRAME.pack(len(body), zlib.crc32(body, number)) + body
+            if len(self._records) == number:  # else a signal handler has defined something
+                self._records.append(record)
+                self.size += len(record)
+                return number
+
+    def copy(self, folder: Folder) -> None:
+        """Write the definitions that are missing in the file of a folder, which may raise an OSError."""
+        with self._lock:
+            records, size = self._written.get(folder, (0, 0))
+            content = b"".join(self._records[records:])
+            count = len(self._records)
+        if count > records:
+            folder.write(NAMES, content, size)  # without the lock: a disk may hang. Another thread writes the same
+            with self._lock:
+                self._written[folder] = max(self._written.get(folder, (0, 0)), (count, size + len(content)))
+
+    def renew(self) -> None:
+        """Forget the lock, which another thread may hold, and the box of the parent. In a forked child."""
+        self._lock, self.folder = RLock(), None
+
+
+def read_names(*folders: Folder | None) -> tuple[list[Any], bytes]:
+    """Return the definitions in the folder that has most of them, and their bytes, to be copied.
+
+    Raises:
+        OSError: A file is a link, or belongs to another user.
+        ValueError: A checksum is right, and the definition is not a value.
+    """
+    best: tuple[list[Any], bytes] = ([], b"")
+    for folder in folders:
+        content, found, at = b"", list[Any](), 0
+        with suppress(FileNotFoundError):
+            content = b"" if folder is None else folder.read(NAMES)
+        while at + FRAME.size <= len(content):
+            length, crc = FRAME.unpack_from(content, at)
+            body = content[at + FRAME.size : at + FRAME.size + length]
+            if len(body) < length or zlib.crc32(body, len(found)) != crc:
+                break
+            found.append(load(body))
+            at += FRAME.size + length
+        if len(found) > len(best[0]):
+            best = found, content[:at]
+    return best

@@ -21,14 +21,25 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.box import is_mine, pack_position
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
-from monitel.blackbox.journal import CORRUPT, Journal
-from monitel.blackbox.names import FILE as NAMES
-from monitel.blackbox.names import read_names
+from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import read_head, read_record
-from monitel.blackbox.record import ENDED, JOURNALS, POSITION, REJECTED, SENDING, STATE, TOTALS, WINDOW, Item, pack_file
-from monitel.blackbox.room import Room
-from monitel.blackbox.slots import SlotFile
+from monitel.blackbox.record import (
+    CORRUPT,
+    ENDED,
+    JOURNALS,
+    NAMES,
+    POSITION,
+    REJECTED,
+    SENDING,
+    STATE,
+    TOTALS,
+    WINDOW,
+    Item,
+    SlotFile,
+    pack_file,
+    read_names,
+)
 from monitel.stats.window_bytes import key, split
 
 if TYPE_CHECKING:

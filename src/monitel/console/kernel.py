@@ -12,9 +12,9 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.blackbox.crashes import STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import text_of
+from monitel.blackbox.record import STACKS_NOW, STACKS_WANTED
 from monitel.process.os_threads import Event
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.support.inbox import DEADLINE, Answer
 
 import monitel
 from monitel.blackbox.folder import Folder
-from monitel.blackbox.slots import read_slots
+from monitel.blackbox.record import read_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

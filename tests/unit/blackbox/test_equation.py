@@ -14,9 +14,8 @@ from tests.support.checks import wait_until
 
 from monitel.blackbox import disk, journal
 from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
-from monitel.blackbox.journal import DISK, Journal
+from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.record import RANGES, Item
-from monitel.blackbox.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,13 +85,11 @@ class Run:
         while not self.stop.is_set():
             self.journal.prepare()
             disk.load(self.journal)
-            disk.seal(self.journal)
             with suppress(FolderError):
                 disk.move(self.journal, self.open)
             if disk.size_on_disk(self.journal) > 8 << 10:
                 self.journal.drop_oldest("spool_full", (DISK,))
-            disk.unload(self.journal)
-            self.journal.truncate(disk=True)
+            disk.remove_settled(self.journal)
             self.journal.truncate(disk=False)
             self.look()
 

@@ -18,11 +18,8 @@ import pytest
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
-from monitel.blackbox.journal import DISK, Journal
-from monitel.blackbox.names import Names, read_names
-from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, pack_file
-from monitel.blackbox.room import Room
-from monitel.blackbox.slots import SlotFile, read_slots
+from monitel.blackbox.journal import DISK, Journal, Room
+from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, Names, SlotFile, pack_file, read_names, read_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -320,7 +317,6 @@ def test_senseless_record_sets_its_file_aside(box: Folder, tmp_path: Path, caplo
     """A right checksum with something that is not a value: the rest of the file is unreadable, and kept aside."""
     made, spool = new(box), Folder.open(tmp_path)
     made.append(EVENT, b"senseless")
-    disk.seal(made)
     disk.move(made, lambda: spool)
     assert [] == drain(made)
     made.truncate(disk=True)
@@ -337,7 +333,6 @@ def test_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch:
 
     made, spool = new(None), Folder.open(tmp_path)
     add(made, "a")
-    disk.seal(made)
     disk.move(made, lambda: spool)
     assert [] == made.read()
     with monkeypatch.context() as patch:

@@ -12,8 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
-from monitel.blackbox.names import FILE, Names, read_names
-from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
+from monitel.blackbox.record import EVENT, NAMES, NUMBERS, WINDOW, Names, read_names
 from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.metrics.windows import Mapping
@@ -131,7 +130,7 @@ class Recorded:
         for folder in filter(None, (self.box.disk, self.box.folder)):
             path = folder.path.with_name(KILLED)
             shutil.copytree(folder.path, path)
-            (path / FILE).unlink()
+            (path / NAMES).unlink()
             copied = Folder.open(path)
             (own, *others), _ = read_names(folder)
             names = Names({**own, **identity, "pid": 4194399, "start": "5", "name": KILLED})

@@ -9,7 +9,7 @@ import shlex
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes, find_spools
@@ -21,7 +21,6 @@ from monitel.blackbox.folder import (
     Lock,
     automatic_roots,
     open_root,
-    remove_folders,
 )
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
@@ -225,7 +224,8 @@ def _place(given: Path | None) -> tuple[Path, int]:
     with closing(root):
         space = root.space()
         if root.path not in before:
-            remove_folders([root.path])  # open_root() has made it
+            with suppress(OSError):
+                root.path.rmdir()  # open_root() has made it
         if not in_memory:
             raise FolderError(f"{str(root.path)!r} is not in memory: give a folder in /dev/shm")
         return root.path, space.f_bavail * space.f_frsize

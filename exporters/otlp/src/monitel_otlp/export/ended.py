@@ -11,8 +11,7 @@ from monitel.blackbox.discovery import is_box, process_of
 from monitel.blackbox.disk import load
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
-from monitel.blackbox.names import read_names
-from monitel.blackbox.record import HEAD, JOURNALS, SIGNALS, files_of
+from monitel.blackbox.record import HEAD, JOURNALS, SIGNALS, files_of, read_names
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel_otlp.export.requests import next_of, outboxes
 from monitel_otlp.messages.request import LEVELS, record_lists

@@ -54,7 +54,6 @@ def store(dead: Dead, request: Rejected) -> None:
     journal, folder = dead.journals[REJECTED], dead.disk
     assert folder is not None  # it was moved there
     append(journal, request)
-    disk.seal(journal)
     disk.move(journal, lambda: folder)
 
 

@@ -8,8 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.journal import CORRUPT
-from monitel.blackbox.record import REJECTED, SIGNALS
+from monitel.blackbox.record import CORRUPT, REJECTED, SIGNALS
 from monitel.process.os_threads import Event
 from monitel_otlp.export import rejected
 from monitel_otlp.export.ended import damaged_ends, oldest_first, outboxes_of, take, unsettled
