@@ -31,33 +31,20 @@ _member: tuple[int, int] | None = None  # of torch.distributed, even after its e
 
 
 class Wait(NamedTuple):
-    """A wait, or a range, in progress.
-
-    Attributes:
-        key: The key of the wait counter, or the name of the range.
-        age_ns: Time since its begin.
-        thread: Identity of the thread; 0 if unknown.
-    """
+    """A wait, or a range, in progress: key of the wait counter, or name of the range, and the time since its begin."""
 
     key: str
     age_ns: int
-    thread: int = 0
+    thread: int = 0  # 0 if it is unknown
 
 
 class Stage(NamedTuple):
-    """The stage of a training step in progress.
-
-    Attributes:
-        name: The name.
-        waits: The training thread waits for other ranks in it.
-        age_ns: Time since its begin.
-        thread: Identity of the thread; 0 if unknown.
-    """
+    """The stage of a training step in progress."""
 
     name: str
-    waits: bool
+    waits: bool  # the training thread waits for other ranks in it
     age_ns: int
-    thread: int = 0
+    thread: int = 0  # 0 if it is unknown
 
 
 class Doing(NamedTuple):
@@ -113,13 +100,9 @@ def doing_at(at_ns: int, doing: Mapping[str, Any], snapshot_ns: int | None, page
 
 
 def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
-    """Return what this process is doing, as plain values. The end of a long name is left out.
+    """Return what this process is doing, as ``doing`` in :mod:`monitel.blackbox.forms`. Long names are cut.
 
-    Args:
-        ranges: Name and seconds so far of each open range.
-
-    Returns:
-        The values of ``doing`` in :mod:`monitel.blackbox.forms`.
+    Open ranges are given by name and seconds so far.
     """
     global _last, _before, _member
     now_ns = time.monotonic_ns()
@@ -135,9 +118,9 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
         "made": made_steps(),
         "timed": sum(times),
         "step_p50": quantile(times, 0.5),
-        "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
-        "ranges": [(_short(name), seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
-        "activity": (_short(activity), activity_seconds),
+        "waits": [(key[:_LONGEST_NAME], int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
+        "ranges": [(name[:_LONGEST_NAME], seconds) for name, seconds in ranges[:MOST_IN_PROGRESS]],
+        "activity": (activity[:_LONGEST_NAME], activity_seconds),
         "thread": position()[0],
         "stage": None if stage is None else (stage.name, stage.waits, stage.age_ns / 1e9, stage.thread),
         "goodput": goodput(),
@@ -175,10 +158,6 @@ def at_shutdown() -> tuple[dict[str, Any], int]:
         "stage": (*stage, stage_s + since_s * lasts, thread) if stage[0] else None,
     }
     return found, time.time_ns() - (now_ns - began_ns)
-
-
-def _short(name: object) -> str:
-    return str(name)[:_LONGEST_NAME]
 
 
 def _forget() -> None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
 
-__all__ = ["NAME", "Death", "Deaths", "End", "death_of", "signal_name"]
-
 _log = logging.getLogger("monitel.otlp")
 
 NAME = "process.died"
@@ -43,19 +41,12 @@ _MOST_RECORDS = 100_000
 
 @dataclass(frozen=True)
 class End:
-    """The end of a process, from its parent.
+    """The end of a process, from its parent."""
 
-    Attributes:
-        code: The exit code; None if a signal has ended the process, or if the code is unknown.
-        signal: The number of the signal; None if there was none, or if it is unknown.
-        time_ns: Time of the end, Unix ns; 0 if it is unknown.
-        out_of_memory: The kernel has killed the process because the memory of its cgroup or machine was exhausted.
-    """
-
-    code: int | None = None
-    signal: int | None = None
-    time_ns: int = 0
-    out_of_memory: bool = False
+    code: int | None = None  # None if a signal has ended it, or if it is unknown
+    signal: int | None = None  # None if there was none, or if it is unknown
+    time_ns: int = 0  # Unix; 0 if it is unknown
+    out_of_memory: bool = False  # the kernel has killed it, because the memory of its cgroup or machine was exhausted
 
 
 class Deaths:
@@ -104,25 +95,15 @@ _NEVER = SignOfLife(0, "")
 
 @dataclass(frozen=True)
 class Death:
-    """Everything known about the death of one process.
-
-    Attributes:
-        owner: The process.
-        end: The end, from its parent or from the stacks of a crash; None if it is unknown.
-        last_seen: The last sign of life.
-        doing: What it did.
-        stacks: Stacks of the threads at a crash, else that of the main thread in the last second; empty without any.
-        exception: Type, message and place of the last exception that was not caught; None without one.
-        waits_left_out: Number of waits that the record does not name.
-    """
+    """Everything known about the death of one process."""
 
     owner: Owner
-    end: End | None
+    end: End | None  # from its parent, or from the stacks of a crash
     last_seen: SignOfLife = _NEVER
     doing: Doing = Doing()  # noqa: RUF009  immutable
-    stacks: str = ""
-    exception: tuple[str, str, str] | None = None
-    waits_left_out: int = 0
+    stacks: str = ""  # of the threads at a crash, else that of the main thread in the last second
+    exception: tuple[str, str, str] | None = None  # type, message and place of the last one that was not caught
+    waits_left_out: int = 0  # number of waits that the record does not name
 
     @property
     def time_ns(self) -> int:
@@ -147,7 +128,7 @@ class Death:
         return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
 
     def event(self) -> LogRecord:
-        """Return the event."""
+        """Return ``process.died``."""
         doing = self.doing
         known: dict[str, Any] = {
             "message": str(self),

@@ -32,22 +32,14 @@ _REJECTED = re.compile(rf"{REJECTED}-\d+\.log")
 
 @dataclass
 class Boxes:
-    """The boxes of this user. Each list is sorted.
+    """The boxes of this user. Each list is sorted."""
 
-    Attributes:
-        dead: Boxes of processes that were killed, to be collected.
-        live: Boxes of processes that run.
-        ended: Boxes to which nothing is added any more: a collector has them, or their process has ended by itself, and
-            their rest is delivered like that of a spool.
-        corrupt: Damaged boxes, which a collector has set aside.
-        problems: Descriptions of entries that are not boxes, or that must not be opened.
-    """
-
-    dead: list[Path] = field(default_factory=list)
-    live: list[Path] = field(default_factory=list)
+    dead: list[Path] = field(default_factory=list)  # of processes that were killed, to be collected
+    live: list[Path] = field(default_factory=list)  # of processes that run
+    #: Nothing is added any more: a collector has them, or their rest is delivered like that of a spool.
     ended: list[Path] = field(default_factory=list)
-    corrupt: list[Path] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    corrupt: list[Path] = field(default_factory=list)  # a collector has set them aside
+    problems: list[str] = field(default_factory=list)  # entries that are not boxes, or that must not be opened
 
     @property
     def readable(self) -> list[Path]:
@@ -56,11 +48,7 @@ class Boxes:
 
 
 def find_boxes(root: Path | None = None) -> Boxes:
-    """Find the boxes of this user. Never raises for the content of a folder.
-
-    Args:
-        root: The folder that holds the boxes, as given to ``configure()``; None for those that ``configure()`` uses.
-    """
+    """Find the boxes of this user, in a folder, or where ``configure()`` makes them. Never raises."""
     found = Boxes()
     for path in box_roots(root):
         if not os.path.lexists(path):
@@ -137,17 +125,11 @@ def holds_boxes(folder: Path) -> bool:
 
 @dataclass
 class Spools:
-    """Spools below a folder.
+    """Spools below a folder. Each list is sorted."""
 
-    Attributes:
-        folders: Spools with items, sorted.
-        refused: Spools with items that a backend has rejected, sorted.
-        problems: Descriptions of folders that could not be searched.
-    """
-
-    folders: list[Path] = field(default_factory=list)
-    refused: list[Path] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)  # with items
+    refused: list[Path] = field(default_factory=list)  # with items that a backend has rejected
+    problems: list[str] = field(default_factory=list)  # folders that could not be searched
 
 
 def find_spools(root: Path) -> Spools:

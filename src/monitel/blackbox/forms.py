@@ -53,56 +53,30 @@ PlainCounter = tuple[str, str, str, dict[str, Any], float, int, "tuple[int, int,
 
 
 class Definition(NamedTuple):
-    """A series, as windows, numbers and readings refer to it by its number in the names.
+    """A series, as windows, numbers and readings refer to it by its number in the names."""
 
-    Attributes:
-        kind: ``"stat"`` or ``"number"``.
-        metric: The name of its metric.
-        name: The name that the application gave it.
-        unit: UCUM unit.
-        description: Description of the metric.
-        monotonic: Its samples are never negative.
-        attributes: Attributes of every point.
-        suffixes: The aggregations of a Stat, such as ``"mean"``.
-    """
-
-    kind: str
-    metric: str
-    name: str
-    unit: str
-    description: str
-    monotonic: bool
-    attributes: dict[str, Any]
-    suffixes: tuple[str, ...] = ()
+    kind: str  # STAT or NUMBER
+    metric: str  # name of its metric
+    name: str  # that the application gave it
+    unit: str  # of UCUM
+    description: str  # of the metric
+    monotonic: bool  # its samples are never negative
+    attributes: dict[str, Any]  # of every point
+    suffixes: tuple[str, ...] = ()  # the aggregations of a Stat, such as "mean"
 
 
 class LogRecord(NamedTuple):
-    """An event, or a record of Python's logging.
-
-    Attributes:
-        time_ns: Time of the event, Unix ns.
-        observed_ns: Time at which it was recorded, Unix ns.
-        severity: OpenTelemetry's number of the severity.
-        name: Name of the event; empty for a record of Python's logging.
-        step: Training step; None if none was set.
-        attributes: Its data.
-        body: The body of the log record; None for the name of the event.
-        trace_id: Trace in which it was recorded; empty without one.
-        span_id: Span in which it was recorded; empty without one.
-        flags: Flags of the trace.
-        scope: Name of the logger; empty for an event of monitel.
-        severity_text: Text of the severity; empty for OpenTelemetry's short name.
-    """
+    """An event, or a record of Python's logging. Times are Unix ns."""
 
     time_ns: int
-    observed_ns: int
-    severity: int
-    name: str
+    observed_ns: int  # time at which it was recorded
+    severity: int  # OpenTelemetry's number
+    name: str  # empty for a record of Python's logging
     step: int | None
     attributes: dict[str, Any]
-    body: Any = None
-    trace_id: bytes = b""
+    body: Any = None  # None for the name of the event
+    trace_id: bytes = b""  # trace and span in which it was recorded; empty without one
     span_id: bytes = b""
-    flags: int = 0
-    scope: str = ""
-    severity_text: str = ""
+    flags: int = 0  # of the trace
+    scope: str = ""  # name of the logger; empty for an event of monitel
+    severity_text: str = ""  # empty for OpenTelemetry's short name

@@ -19,21 +19,13 @@ _EXITING = 0x4  # flag of a process that has released its locks, or is about to
 
 
 class Owner(NamedTuple):
-    """The identity of a process. The values have no hyphen, so that names of files may consist of them.
-
-    Attributes:
-        host: Host name.
-        boot: Boot id of the machine; empty if the system has none.
-        namespace: Process id namespace; empty if the system has none.
-        pid: Process id.
-        start: Start time in ticks since the boot; ``"0"`` if it is not known.
-    """
+    """The identity of a process. The values have no hyphen, so that names of files may consist of them."""
 
     host: str
-    boot: str
-    namespace: str
+    boot: str  # id of the boot of the machine; empty if the system has none
+    namespace: str  # of process ids; empty if the system has none
     pid: str
-    start: str
+    start: str  # in ticks since the boot; "0" if it is not known
 
     @classmethod
     def of(cls, identity: Mapping[str, Any]) -> Owner:

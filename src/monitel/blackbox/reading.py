@@ -53,71 +53,41 @@ class RecordError(ValueError):
 
 
 class Snapshot(NamedTuple):
-    """The state of a process at one moment.
+    """The state of a process at one moment."""
 
-    Attributes:
-        time_ns: The moment, Unix ns.
-        monotonic_ns: The moment, monotonic ns.
-        position: Number of the next item of the journal of metrics.
-        windows: The open windows, in the form of :mod:`monitel.stats.window_bytes`.
-        window_names: For each open window, the number of its definition.
-        values: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the
-            number of the next item of each journal before the sources were called.
-    """
-
-    time_ns: int
+    time_ns: int  # Unix
     monotonic_ns: int
-    position: int
-    windows: bytes
-    window_names: tuple[int, ...]
+    position: int  # number of the next item of the journal of metrics
+    windows: bytes  # that are open, in the form of `monitel.stats.window_bytes`
+    window_names: tuple[int, ...]  # for each of them, the number of its definition
+    #: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the number of
+    #: the next item of each journal before the sources were called.
     values: dict[str, Any]
 
 
 class Window(NamedTuple):
-    """A window that is not in the totals of the snapshot.
+    """A window that is not in the totals of the snapshot."""
 
-    Attributes:
-        number: The number of its definition.
-        series: The definition.
-        window: Its numbers.
-        item: The number of its item in the journal; 0 for an open window.
-    """
-
-    number: int
+    number: int  # of its definition
     series: Definition
     window: OpenWindow
-    item: int
+    item: int  # number in the journal; 0 for an open window
 
 
 @dataclass
 class Record:
-    """The record of a process that runs or has ended.
+    """The record of a process that runs or has ended."""
 
-    Attributes:
-        path: The box; without one the spool folder.
-        names: The definitions; number 0 describes the process.
-        snapshot: The newest snapshot; None without one.
-        page: The page; empty without one.
-        items: Of each journal the items that are not settled, and those after the snapshot, oldest first.
-        settled: Of each journal the number of the last item that is settled.
-        totals: Number of an item, and the totals of series up to it, as the exporter has stored them.
-        holes: Of each journal the items that were dropped.
-        ended: Nothing is added to the record any more.
-        stacks: The stacks of all threads at a crash; empty without one.
-        problems: Parts that could not be read, in words.
-    """
-
-    path: Path
-    names: Sequence[Any]
-    snapshot: Snapshot | None = None
+    path: Path  # the box; without one the spool folder
+    names: Sequence[Any]  # the definitions; number 0 describes the process
+    snapshot: Snapshot | None = None  # the newest one
     page: Context = Context()  # noqa: RUF009  it is frozen
-    items: dict[str, list[Item]] = field(default_factory=dict)
-    settled: dict[str, int] = field(default_factory=dict)
-    totals: tuple[int, Any] = (0, None)
-    holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    ended: bool = False
-    stacks: str = ""
-    problems: list[str] = field(default_factory=list)
+    items: dict[str, list[Item]] = field(default_factory=dict)  # those not settled, and those after the snapshot
+    settled: dict[str, int] = field(default_factory=dict)  # number of the last item of each journal
+    totals: tuple[int, Any] = (0, None)  # number of an item, and the exporter's totals of series up to it
+    holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # items that were dropped
+    ended: bool = False  # nothing is added any more
+    stacks: str = ""  # of all threads at a crash
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -271,7 +241,7 @@ class Record:
 
 
 def read_snapshot(folder: Folder) -> Snapshot | None:
-    """Return the newest whole snapshot in a box; None if there is none.
+    """Return the newest whole snapshot in a box, if there is one.
 
     Raises:
         OSError: The file is a link, or belongs to another user.
@@ -302,7 +272,6 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
     with _checked(folders):
         snapshot = read_snapshot(folder)
         stored: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
-        holes = {name: [hole for each in stored for hole in each[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
         totals = max(stored, key=lambda each: int(each[0]))[:2]
         settled = {"metrics": int(totals[0])}
         for each in folders:
@@ -314,8 +283,9 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
             name: [*_items(folders, name, after.get(name, 0), events if name == "logs" else ())] for name in journals
         }
         names = names_of(*folders)  # after the items, which refer to them
-        found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals, holes, folder.has(ENDED))
-        found.stacks = text_of(folder, STACKS)
+        found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
+        found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
+        found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows
         return found
 

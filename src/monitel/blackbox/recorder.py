@@ -45,30 +45,17 @@ _taken: set[tuple[int, int]] = set()  # keys of windows that were recorded befor
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """One name and one set of attributes: the windows of any number of Stats, logged numbers, or a counter.
+    """One name and one set of attributes: the windows of any number of Stats, logged numbers, or a counter."""
 
-    Attributes:
-        name: The metric name.
-        definition: Definition of the first Stat with the name, which decides the metric's unit and monotonicity.
-        plain_attributes: Attributes of every point, as exact built-in values.
-        number: Its number in the names of the box; 0 before, and for Stats, which each have one.
-        count: Number of samples so far.
-        sum: Sum of the samples so far, without windows whose sum is not finite. It is also without windows whose sum is
-            negative, if the series is monotonic.
-        latest: The last window that a Stat has closed; None before, and for numbers and counters.
-        windows: Number of windows in ``largest``.
-        largest: Sum of the largest samples of the windows in ``sum``.
-    """
-
-    name: str
-    definition: monitel.StatDefinition
-    plain_attributes: dict[str, Any]
-    number: int = 0
-    count: int = 0
-    sum: float = 0.0
-    latest: monitel.Window | None = None
-    windows: int = 0
-    largest: float = 0.0
+    name: str  # of the metric
+    definition: monitel.StatDefinition  # of the first Stat with the name: it decides the metric's unit and monotonicity
+    plain_attributes: dict[str, Any]  # of every point, as exact built-in values
+    number: int = 0  # in the names of the box; 0 before, and for Stats, which each have one
+    count: int = 0  # of samples so far
+    sum: float = 0.0  # of the samples so far, see `part_of_total`
+    latest: monitel.Window | None = None  # that a Stat has closed; None before, and for numbers and counters
+    windows: int = 0  # whose samples are in the sum
+    largest: float = 0.0  # sum of the largest samples of these windows
 
 
 class SeriesTable:
@@ -83,13 +70,7 @@ class SeriesTable:
         return self._series.get(key) or self._add(key, definition, definition.attributes)
 
     def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
-        """Return the series of a logged number.
-
-        Args:
-            name: The number's name.
-            attributes: The attributes of the call.
-            identity: Result of :meth:`identity` for these attributes.
-        """
+        """Return the series of a logged number; ``identity`` is that of the attributes of the call."""
         key = "number", name, identity
         return self._series.get(key) or self._new_of_number(key, name, attributes)
 
@@ -130,10 +111,7 @@ def plain_number(value: float) -> float:
 class Recorder:
     """Appends windows, numbers and events to the journals of a box. Thread-safe; nothing raises.
 
-    Args:
-        box: The box.
-        table: The series.
-        open_ranges: Returns name and seconds so far of each open range.
+    ``open_ranges`` returns name and seconds so far of each open range.
 
     Attributes:
         nonfinite: Number of windows whose sum was left out of the total of their series.
@@ -373,20 +351,11 @@ class Recorder:
         return numbers
 
     def _definition(self, kind: str, noun: str, series: Series, suffixes: tuple[str, ...]) -> Definition:
-        first = series.definition
-        return Definition(
-            kind,
-            series.name,
-            escape_surrogates(first.name),
-            first.unit,
-            self._describe(noun, series),
-            bool(first.monotonic),
-            series.plain_attributes,
-            suffixes,
-        )
+        first, name = series.definition, escape_surrogates(series.definition.name)
+        known = name, first.unit, self._describe(noun, series), bool(first.monotonic)
+        return Definition(kind, series.name, *known, series.plain_attributes, suffixes)
 
     def _describe(self, noun: str, series: Series) -> str:  # noqa: ARG002  of a subclass
-        """Return the description of a metric."""
         return series.definition.description
 
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:

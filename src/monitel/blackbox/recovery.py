@@ -52,12 +52,7 @@ _ALL = (*JOURNALS, REJECTED)
 
 
 def processes(root: Path | None, spool: Path | None) -> list[str]:
-    """Return the names of all records, of running and of ended processes, oldest first. Nothing is changed.
-
-    Args:
-        root: Folder of the boxes; None for none.
-        spool: Folder of the spools; None for none.
-    """
+    """Return the names of all records in a folder of boxes and one of spools, oldest first. Nothing is changed."""
     return sorted({name for folder in (root, spool) for name in _names(folder) if NAME.fullmatch(name)})
 
 
@@ -67,14 +62,10 @@ def sweep(root: Path | None, spool: Path | None) -> None:
         for name in _names(parent):
             if parent is None or not name.startswith(".") or NAME.fullmatch(name[1:]) is None:
                 continue
-            with suppress(OSError, FolderError):
-                folder = Folder.open(parent / name, probe=False)
-                try:
-                    if not is_alive(folder) and (lock := Lock.take(folder)) is not None:
-                        folder.remove()
-                        lock.close()
-                finally:
-                    folder.close()
+            with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
+                if not is_alive(folder) and (lock := Lock.take(folder)) is not None:
+                    folder.remove()
+                    lock.close()
 
 
 def is_alive(folder: Folder) -> bool:
@@ -98,7 +89,7 @@ def is_alive(folder: Folder) -> bool:
 
 
 def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
-    """Take the record of an ended process.
+    """Take the record of an ended process, in a folder of boxes, in that of its spool, which the box names, or in both.
 
     Args:
         root: Folder of the boxes; None for none.
@@ -176,16 +167,8 @@ def _take(parent: Path | None, name: str, held: ExitStack) -> Folder | None:
 class Dead:
     """The record of an ended process, in its box, its spool folder, or both. Nobody else has it until it is closed.
 
-    Args:
-        box: The box; None if there is none.
-        disk: The spool folder; None if there is none.
-        spool: The folder in which :meth:`move` makes it; None for none.
-
     Attributes:
-        name: The name of the record.
-        names: The definitions; number 0 describes the process.
-        snapshot: The newest snapshot; None if there is none, as in a spool folder.
-        totals: Number of an item, and the state of the fold up to it, as the process has written it.
+        spool: The folder in which :meth:`move` makes the spool folder; None for none.
         journals: Readable like those of this process; those that the process had no reader for have nothing to send.
         held: The locks, which :meth:`close` releases. Without them the record is only read.
 
@@ -221,7 +204,7 @@ class Dead:
 
     @property
     def is_unread(self) -> bool:
-        """True if the process had no reader for any of its journals: they are for an autopsy."""
+        """See :attr:`monitel.blackbox.reading.Record.is_unread`."""
         return self._record.is_unread
 
     @property
@@ -262,14 +245,7 @@ class Dead:
                     yield name, content
 
     def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
-        """Append the last records of the process, all of them or none, and never again.
-
-        Args:
-            records: Kind and value of each record, of one item each, by journal.
-
-        Raises:
-            OSError: They cannot be written. Nothing was appended.
-        """
+        """Append the last records of the process, each of one item, all of them or none, and never again."""
         assert self.box is not None
         for name in self.box.names():
             if name.endswith(".end"):  # of a collector that was killed
@@ -304,11 +280,7 @@ class Dead:
         return *(self.totals if fold is None else fold.plain()), holes
 
     def tend(self) -> None:
-        """Remove what is settled, unless the totals cannot be written, and load what senders wait for.
-
-        Raises:
-            OSError: A file cannot be read now. Nothing is lost.
-        """
+        """Remove what is settled, unless the totals cannot be written, and load what senders wait for."""
         for journal in self.journals.values():
             with suppress(OSError):
                 journal.truncate(disk=True)
@@ -342,11 +314,7 @@ class Dead:
         self.box = self._room.box = None
 
     def remove(self) -> None:
-        """Remove the record: everything is delivered, or is not needed any more.
-
-        Raises:
-            OSError: Something is left; see :func:`sweep`.
-        """
+        """Remove the record: everything is delivered, or is not needed any more. :func:`sweep` removes a rest."""
         for folder in (self.disk, self.box):
             if folder is not None:
                 folder.remove()

@@ -28,17 +28,11 @@ _MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name
 
 @dataclass(frozen=True)
 class BoxSettings:
-    """The effective settings of the black box.
-
-    Attributes:
-        enabled: False if no box is made.
-        folder: The folder that holds the box of each process; None to choose one in memory.
-        size: Bytes that the box of one process may use.
-    """
+    """The effective settings of the black box."""
 
     enabled: bool = True
-    folder: Path | None = None
-    size: int = BOX_SIZE
+    folder: Path | None = None  # that holds the box of each process; None to choose one in memory
+    size: int = BOX_SIZE  # bytes that the box of one process may use
 
     @property
     def root(self) -> Path | None:

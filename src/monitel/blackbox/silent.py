@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.blackbox.settings import BoxSettings
 
-__all__ = ["at_end", "give_way", "hold", "release"]
-
 _log = logging.getLogger("monitel")
 _TIMEOUT_S = 1.0
 _RUN_FOLDER = "MONITEL_RUN_FOLDER"  # of `monitel run`
@@ -57,23 +55,18 @@ class _Record:
             self._recorder.event(event)
 
     def leave(self) -> None:
-        """Record nothing more."""
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._recorder.window)
 
     def close(self) -> None:
-        """Remove the box."""
         self.leave()
         self._box.close(_TIMEOUT_S)
 
 
 def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapping[str, Any] | None = None) -> None:
-    """Keep a record of this process until :func:`release`, unless it has one. Never raises.
+    """Keep a record of this process for an exporter that needs none itself, unless it has one. Never raises.
 
-    Args:
-        owner: The exporter that needs none itself.
-        settings: The settings of the box; by default those of the environment variables.
-        attributes: The names of the process; by default those of its launcher.
+    The settings of the box are by default those of the environment variables, the attributes those of its launcher.
     """
     global _record
     with _lock:
@@ -92,11 +85,7 @@ def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapp
 
 
 def release(owner: object) -> list[Series] | None:
-    """Remove the record when its last owner has released it. Idempotent.
-
-    Returns:
-        All series of the record; None if the owner does not hold it.
-    """
+    """Remove the record when its last owner has released it, and return its series; None for any other owner."""
     with _lock:
         if _record is None or owner not in _owners:
             return None

@@ -112,7 +112,6 @@ def _process(process: Process) -> dict[str, Any]:
             "cpu_seconds": kernel.cpu_ns / 1e9,
             "tracer": kernel.tracer or None,
         },
-        "problems": record.problems if record else [],
     }
 
 

@@ -188,8 +188,6 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     yield "not delivered", ", ".join(filter(None, parts)) or "nothing"
     yield "on disk", process.spool if process.stored else ""
     yield "collected in", str(process.box) if process.collected else ""
-    for problem in process.record.problems if process.record else ():
-        yield "problem", problem
 
 
 def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> Iterator[tuple[str, str]]:

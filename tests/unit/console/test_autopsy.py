@@ -229,7 +229,6 @@ def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
 def hostile_process() -> Process:
     """Return a process in which every name is hostile."""
     record = record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE})  # type: ignore[arg-type]
-    record.problems.append(HOSTILE)
     return replace(
         dead_process(),
         host=HOSTILE,

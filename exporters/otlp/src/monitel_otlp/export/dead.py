@@ -142,7 +142,6 @@ def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any, *, keep
         if is_kept:
             return
         dead.end(records)
-        outcome.problems += [f"the black box {str(path)!r}: {each}" for each in record.problems]
         if death is not None:
             outcome.deaths.append(death)
     outcome.boxes += 1
