@@ -64,6 +64,20 @@ def test_providers_of_the_pipeline_are_the_global_ones(receiver: Receiver, start
     assert pipeline.logger_provider is _logs.get_logger_provider()
 
 
+def test_exporters_are_made_when_they_are_used(receiver: Receiver, start: Start) -> None:
+    """A job that records by monitel alone has none of their threads."""
+
+    def threads() -> list[str]:
+        return [each.name for each in all_threads() if each.name.lower().startswith("otel")]
+
+    pipeline = start()
+    monitel.emit("epoch")
+    pipeline.tracer_provider.get_tracer("mine")
+    assert ([], True) == (threads(), pipeline.force_flush(DEADLINE))
+    pipeline.tracer_provider.get_tracer("mine").start_span("request").end()
+    assert ["OtelBatchSpanRecordProcessor", "otel-application"] == sorted(threads())
+
+
 @pytest.mark.parametrize(("preference", "temporality"), [("cumulative", CUMULATIVE), ("delta", DELTA)])
 def test_instruments_have_the_temporality_of_the_preference(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, preference: str, temporality: int

@@ -14,7 +14,7 @@ from opentelemetry._logs import (
 )
 from opentelemetry._logs import _internal as logs_internal
 from opentelemetry.metrics import _internal as metrics_internal
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordProcessor
 from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
@@ -33,6 +33,7 @@ __all__ = [
     "HostResourceDetector",
     "LogRecordExportResult",
     "LogRecordLimits",
+    "LogRecordProcessor",
     "LoggerProvider",
     "NoOpLoggerProvider",
     "OsResourceDetector",

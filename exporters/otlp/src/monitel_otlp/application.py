@@ -16,16 +16,17 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
 from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
-from monitel.process.os_threads import Event, SimpleQueue, get_ident
+from monitel.process.os_threads import Event, RLock, SimpleQueue, get_ident
 from monitel.variables import one_of
 from monitel_otlp._compat import (
     BatchLogRecordProcessor,
     LoggerProvider,
     LogRecordExportResult,
+    LogRecordProcessor,
     NoOpLoggerProvider,
     log_record_limits,
     span_limits,
@@ -36,6 +37,7 @@ from monitel_otlp.transport.connection import may_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from opentelemetry.metrics import Meter
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import TracerProvider as APITracerProvider
 
@@ -62,43 +64,33 @@ _Provider = TypeVar("_Provider")
 
 
 class ApplicationTelemetry:
-    """The OpenTelemetry providers for the application: a periodic reader, batch processors and the official exporters.
+    """The OpenTelemetry providers for the application: the SDK's, with a periodic reader or a batch processor each.
 
-    They have the endpoints, the headers and the resource of the pipeline. Without an endpoint, and in a forked child,
-    they send nothing: the SDK would send the values of the parent a second time. What a backend does not accept within
-    the exporter's timeout is lost; the accounts of the pipeline do not include it.
-
-    Args:
-        settings: Endpoints and interval.
-        resource: The resource of the pipeline.
-        signals: The signals that have a provider, unless they are off.
-
-    Attributes:
-        meter_provider: The provider of instruments. Each of the three has no effect if its signal has none.
-        logger_provider: The provider of loggers.
-        tracer_provider: The provider of tracers.
+    The official exporter of a signal, and its two threads, are made when the application uses the signal: when it gets
+    its first meter, ends its first sampled span, or emits its first log record. They have the endpoints, the headers
+    and the resource of the pipeline. Without an endpoint, and in a forked child, they send nothing: the SDK would send
+    the values of the parent a second time. What a backend does not accept within the exporter's timeout is lost; the
+    accounts of the pipeline do not include it. Each provider has no effect if its signal has none.
     """
 
     def __init__(self, settings: Settings, resource: Resource, signals: Collection[str]) -> None:
         self._pid = os.getpid()
-        self._workers: list[_Worker] = []
+        endpoints = {each: settings.endpoints.get(each) for each in signals if each not in settings.off}
+        self._signals = {each: _Signal(each, endpoint, settings.interval) for each, endpoint in endpoints.items()}
         self.meter_provider: metrics.MeterProvider = metrics.NoOpMeterProvider()
         self.logger_provider: APILoggerProvider = NoOpLoggerProvider()
         self.tracer_provider: APITracerProvider = trace.NoOpTracerProvider()
-        for signal in signals:
-            if signal in settings.off:
-                continue
-            endpoint = settings.endpoints.get(signal)
-            try:
-                self._make(
-                    signal, None if endpoint is None else _exporter(signal, endpoint), settings.interval, resource
-                )
-            except Exception as error:  # a package, a file, a credential provider, a variable of exporter or processor
-                missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
-                text = missing if isinstance(error, ImportError) else f"{error!r:.300}"
-                text = text if endpoint is None else endpoint.mask(text)
-                _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", signal, text)
-                self._make(signal, None, settings.interval, resource)
+        if (signal := self._signals.get("metrics")) is not None:
+            _check_histograms()
+            meters = partial(_Meters, signal, resource=resource, shutdown_on_exit=False)
+            self.meter_provider = _tolerant(meters, lambda: {"exemplar_filter": TraceBasedExemplarFilter()})
+        if (signal := self._signals.get("logs")) is not None:
+            loggers = partial(LoggerProvider, resource, shutdown_on_exit=False)
+            made = self.logger_provider = _tolerant(loggers, lambda: {"log_record_limits": log_record_limits()})
+            made.add_log_record_processor(_Processor(signal))
+        if (signal := self._signals.get("traces")) is not None:
+            tracers = self.tracer_provider = _tracer_provider(resource)
+            tracers.add_span_processor(_Processor(signal))
 
     @property
     def sampler(self) -> Sampler:
@@ -109,69 +101,117 @@ class ApplicationTelemetry:
         return provider.sampler
 
     def begin(self, call: str) -> list[threading.Event]:
-        """Begin ``"force_flush"`` or ``"shutdown"`` in the threads of the providers. Takes no lock.
+        """Begin ``"force_flush"`` or ``"shutdown"`` in the threads of the signals in use. Takes no lock.
 
         Returns:
             An event for each provider, which is set at the end; see :meth:`wait`.
         """
         if os.getpid() != self._pid:
             return []  # a forked child has no such threads
-        return [worker.call(call) for worker in self._workers]
+        return [signal.call(call) for signal in self._signals.values() if signal.exports]
 
     def wait(self, calls: Sequence[threading.Event], deadline: float) -> bool:
         """Wait for calls until a monotonic deadline; return True if they have ended. One that hangs is left alone."""
         return all(call.wait(max(0.0, deadline - time.monotonic())) for call in calls)
 
-    def _make(self, signal: str, exporter: Any, interval: float, resource: Resource) -> None:
-        provider: Any
-        make: Callable[..., Any]
-        if signal == "metrics":
-            _check_histograms()
-            readers = [] if exporter is None else [PeriodicExportingMetricReader(exporter, 1000 * interval)]
-            make = partial(MeterProvider, readers, resource, shutdown_on_exit=False)
-            provider = self.meter_provider = _tolerant(make, lambda: {"exemplar_filter": TraceBasedExemplarFilter()})
-        elif signal == "logs":
-            make = partial(LoggerProvider, resource, shutdown_on_exit=False)
-            provider = self.logger_provider = _tolerant(make, lambda: {"log_record_limits": log_record_limits()})
-            if exporter is not None:
-                provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-        else:
-            provider = self.tracer_provider = _tracer_provider(resource)
-            if exporter is not None:
-                provider.add_span_processor(BatchSpanProcessor(exporter))
-        if exporter is not None:
-            self._workers.append(_Worker(provider))
 
+class _Signal:
+    """The exporter of a signal, made when the signal is used first, and the thread that flushes and ends it.
 
-class _Worker:
-    """The thread that flushes and ends a provider, which may take long. It is started early: none starts at exit.
-
-    It is a thread of ``threading``, as those of the SDK: under gevent all of them are greenlets. If gevent comes later,
-    it remains a thread, and a lock of gevent could miss that it is released there.
+    The thread is started early, because none can be started at exit. It is a thread of ``threading``, as those of the
+    SDK: under gevent all of them are greenlets. If gevent comes later, it remains a thread, and a lock of gevent could
+    miss that it is released there.
     """
 
-    def __init__(self, provider: Any) -> None:
-        self._provider = provider
-        are_greenlets = threading.get_ident() != get_ident()
-        self._event = threading.Event if are_greenlets else Event
-        self._calls: Any = Queue() if are_greenlets else SimpleQueue()
-        threading.Thread(target=self._run, name="otel-application", daemon=True).start()
+    def __init__(self, name: str, endpoint: Endpoint | None, interval: float) -> None:
+        self._name = name
+        self._endpoint = endpoint
+        self._interval = interval
+        self._pid = os.getpid()
+        self._making = RLock()
+        self._is_used = endpoint is None
+        self.exports: Any = None  # the reader or the batch processor
+
+    def use(self, meters: MeterProvider | None = None) -> Any:
+        """Return the reader or the processor; None without one, and in a forked child."""
+        if os.getpid() != self._pid:
+            return None
+        if not self._is_used:
+            with self._making:
+                if not self._is_used:
+                    self._is_used = True  # first: a signal handler may come here, too
+                    self._make(meters)
+        return self.exports
 
     def call(self, name: str) -> threading.Event:
-        """Call a method of the provider; return an event that is set afterwards."""
+        """Call a method in the thread; return an event that is set afterwards."""
         ended = self._event()
         self._calls.put((name, ended))
         return ended
 
-    def _run(self) -> None:
+    def _make(self, meters: MeterProvider | None) -> None:
+        assert self._endpoint is not None
+        try:
+            exporter = _exporter(self._name, self._endpoint)
+            are_greenlets = threading.get_ident() != get_ident()
+            self._event = threading.Event if are_greenlets else Event
+            self._calls: Any = Queue() if are_greenlets else SimpleQueue()
+            if meters is not None:
+                made: Any = PeriodicExportingMetricReader(exporter, 1000 * self._interval)
+                meters.add_metric_reader(made)
+            else:
+                made = (BatchLogRecordProcessor if self._name == "logs" else BatchSpanProcessor)(exporter)
+            threading.Thread(target=self._run, args=(made,), name="otel-application", daemon=True).start()
+        except Exception as error:  # a package, a file, a credential provider, a variable of exporter or processor
+            missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
+            text = self._endpoint.mask(missing if isinstance(error, ImportError) else f"{error!r:.300}")
+            _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", self._name, text)
+        else:
+            self.exports = made
+
+    def _run(self, made: Any) -> None:
         name = ""
         while name != "shutdown":
             name, ended = self._calls.get()
             try:
-                getattr(self._provider, name)()
+                getattr(made, name)()
             except Exception:
                 _log.debug("%s of the application's telemetry failed", name, exc_info=True)
             ended.set()
+
+
+class _Meters(MeterProvider):
+    """Has a reader from the first meter on."""
+
+    def __init__(self, signal: _Signal, **options: Any) -> None:
+        super().__init__(**options)
+        self._signal = signal
+
+    def get_meter(self, *positional: Any, **named: Any) -> Meter:
+        self._signal.use(self)
+        return super().get_meter(*positional, **named)
+
+
+class _Processor(SpanProcessor, LogRecordProcessor):
+    """Passes spans that end, or log records, to the batch processor."""
+
+    def __init__(self, signal: _Signal) -> None:
+        self._signal = signal
+
+    def on_end(self, span: Any) -> None:
+        if span.context.trace_flags.sampled and (processor := self._signal.use()) is not None:
+            processor.on_end(span)
+
+    def on_emit(self, log_record: Any) -> None:
+        if (processor := self._signal.use()) is not None:
+            processor.on_emit(log_record)
+
+    def shutdown(self) -> None:
+        if self._signal.exports is not None:
+            self._signal.exports.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._signal.exports is None or bool(self._signal.exports.force_flush(timeout_millis))
 
 
 def _mask(record: logging.LogRecord) -> bool:
