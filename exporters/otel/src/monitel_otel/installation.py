@@ -14,7 +14,6 @@ from monitel.process.run_events import end_if_due, enter, leave
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
-from monitel_otel.periods import BUDGET
 from monitel_otel.records import Records, count_failure
 from monitel_otel.scope import SCOPE
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from monitel_otel.spans import Spans
 
 
-_SPANS = Group({"budget": ("budget", BUDGET), "steps": ("every", 1)})
+_SPANS = Group({"budget": ("budget", None), "steps": ("every", 1)})
 _LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
 
 

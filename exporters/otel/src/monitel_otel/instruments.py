@@ -1,18 +1,20 @@
-"""Conversion of windows and logged numbers to instruments of the OpenTelemetry API."""
+"""Conversion of windows, logged numbers, counters, waits, step and goodput to instruments of the OpenTelemetry API."""
 
 from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
 import monitel
 from monitel.process.os_threads import get_ident
+from monitel.readings import counter_names
+from monitel.training.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel._compat import shuts_down
-from monitel_otel.names import NAMES, describe, unit_of_number
-from monitel_otel.observed import CounterInstruments, WaitInstruments
+from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -49,8 +51,10 @@ class Instruments:
         self._instruments: dict[str, Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = self._refused = self._ended = False
-        self._waits = WaitInstruments(self._meter)
-        self._counters = CounterInstruments(self._meter)
+        self._maxima = monitel.WaitMaxima()
+        self._longest: dict[str, float] = {}  # waits since the last collection, by key
+        self._counters: set[str] = set()  # names
+        self._wait_keys: set[str] = set()
         self._collecting = False
         self._windows: dict[int, int] = {}  # by thread, so that no lock is needed
         self._active = True
@@ -60,12 +64,19 @@ class Instruments:
         self._meter.create_observable_counter(
             "monitel.windows", [self._collect], unit="{window}", description="Windows written to instruments"
         )
+        step, (name, unit, description) = partial(_observe, monitel.get_step), GOODPUT
+        self._meter.create_observable_gauge("training.step", [step], "{step}", "Step of the process")
+        self._meter.create_observable_gauge(name, [partial(_observe, goodput)], unit, description)
+        self.refresh()
+        # A job that only sets steps and enters activities logs no event after which the instrument could be created.
+        if NAME not in self._counters:
+            self._create_counter(NAME, UNIT, DESCRIPTION)
 
     def write(self, window: monitel.Window) -> None:
         """Write one window."""
         self.refresh()
         if not self._collecting:
-            self._waits.refresh()
+            self._create_waits()
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # no dict is faster
         values = window.values()
@@ -104,9 +115,42 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": name, "aggregation": "logged"})
 
     def refresh(self) -> None:
-        """Create the instruments of new counters, unless a reader collects."""
-        if not self._collecting:
-            self._counters.refresh()
+        """Create the instruments of new counters. Not while a reader collects, because the SDK holds its lock then."""
+        if not (self._collecting or counter_names() <= self._counters):
+            for counter, *_ in monitel.counters():
+                if counter.name not in self._counters:
+                    self._create_counter(counter.name, counter.unit, counter.description)
+
+    def _create_counter(self, name: str, unit: str, description: str) -> None:
+        def observe(_options: CallbackOptions) -> list[Observation]:
+            readings = [each for each in monitel.counters() if each.counter.name == name]
+            return [Observation(each.total, dict(each.counter.attributes)) for each in readings]
+
+        self._counters.add(name)
+        metric = NAMES.of("counter", name)
+        described = describe("counter", name, metric, description)
+        self._meter.create_observable_counter(metric, [observe], unit, described)
+
+    def _create_waits(self) -> None:
+        meter = self._meter
+        for key in set(monitel.wait_counters()) - self._wait_keys:
+            self._wait_keys.add(key)
+            for create, metric, read in zip(
+                (
+                    *(meter.create_observable_counter, meter.create_observable_counter),
+                    *(meter.create_observable_up_down_counter, meter.create_observable_gauge),
+                ),
+                wait_metrics(key),
+                (*(partial(_wait_reading, key, field) for field in ("total", "count", "active")), None),
+                strict=True,
+            ):
+                name, unit, description = metric
+                create(name, [partial(_observe, read or partial(self._take_longest, key))], unit, description)
+
+    def _take_longest(self, key: str) -> float | None:
+        for each, seconds in self._maxima.read().items():
+            self._longest[each] = max(seconds, self._longest.get(each, 0.0))
+        return self._longest.pop(key, None)
 
     def _gauge(self, name: str) -> Callable[..., None]:
         metric = NAMES.of("logged number", name)
@@ -165,3 +209,14 @@ class Instruments:
                 self._collecting = False
             self._since_collect = set()
             yield Observation(sum(self._windows.copy().values()))
+
+
+def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:
+    """Observe a value, if it is known."""
+    value = read()
+    return [] if value is None else [Observation(value)]
+
+
+def _wait_reading(key: str, field: str) -> float | None:
+    value: float | None = getattr(monitel.wait_counters().get(key), field, None)
+    return value

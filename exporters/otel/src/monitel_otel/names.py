@@ -16,8 +16,6 @@ from monitel.readings import wait_keys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["NAMES", "WAITS", "MetricNames", "describe", "metric_name", "stored_names", "unit_of_number"]
-
 _log = logging.getLogger("monitel.otel")
 
 _INVALID = re.compile(r"[^A-Za-z0-9_./-]")
@@ -35,13 +33,18 @@ _KINDS = {
     "counter": (".counter", "Counted as {!r:.255}"),
     "wait counter": ("", "WaitCounter {!r:.255}"),
 }
-#: The metrics of a wait counter: time and number of the waits that have ended, waits in progress, the longest wait.
-WAITS: Metrics = {
+_WAITS: Metrics = {
     ".wait.time": ("s", True),
     ".wait.count": ("{wait}", True),
     ".wait.active": ("{wait}", False),
     ".wait.max": ("s", False),
 }
+_WAIT_DESCRIPTIONS = (
+    "Time spent waiting",
+    "Waits that have ended",
+    "Waits in progress",
+    "The longest wait that ended since the last export",
+)
 _DISTRIBUTION = ("p50", "p90", "p95", "p99", "histogram")
 
 
@@ -205,7 +208,7 @@ class MetricNames:
                 self._reserved.setdefault(key, self._owners.setdefault(key, (kind, metric)))
 
     def _new(self, kind: str, name: str) -> str:
-        metrics = WAITS
+        metrics = _WAITS
         if kind == "counter":
             metrics = {"": (first_of_names()[name].unit if name in first_of_names() else "", True)}
         elif kind == "logged number":
@@ -268,3 +271,16 @@ NAMES = MetricNames()
 NAMES.reserve("training.step")
 NAMES.reserve("training.goodput", unit="1", monotonic=False)
 NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with a ledger
+
+
+def wait_metrics(key: str) -> list[tuple[str, str, str]]:
+    """Return name, unit and description of each metric of a wait counter: time, number, in progress, the longest.
+
+    Example:
+        >>> from monitel_otel.names import wait_metrics
+        >>> [name for name, *_ in wait_metrics("data.loading")]
+        ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
+    """
+    name = NAMES.of("wait counter", key)
+    described = zip(_WAITS.items(), _WAIT_DESCRIPTIONS, strict=True)
+    return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, (unit, _)), text in described]

@@ -1,24 +1,119 @@
-"""Selection of the ranges that become spans, and of their parents."""
+"""Selection of the ranges that become spans, and of their parents. Ranges beyond the budget of a step are folded."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 import monitel
-from monitel.process.os_threads import RLock
+from monitel.attributes import escape_surrogates
+from monitel.process.os_threads import RLock, get_ident
 from monitel.profiler import ranges
-from monitel_otel.periods import BUDGET, Opened, Period
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from monitel.profiler.ranges import Range
 
+#: The most spans of a step, by default.
+BUDGET = 1000
 _WITHOUT_STEPS_NS = 5 * 10**9
+_NAMES = 10  # of the ranges with the longest total duration, in a fold
+_NAME_LENGTH = 100  # the rest of a longer name is cut off
+_SUMS = 1000  # of the names of a period, in all threads; further names share a sum for each thread
+
+
+class Period:
+    """One training step, or five seconds if there are no steps: its ranges share a budget of spans.
+
+    Ranges beyond the budget are folded: the number, total duration and errors of each name are kept. No lock is needed:
+    each thread has separate sums. Names that come after the first thousand are not kept.
+    """
+
+    __slots__ = ("_folds", "budget", "closed", "first", "folding", "spans", "step", "until_ns")
+
+    def __init__(self, step: int | None, until_ns: int | None = None, budget: int = BUDGET) -> None:
+        self.step = step
+        self.until_ns = until_ns  # monotonic time after which no range belongs to it; None: the step decides
+        self.budget = budget
+        self.spans = 0  # that were started
+        self.closed = False  # ranges that begin from now on belong to another period
+        self.first: Opened | None = None
+        self.folding = Opened(self, INVALID_SPAN, kept=False)  # stands for each running range beyond the budget
+        # By thread and name (None: the others): count, duration, start, end, errors.
+        self._folds: dict[tuple[int, str | None], list[int]] = {}
+
+    def takes(self, step: int | None, now_ns: int) -> bool:
+        """Return True if a range that begins in this step and at this time belongs to the period."""
+        return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
+
+    def fold(self, ended: Range, end_ns: int) -> None:
+        """Add a range that is beyond the budget to the fold."""
+        start_ns = ended.start_ns
+        key: tuple[int, str | None] = get_ident(), ended.name
+        sums = self._folds.get(key)
+        if sums is None and len(self._folds) >= _SUMS:
+            key = key[0], None
+            sums = self._folds.get(key)
+        if sums is None:
+            sums = self._folds[key] = [0, 0, start_ns, end_ns, 0]
+        sums[0] += 1
+        sums[1] += end_ns - start_ns
+        sums[2] = min(sums[2], start_ns)
+        sums[3] = max(sums[3], end_ns)
+        if ended.error_type is not None:
+            sums[4] += 1
+
+    @property
+    def folded(self) -> int:
+        """Number of ranges that were folded."""
+        return sum(sums[0] for sums in self._folds.copy().values())
+
+    def take_folded(self) -> Fold | None:
+        """Remove and return the fold; None if no range was folded."""
+        folds, self._folds = self._folds, {}
+        if not folds:
+            return None
+        by_name: dict[str | None, list[int]] = {}  # count and duration
+        for (_thread, name), (count, length_ns, *_) in folds.items():
+            sums = by_name.setdefault(name, [0, 0])
+            sums[0] += count
+            sums[1] += length_ns
+        longest = sorted((each for each in by_name if each is not None), key=lambda name: -by_name[name][1])[:_NAMES]
+        attributes: dict[str, Any] = {
+            "monitel.folded.count": sum(count for count, _ in by_name.values()),
+            "monitel.folded.seconds": sum(length_ns for _, length_ns in by_name.values()) / 1e9,
+            "monitel.folded.names": [escape_surrogates(name[:_NAME_LENGTH]) for name in longest],
+            "monitel.folded.name_counts": [by_name[name][0] for name in longest],
+            "monitel.folded.name_seconds": [by_name[name][1] / 1e9 for name in longest],
+        }
+        if errors := sum(sums[4] for sums in folds.values()):
+            attributes["monitel.folded.errors"] = errors
+        return Fold(min(sums[2] for sums in folds.values()), max(sums[3] for sums in folds.values()), attributes)
+
+
+class Fold(NamedTuple):
+    """The ranges beyond the budget of a step, as one span: from the first start to the last end, Unix ns."""
+
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any]
+    name: str = "monitel.folded"
+
+
+class Opened:
+    """A running range; subclasses add the state of its span. One that is ``kept`` becomes a separate span."""
+
+    __slots__ = ("around", "kept", "period")
+
+    def __init__(self, period: Period, around: Span, *, kept: bool) -> None:
+        self.period = period
+        self.around = around  # the application's current span when the range began
+        self.kept = kept
+
 
 _Open = TypeVar("_Open", bound=Opened)
 
@@ -30,13 +125,13 @@ class Ranges(ABC, Generic[_Open]):
     Ranges inside a span that is not sampled are not exported. A lock is only taken when a new step begins, briefly.
 
     Args:
-        budget: The most spans of a step; the other ranges of the step are folded into one span.
+        budget: The most spans of a step, by default a thousand; the other ranges of the step are folded into one span.
         every: Export only the ranges of steps that are multiples of this number, and ranges before the first step.
         by_step: True if the training step belongs to this process; the step of a forked child belongs to its parent.
     """
 
-    def __init__(self, *, budget: int = BUDGET, every: int = 1, by_step: bool = True) -> None:
-        self._budget = budget
+    def __init__(self, *, budget: int | None = None, every: int = 1, by_step: bool = True) -> None:
+        self._budget = BUDGET if budget is None else budget
         self._every = every
         self._by_step = by_step
         self._lock = RLock()

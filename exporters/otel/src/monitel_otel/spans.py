@@ -1,33 +1,39 @@
-"""Conversion of ranges to spans of an application's TracerProvider."""
+"""Conversion of ranges to spans of an application's TracerProvider, and the attributes of every range's span."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from functools import partial
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
-from monitel.attributes import escape_surrogates
-from monitel_otel.periods import Opened, Period
-from monitel_otel.range_attributes import RangeAttributes
-from monitel_otel.ranges import Ranges
+from monitel.attributes import escape_surrogates, fits_int64, items_of, text_of
+from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.records import count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from monitel.profiler.ranges import Range
+    from monitel.profiler.ranges import Range, Track
+
+    Scalar = str | bool | int | float
+    Attribute = Scalar | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+
+_log = logging.getLogger("monitel.otel")
+
+_OWN = frozenset({"training.step", "thread.id", "thread.name"})
 
 
 class _Started(Opened):
-    """A range whose span has been started.
-
-    Attributes:
-        span: The span.
-        outside: The context in which the span was started.
-    """
+    """A range whose span has been started, in the context ``outside``."""
 
     __slots__ = ("outside", "span")
 
@@ -41,8 +47,7 @@ class Spans(Ranges[_Started]):
     """Starts a span when a range begins and ends it when the range ends, in the thread that runs the range.
 
     Spans have the times of their ranges. No context is attached: a span that the application starts inside a range is
-    a child of the application's current span. The fold of a step, with the ranges beyond its budget, is written after
-    the step, or at the end.
+    a child of the application's current span. The fold of a step is written after the step, or at the end.
     """
 
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
@@ -87,14 +92,76 @@ class Spans(Ranges[_Started]):
 
     def _write_folds(self, *, last: bool = False) -> None:
         for period in self._ended_periods(last=last):
-            fold = period.take_folded()
-            if fold is None or not isinstance(period.first, _Started):
+            fold, first = period.take_folded(), period.first
+            if fold is None or not isinstance(first, _Started):
                 continue
-            first = period.first
             has_parent = get_current_span(first.outside).get_span_context().is_valid
             context = first.outside if has_parent else set_span_in_context(first.span)
-            attributes: dict[str, Any] = dict(fold.attributes)
-            if period.step is not None:
-                attributes["training.step"] = period.step
-            span = self._tracer.start_span(fold.name, context, attributes=attributes, start_time=fold.start_ns)
-            span.end(fold.end_ns)
+            step = {} if period.step is None else {"training.step": period.step}
+            attributes = {**fold.attributes, **step}
+            self._tracer.start_span(fold.name, context, attributes=attributes, start_time=fold.start_ns).end(
+                fold.end_ns
+            )
+
+
+class RangeAttributes:
+    """Converts ranges to attributes. Unsuitable arguments are left out, with one warning per range name."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def of(self, found: Range) -> dict[str, Attribute]:
+        """Return the attributes of a range, except its arguments."""
+        attributes: dict[str, Attribute] = {} if found.step is None else {"training.step": found.step}
+        return attributes | of_track(found.track)
+
+    def of_args(self, name: str, args: Any) -> dict[str, Attribute]:
+        """Return a range's arguments as attributes: a str as ``args``, a mapping as one attribute per item."""
+        if args is None:
+            return {}
+        if isinstance(args, str):
+            return {"args": escape_surrogates(args)}
+        attributes: dict[str, Attribute] = {}
+        warn = partial(self._warn_once, name)
+        for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
+            attribute, text = _attribute(value), text_of(key)
+            if attribute is None or not text or text in _OWN:
+                warn(text)
+            else:
+                attributes[text] = attribute
+        return attributes
+
+    def _warn_once(self, name: str, key: object, _value: object = None) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning("range %r: argument %r cannot be an attribute and is left out", name, key)
+
+
+def of_track(track: Track) -> dict[str, Attribute]:
+    """Return the attributes of a thread, with OpenTelemetry's names."""
+    return {"thread.id": track.thread_id, "thread.name": escape_surrogates(track.thread_name)}
+
+
+def _attribute(value: Any) -> Attribute | None:
+    """Return a value that OpenTelemetry can represent, or None. Never reads a tensor, which may be on a device."""
+    if not isinstance(value, (list, tuple)):
+        return _scalar(value)
+    items = [_scalar(each) for each in value]
+    kinds = {type(each) for each in items}
+    if kinds == {int, float}:
+        return [float(each) for each in items]  # type: ignore[arg-type]  # all are numbers
+    return items if len(kinds) <= 1 and None not in items else None  # type: ignore[return-value]
+
+
+def _scalar(value: Any) -> Scalar | None:
+    try:
+        if isinstance(value, str):
+            return escape_surrogates(value)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Integral):
+            number = int(value)
+            return number if fits_int64(number) else str(number)
+        return float(value) if isinstance(value, Real) else None
+    except Exception:  # too large for a float or for a text, or raised by its class
+        return None

@@ -23,7 +23,7 @@ from monitel.readings import (
     waits_in_flight,
 )
 from monitel.training.training_time import GOODPUT, NAME, goodput
-from monitel_otel.observed import wait_metrics
+from monitel_otel.names import wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import MILLISECOND_NS, Points, RisingSums

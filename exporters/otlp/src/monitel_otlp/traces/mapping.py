@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from monitel.attributes import escape_surrogates
-from monitel_otel.range_attributes import RangeAttributes, of_track
+from monitel_otel.spans import RangeAttributes, of_track
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
 

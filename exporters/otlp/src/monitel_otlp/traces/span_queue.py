@@ -14,8 +14,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
-from monitel_otel.periods import BUDGET, Opened, Period
-from monitel_otel.ranges import Ranges
+from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable

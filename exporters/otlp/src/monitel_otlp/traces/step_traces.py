@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from monitel.process.launcher import is_rank_zero
 from monitel.process.os_threads import RLock
-from monitel_otel.periods import BUDGET
+from monitel_otel.ranges import BUDGET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
