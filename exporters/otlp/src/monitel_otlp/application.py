@@ -108,6 +108,8 @@ class ApplicationTelemetry:
         """
         if os.getpid() != self._pid:
             return []  # a forked child has no such threads
+        for signal in self._signals.values() if call == "shutdown" else ():
+            signal.is_used = True  # nothing is made later
         return [signal.call(call) for signal in self._signals.values() if signal.exports]
 
     def wait(self, calls: Sequence[threading.Event], deadline: float) -> bool:
@@ -129,17 +131,17 @@ class _Signal:
         self._interval = interval
         self._pid = os.getpid()
         self._making = RLock()
-        self._is_used = endpoint is None
+        self.is_used = endpoint is None
         self.exports: Any = None  # the reader or the batch processor
 
     def use(self, meters: MeterProvider | None = None) -> Any:
         """Return the reader or the processor; None without one, and in a forked child."""
         if os.getpid() != self._pid:
             return None
-        if not self._is_used:
+        if not self.is_used:
             with self._making:
-                if not self._is_used:
-                    self._is_used = True  # first: a signal handler may come here, too
+                if not self.is_used:
+                    self.is_used = True  # first: a signal handler may come here, too
                     self._make(meters)
         return self.exports
 

@@ -1,4 +1,4 @@
-"""The function ``configure()``, which makes a pipeline, sets the global providers and handles SIGTERM."""
+"""The function ``configure()``: its variables, the pipeline, the global providers, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitel.attributes import checked_attributes, checked_text
 from monitel.blackbox.box import has_box
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.settings import BOX_SIZE, box_settings
+from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS, box_settings
 from monitel.blackbox.silent import at_end
 from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.process.os_threads import in_main_thread, start_thread
@@ -25,9 +25,8 @@ from monitel.process.run_events import enter, preempt
 from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.runs.ledger import RunLedger
 from monitel.training.training_time import begin_run
-from monitel.variables import reads_variables
+from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
-from monitel_otlp.choices import CHOICES, GROUPS
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import resolve
@@ -43,6 +42,71 @@ if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
+
+DISTRIBUTIONS = ("percentiles", "histogram", "both")
+
+
+def _check_level(name: str, level: Any) -> None:
+    try:
+        logging.Handler(level)
+    except (TypeError, ValueError) as error:  # a wrong type; an unknown name
+        raise type(error)(f"{name} must be a level of logging such as 'INFO' or 20, got {level!r:.80}") from None
+
+
+_LEVEL = Variable(
+    lambda text: int(text) if text.isdecimal() else text.upper(),
+    "a level of Python's logging such as INFO",
+    check=_check_level,
+)
+
+
+def _check_sigterm(_name: str, sigterm: object) -> None:
+    if not isinstance(sigterm, bool) and sigterm != "auto":
+        raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
+    if sigterm is True and not in_main_thread():
+        raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
+
+
+_SIGTERM = Variable(
+    lambda text: text.lower() if text.lower() == "auto" else BOOLEAN.parse(text),
+    "auto, false, or true in the main thread",
+    check=_check_sigterm,
+)
+
+
+#: The variable of each option of ``configure()``, in the order of its arguments. A str is the name of the standard
+#: variable that has the value, or the reason why there is none.
+CHOICES: dict[str, Variable | str] = {
+    "endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "service_name": "OTEL_SERVICE_NAME",
+    "spans": BOOLEAN,
+    "span_budget": at_least(1),
+    "span_steps": at_least(1),
+    "step_traces": BOOLEAN,
+    "logging_level": _LEVEL,
+    "system": BOOLEAN,
+    "headers": "OTEL_EXPORTER_OTLP_HEADERS",
+    "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
+    "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
+    "resource": "an object",
+    "ranks": one_of(("all", "zero")),
+    "rank_attribute": BOOLEAN,
+    "workers": BOOLEAN,
+    "distributions": one_of(DISTRIBUTIONS),
+    "series_limit": at_least(1),
+    "spool_dir": FOLDERS["spool_dir"],
+    **BOX_CHOICES,
+    "sigterm": _SIGTERM,
+    "run_events": BOOLEAN,
+}
+#: The arguments of ``configure()`` that may be mappings of options.
+GROUPS = {
+    "spans": Group(
+        {"budget": ("span_budget", None), "steps": ("span_steps", 1), "step_traces": ("step_traces", False)}
+    ),
+    "black_box": Group({"folder": ("black_box_dir", None), "size": ("black_box_size", BOX_SIZE)}, of_path="folder"),
+}
 
 _OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc"}  # words for the exporter
 #: Providers of a signal that is off. They do not become the global ones: another library may set its provider.
@@ -186,15 +250,15 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None and "logs" not in settings.off:
-            _current.log_handler = LogHandler(_current, logging_level)
-            logging.getLogger().addHandler(_current.log_handler)
+            _current._log_handler = LogHandler(_current, logging_level)
+            logging.getLogger().addHandler(_current._log_handler)
         if system and "metrics" not in settings.off and not in_launcher:
             host = not launch.get("training.local_rank")
-            _current.instrumentor = report_system(_current.meter_provider, host=host)
+            _current._instrumentor = report_system(_current.meter_provider, host=host)
         if not in_launcher:
             enter(_current, enabled=run_events, ends_run=True)
     if not silent or has_box():
-        handle_sigterm(_current, sigterm)
+        _handle_sigterm(_current, sigterm)
     return _current
 
 
@@ -206,10 +270,10 @@ def _end_earlier() -> Iterator[tuple[Pipeline | None, bool]]:
     """
     earlier = None if _current is None or _current.ended is not None else _current
     try:
-        yield earlier, earlier is not None and earlier.give_way()
+        yield earlier, earlier is not None and earlier._give_way()
     finally:
         if earlier is not None:
-            earlier.unregister()
+            earlier._unregister()
 
 
 def configure_automatically() -> Pipeline:
@@ -228,7 +292,7 @@ def configure_automatically() -> Pipeline:
 
 def end_automatic() -> None:
     """End the pipeline that was made without code, if it is the current one."""
-    if _current is not None and _current.is_automatic:
+    if _current is not None and _current._is_automatic:
         _current.shutdown()
 
 
@@ -301,20 +365,17 @@ def _set_globals(pipeline: Pipeline) -> None:
     set_global_providers(chosen)
 
 
-def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
-    """Install a SIGTERM handler that shuts down the pipeline. It is uninstalled when the pipeline ends.
+def _handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
+    """Install a SIGTERM handler that shuts down the pipeline, and is uninstalled when the pipeline ends.
 
-    Args:
-        pipeline: The pipeline. It is only flushed if a handler that was installed later calls this one.
-        sigterm: With ``"auto"`` no handler is installed outside the main thread, in launchers, and if the application
-            or a library handles or ignores SIGTERM.
+    The pipeline is only flushed if a handler that was installed later calls this one.
     """
     automatic = in_main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
-        handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
+        handler = SigtermHandler(pipeline._terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
         handler.install()
         if pipeline.ended is None:
-            pipeline.sigterm = handler
+            pipeline._sigterm = handler
         else:  # it exports nothing
             at_end.append(handler.uninstall)
 

@@ -125,7 +125,7 @@ class LogHandler(logging.Handler):
             logged = None
             self.handleError(record)
         try:
-            self._pipeline.take_record(logged)
+            self._pipeline._take_record(logged)
         except Exception:  # never raises into the code that logs
             self.handleError(record)
 

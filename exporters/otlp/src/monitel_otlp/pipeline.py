@@ -94,12 +94,7 @@ class Pipeline:
     ``workers=True``.
 
     Attributes:
-        application: The OpenTelemetry providers for the application, which are not part of the accounts.
         ended: The result of the shutdown; None before it has ended.
-        is_automatic: True if it was made without code.
-        log_handler: Exports records of Python's ``logging``; None without.
-        instrumentor: Exports metrics of the system; None without.
-        sigterm: Handles SIGTERM; None without.
     """
 
     def __init__(
@@ -126,46 +121,43 @@ class Pipeline:
         self._lost: Counter[str] = Counter()  # items of each signal in a worker of torch's DataLoader
         self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None  # None in a forked child that has not recorded anything
         self._is_worker = False
         self._starting = RLock()
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
         self._over = Event()
-        self.is_automatic = automatic
+        self._is_automatic = automatic
         self._quiet = False
-        self.log_handler: LogHandler | None = None
-        self.instrumentor: Any = None
-        self.sigterm: SigtermHandler | None = None
+        self._log_handler: LogHandler | None = None
+        self._instrumentor: Any = None
+        self._sigterm: SigtermHandler | None = None
         self.ended: bool | None = True if silent else None
         self._state = State.CLOSED if silent else State.PROVISIONAL if automatic else State.RECORDING
         self._last_state = State.CLOSED  # when the shutdown has recorded everything
         self._kept: deque[tuple[Any, ...]] = deque()  # for the next pipeline: a method that takes an item, and the item
         self._next: Pipeline | None = None
         self._run_ledger = run_ledger
-        self.application = ApplicationTelemetry(settings, resource, () if silent else application)
+        self._application = ApplicationTelemetry(settings, resource, () if silent else application)
         if silent:
             if not sdk_is_disabled():
                 hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
                 self._shut_down_at_exit()
             return
         self._ranges = self._queue_ranges()
-        self._engine = self._make_engine(leftovers=True)
+        self.engine = self._make_engine(leftovers=True)
         expect_no_handler()
-        self._handle: monitel.EventHandlerHandle = replace_event_handler(after._handle if after else None, self.take)
+        self._handle: monitel.EventHandlerHandle = replace_event_handler(after._handle if after else None, self._take)
         window_sinks.replace(after._take_window if after else None, self._take_window)
         if after is not None:
             after._pass_on(self)
         if self._ranges is not None:
             self._ranges.listen()
-        self._register_end()
+        self._shut_down_at_exit()
+        hooks = {"before": self._before_fork, "after_in_parent": self._after_fork, "after_in_child": self._in_child}
+        register_at_fork(**{name: _weakly(hook) for name, hook in hooks.items()})
         if run_ledger is not None:
             run_ledger.start(self._latest, self._stage_times)
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine of this process; None in a forked child that has not recorded anything."""
-        return self._engine
 
     @property
     def is_recording(self) -> bool:
@@ -175,17 +167,17 @@ class Pipeline:
     @property
     def meter_provider(self) -> MeterProvider:
         """The provider for the application's instruments."""
-        return self.application.meter_provider
+        return self._application.meter_provider
 
     @property
     def logger_provider(self) -> APILoggerProvider:
         """The provider for the application's log records."""
-        return self.application.logger_provider
+        return self._application.logger_provider
 
     @property
     def tracer_provider(self) -> TracerProvider:
         """The provider for the application's spans."""
-        return self.application.tracer_provider
+        return self._application.tracer_provider
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -196,7 +188,7 @@ class Pipeline:
     @property
     def spool_dir(self) -> os.PathLike[str]:
         """The spool folder of this process. It is made when it is needed."""
-        return self._settings.spool_root if self._engine is None else self._engine.spool_dir
+        return self._settings.spool_root if self.engine is None else self.engine.spool_dir
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -222,7 +214,7 @@ class Pipeline:
         """
         if self._final is not None:
             return dict(self._final)
-        accounts = dict.fromkeys(SIGNALS, Account()) if self._engine is None else self._engine.account()
+        accounts = dict.fromkeys(SIGNALS, Account()) if self.engine is None else self.engine.account()
         for signal, items in self._lost.copy().items():
             now = accounts[signal]
             dropped = MappingProxyType({**now.dropped, _WORKER: items})
@@ -245,9 +237,9 @@ class Pipeline:
             return self.ended
         deadline = time.monotonic() + _bounded(timeout)
         try:
-            flushing = self.application.begin("force_flush")
-            done = not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
-            return self.application.wait(flushing, deadline) and done
+            flushing = self._application.begin("force_flush")
+            done = not self.dropped if self.engine is None else self.engine.force_flush(_bounded(timeout))
+            return self._application.wait(flushing, deadline) and done
         except Exception:
             _log.exception("the flush of telemetry failed")
             return False
@@ -270,7 +262,7 @@ class Pipeline:
         with activity("shutdown"):
             return self._shut_down(_bounded(timeout))
 
-    def terminate(self, timeout: float) -> bool:
+    def _terminate(self, timeout: float) -> bool:
         """Shut down from a signal handler: locks that the interrupted code may hold are released, or have a limit.
 
         Returns:
@@ -278,7 +270,7 @@ class Pipeline:
         """
         preempt()
         self._end_silent()
-        with nullcontext() if self._engine is None else self._engine.box.unlocked():
+        with nullcontext() if self.engine is None else self.engine.box.unlocked():
             self._shut_down(timeout, in_signal_handler=True)
         return self.ended is not None or self._ending_thread != get_ident()
 
@@ -287,25 +279,23 @@ class Pipeline:
         if (series := release(self)) is not None:
             self._report(series, {}, stored=False)
 
-    def give_way(self) -> bool:
+    def _give_way(self) -> bool:
         """End, because the program makes another pipeline: what is recorded from now on waits for that one.
 
         If this one was made without code, and has sent nothing yet, it ends without a trace, and the other one takes
-        all its items. Otherwise the items so far are delivered, and the open windows closed.
-
-        Returns:
-            True if this pipeline was made without code: the other one continues the run.
+        all its items. Otherwise the items so far are delivered, and the open windows closed. Returns True if this one
+        was made without code: the other one continues the run.
         """
         self._last_state = State.HANDED_OVER
-        self._quiet = self.is_automatic
-        if self._state is State.PROVISIONAL and self._discard():
-            withdraw(self, again=True)
+        self._quiet = self._is_automatic
+        discarded = self._state is State.PROVISIONAL and self._discard()
+        if self._is_automatic:
+            withdraw(self, again=discarded)
+        if discarded:
             self._shut_down(0.0)
         else:
-            if self.is_automatic:
-                withdraw(self, again=False)
             self.shutdown()
-        return self.is_automatic
+        return self._is_automatic
 
     def _discard(self) -> bool:
         """Leave everything to the next pipeline, if nothing has been sent; return whether that was possible.
@@ -313,9 +303,9 @@ class Pipeline:
         Spans are not kept for it.
         """
         self._state, recorded = State.HANDED_OVER, len(self._kept)
-        engine = self._engine
+        engine = self.engine
         if engine is not None and not (engine.has_sent or engine.account()["traces"].recorded) and engine.discard():
-            self._engine = None
+            self.engine = None
             return True
         self._state = State.RECORDING
         for _ in range(recorded):
@@ -324,20 +314,20 @@ class Pipeline:
         self._next = None
         return False
 
-    def take(self, event: monitel.Event) -> None:
+    def _take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
-        if event.window is not None or not (self._state is _RECORDING or self._keep(Pipeline.take, event)):
+        if event.window is not None or not (self._state is _RECORDING or self._keep(Pipeline._take, event)):
             return
-        engine = self._engine or self.engine_for("logs")
+        engine = self.engine or self._engine_for("logs")
         if engine is not None:
             engine.recorder.event(event)
         elif isinstance(event, monitel.LoggedNumbers):
             self._lose_in_worker("metrics", len(event.data))
 
-    def take_record(self, record: LogRecord | None) -> None:
+    def _take_record(self, record: LogRecord | None) -> None:
         """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
-        if self._state is _RECORDING or self._keep(Pipeline.take_record, record):
-            engine = self._engine or self.engine_for("logs")
+        if self._state is _RECORDING or self._keep(Pipeline._take_record, record):
+            engine = self.engine or self._engine_for("logs")
             if engine is not None and record is not None:
                 engine.recorder.record(record)
             elif engine is not None:
@@ -345,7 +335,7 @@ class Pipeline:
 
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
         if self._state is _RECORDING or self._keep(Pipeline._take_window, definition, window, content):
-            engine = self._engine or self.engine_for("metrics")
+            engine = self.engine or self._engine_for("metrics")
             if engine is not None:
                 engine.recorder.window(definition, window, content)
 
@@ -357,7 +347,7 @@ class Pipeline:
                 self._pass_on(self._next)
         if self._state is not State.PROVISIONAL:
             return False
-        if self._engine is None or self._engine.has_sent or len(self._kept) >= _MOST_KEPT:
+        if self.engine is None or self.engine.has_sent or len(self._kept) >= _MOST_KEPT:
             self._state = State.RECORDING
             self._kept.clear()
         elif not (isinstance(item[1], monitel.Event) and item[1].name == "run.started"):  # the next one starts the run
@@ -407,16 +397,16 @@ class Pipeline:
         deadline = time.monotonic() + timeout
         if self._ranges is not None:
             self._ranges.close()
-        if self._engine is None and self.is_recording:  # a forked child, which may record its first item here
+        if self.engine is None and self.is_recording:  # a forked child, which may record its first item here
             try:
                 monitel.flush()
             except Exception:
                 _log.exception("an event handler failed while Stats were flushed; telemetry continues")
-        ending = self.application.begin("shutdown")
-        engine = self._engine
+        ending = self._application.begin("shutdown")
+        engine = self.engine
         complete = engine is None or engine.shutdown(timeout, before=self._stop_taking)
         self._stop_taking()
-        self.application.wait(ending, deadline)
+        self._application.wait(ending, deadline)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
@@ -427,18 +417,18 @@ class Pipeline:
     def _stop_taking(self) -> None:
         self._state = self._last_state
         if self._state is State.CLOSED:
-            self.unregister()
+            self._unregister()
 
     def _undo(self) -> None:
         """Undo the effects of :func:`configure` on the process."""
-        if self.log_handler is not None:
-            self.log_handler.end()
-        if self.instrumentor is not None:
-            self.instrumentor.uninstrument()
-        if self.sigterm is not None:
-            self.sigterm.uninstall()  # last: after a SIGTERM it does not return
+        if self._log_handler is not None:
+            self._log_handler.end()
+        if self._instrumentor is not None:
+            self._instrumentor.uninstrument()
+        if self._sigterm is not None:
+            self._sigterm.uninstall()  # last: after a SIGTERM it does not return
 
-    def unregister(self) -> None:
+    def _unregister(self) -> None:
         """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
@@ -461,14 +451,14 @@ class Pipeline:
                 print_last_line(run_time)
 
     def _latest(self) -> RunValues | None:
-        return None if self._engine is None else self._engine.latest()
+        return None if self.engine is None else self.engine.latest()
 
     def _stage_times(self) -> dict[str, int]:
-        return {} if self._engine is None else self._engine.recorder.stage_times()
+        return {} if self.engine is None else self.engine.recorder.stage_times()
 
-    def engine_for(self, signal: str) -> Engine | None:
+    def _engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
-        engine = self._engine or self._start_in_child()
+        engine = self.engine or self._start_in_child()
         if engine is None:
             self._lose_in_worker(signal, 1)
         return engine
@@ -480,15 +470,15 @@ class Pipeline:
 
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
-        if self._engine is None and self._start_in_child() is None and self._ranges is not None:
+        if self.engine is None and self._start_in_child() is None and self._ranges is not None:
             self._lose_in_worker("traces", self._ranges.discard())
-        return self._engine is not None
+        return self.engine is not None
 
     def _start_in_child(self) -> Engine | None:
         """Make the engine of a forked child, unless the child is a worker of torch's DataLoader."""
         with self._starting:  # threads of the child may record their first items at the same time
-            if self._engine is not None or self._is_worker or not self.is_recording:
-                return self._engine
+            if self.engine is not None or self._is_worker or not self.is_recording:
+                return self.engine
             if not self._workers and is_data_loader_worker():
                 self._is_worker = True
                 _log.warning("telemetry of DataLoader workers is dropped; use configure(workers=True) to export it")
@@ -496,9 +486,9 @@ class Pipeline:
             stop_before_flush(self._start_to_count)
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
-            self._engine = self._make_engine()
-            finalize(weakly(self.shutdown), _BEFORE_QUEUES)
-            return self._engine
+            self.engine = self._make_engine()
+            finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
+            return self.engine
 
     def _start_to_count(self) -> None:
         """Make the engine of a forked child if it has counted something; before a flush, thus at its end, too."""
@@ -520,27 +510,19 @@ class Pipeline:
 
     def _each_round(self) -> None:
         check_sigterm()
-        if self.log_handler is not None:
-            self.log_handler.put_back()
+        if self._log_handler is not None:
+            self._log_handler.put_back()
         self._rank_check.check()
 
     def _queue_ranges(self) -> QueuedSpans | None:
         if self._spans is None:
             return None
-        sampler = self.application.sampler
+        sampler = self._application.sampler
         return self._spans.queue(first=self._first_range, sampler=sampler)
 
-    def _register_end(self) -> None:
-        self._shut_down_at_exit()
-        register_at_fork(
-            before=weakly(self._before_fork),
-            after_in_parent=weakly(self._after_fork),
-            after_in_child=weakly(self._in_child),
-        )
-
     def _shut_down_at_exit(self) -> None:
-        atexit.register(weakly(self.shutdown))
-        finalize(weakly(self.shutdown), _BEFORE_QUEUES)
+        atexit.register(_weakly(self.shutdown))
+        finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
 
     def _before_fork(self) -> None:
         if self._run_ledger is not None:
@@ -552,9 +534,9 @@ class Pipeline:
 
     def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""
-        if self._engine is not None:
-            self._engine.abandon()
-            self._engine = None
+        if self.engine is not None:
+            self.engine.abandon()
+            self.engine = None
         if self._run_ledger is not None:
             self._run_ledger.abandon()
             self._run_ledger = None
@@ -565,7 +547,7 @@ class Pipeline:
         elif (
             self._state is State.HANDED_OVER and self._next is None
         ):  # the thread that makes the next one is the parent's
-            self.unregister()
+            self._unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
             call_before_flush(self._start_to_count)
@@ -582,7 +564,7 @@ def _bounded(timeout: float) -> float:
     return max(0.0, min(timeout, _DAY))
 
 
-def weakly(method: Callable[[], object]) -> Callable[[], None]:
+def _weakly(method: Callable[[], object]) -> Callable[[], None]:
     """Return a function that calls a method as long as its object is alive, which it does not keep."""
     found = weakref.WeakMethod(method)
 
