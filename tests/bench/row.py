@@ -65,10 +65,7 @@ class Row:
 
 
 def report(
-    what: str,
-    costs: Mapping[str, Sequence[float]],
-    peers: Mapping[str, float | None],
-    most: float | None = None,
+    what: str, costs: Mapping[str, Sequence[float]], peers: Mapping[str, float | None], most: float | None = None
 ) -> None:
     """Put a row for each peer, or one without a peer.
 

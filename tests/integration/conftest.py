@@ -216,8 +216,7 @@ def collector(
     loki_url = request.getfixturevalue("loki").url if "loki" in request.fixturenames else ""
     url, program = collector_program(backends, tmp_path, prometheus.url, receiver, loki_url=loki_url)
     return Collector(
-        url,
-        lambda: running(*program.command, log=program.log, ready=program.ready, environment=program.environment),
+        url, lambda: running(*program.command, log=program.log, ready=program.ready, environment=program.environment)
     )
 
 

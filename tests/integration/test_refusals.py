@@ -41,11 +41,7 @@ print(json.dumps([kinds, account.delivered, dict(account.dropped)]))
 
 @pytest.mark.parametrize(
     ("bad", "share", "through"),
-    [
-        ("behind", "0.04", "loki"),
-        ("old,large", "0.3", "loki"),
-        ("behind,old,large", "0.4", "collector"),
-    ],
+    [("behind", "0.04", "loki"), ("old,large", "0.3", "loki"), ("behind,old,large", "0.4", "collector")],
 )
 def test_account_agrees_with_the_records_that_loki_has_stored(  # noqa: PLR0917  fixtures and parameters
     loki: Loki, python: Python, tmp_path: Path, request: pytest.FixtureRequest, bad: str, share: str, through: str

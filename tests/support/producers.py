@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from monitel_otlp import Pipeline
 
 _logger = logging.getLogger("application")
-_SIGNAL_OF = {
-    "window": "metrics",
-    **dict.fromkeys(["event", "logging"], "logs"),
-    "range": "traces",
-}
+_SIGNAL_OF = {"window": "metrics", **dict.fromkeys(["event", "logging"], "logs"), "range": "traces"}
 
 
 def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list[float]) -> None:

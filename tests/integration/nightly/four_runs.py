@@ -46,8 +46,7 @@ def synchronous(ranks: Mapping[int, tuple[str, str]], late: Mapping[tuple[int, s
 
 RUNS = {
     "late": synchronous(
-        {0: ("n0", ""), 1: ("n0", ""), 2: ("n1", ""), 3: ("n1", "")},
-        {(2, "data"): 0.030, (3, "backward"): 0.012},
+        {0: ("n0", ""), 1: ("n0", ""), 2: ("n1", ""), 3: ("n1", "")}, {(2, "data"): 0.030, (3, "backward"): 0.012}
     ),
     "pipeline": synchronous(
         {0: ("n0", "first"), 1: ("n0", "first"), 2: ("n0", "first"), 3: ("n1", "second"), 4: ("n1", "second")},

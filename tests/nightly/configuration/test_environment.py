@@ -120,11 +120,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[tuple[str, Any]]]:
     """Run a pipeline with a window and an event; return its output with its repr, and the requests in its spool."""
     output = io.StringIO()
     handler = logging.StreamHandler(output)
-    with (
-        tempfile.TemporaryDirectory() as root,
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stderr(output),
-    ):
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch, redirect_stderr(output):
         for name, value in variables.items():
             patch.setenv(name, value)
         logging.getLogger().addHandler(handler)

@@ -53,11 +53,7 @@ def _close_windows() -> Callable[[int], object]:
     return close
 
 
-PRODUCERS = {
-    "events": ("logs", _emit),
-    "ranges": ("traces", _end_ranges),
-    "windows": ("metrics", _close_windows),
-}
+PRODUCERS = {"events": ("logs", _emit), "ranges": ("traces", _end_ranges), "windows": ("metrics", _close_windows)}
 
 
 @contextmanager
@@ -93,10 +89,7 @@ def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
     return found()[known:]
 
 
-@pytest.mark.parametrize(
-    ("kind", "backend"),
-    [*((kind, "healthy") for kind in PRODUCERS), ("events", "away")],
-)
+@pytest.mark.parametrize(("kind", "backend"), [*((kind, "healthy") for kind in PRODUCERS), ("events", "away")])
 def test_metrics_are_sent_in_every_interval_of_a_burst(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
 ) -> None:

@@ -154,9 +154,7 @@ def test_age_decides_whether_samples_may_be_lost(healthy: Healthy) -> None:
     latest = max(done_ns[-1] for done_ns in healthy.history.done_ns.values() if done_ns)
     done_ns = {name: [max(each, latest - 10**9) for each in times] for name, times in healthy.history.done_ns.items()}
     rest = Healthy(
-        healthy.history._replace(awake_ns=[], waited_ns=[], done_ns=done_ns),
-        healthy.arrivals,
-        healthy._process,
+        healthy.history._replace(awake_ns=[], waited_ns=[], done_ns=done_ns), healthy.arrivals, healthy._process
     )
     without = [arrival for arrival in healthy.arrivals if arrival[0] != "metrics"]
     assert [] == rest.problems(without, died_ns=latest)

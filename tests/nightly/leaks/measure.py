@@ -31,11 +31,7 @@ class Growth:
 
 
 #: A leaked object has at least 16 bytes, so a leak in each tenth repetition is found.
-MOST = Growth(
-    heap_bytes=REPETITIONS * 16 // 10,
-    objects=REPETITIONS // 10,
-    references=REPETITIONS // 10,
-)
+MOST = Growth(heap_bytes=REPETITIONS * 16 // 10, objects=REPETITIONS // 10, references=REPETITIONS // 10)
 
 
 def steady_growth(operation: Callable[[], object], values: Sequence[Any]) -> Growth:

@@ -35,9 +35,7 @@ for step in range(4 * attempt, 12):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "runs"),
-    [(DEFAULT_ID, [2, 2]), (("--rdzv-id", "run-7", *DEFAULT_ID), [4])],
-    ids=["default id", "id"],
+    ("arguments", "runs"), [(DEFAULT_ID, [2, 2]), (("--rdzv-id", "run-7", *DEFAULT_ID), [4])], ids=["default id", "id"]
 )
 def test_restarted_workers_continue_the_run(
     arguments: tuple[str, ...], runs: list[int], run: Run, tmp_path: Path

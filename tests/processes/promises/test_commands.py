@@ -90,13 +90,7 @@ def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run
 def in_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
     """Run a command of monitel with a redirection of the shell."""
     line = f"{sys.executable} -m monitel {command} {redirection}"
-    return subprocess.run(
-        ["sh", "-c", line],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("command", ["cat runs", "autopsy --json"])

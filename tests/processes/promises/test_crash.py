@@ -79,11 +79,7 @@ def test_event_has_the_signal_and_the_stacks_of_all_threads(
     ended = train(BEGIN + f"configure()\nprint(os.getpid(), flush=True)\ncrashing(signal.{name})\n", returncode=-number)
     assert "" == ended.stderr
     died = death(receiver, tmp_path)
-    assert ("signal", name, 7) == (
-        died["process.exit.reason"],
-        died["process.exit.signal"],
-        died["training.step"],
-    )
+    assert ("signal", name, 7) == (died["process.exit.reason"], died["process.exit.signal"], died["training.step"])
     assert 1 == stacks_in(died["code.stacktrace"])
     expected = rf"process {ended.stdout.strip()} on .*: killed by {name} at step 7, [0-9.]+ m?s after it was set"
     assert re.fullmatch(expected, died["message"])
@@ -127,14 +123,8 @@ def crashing():
 crashing()
 """
 CRASHES = {
-    "thread of C++": (
-        IN_CPP,
-        signal.SIGABRT,
-    ),
-    "thread of Python": (
-        "thread = threading.Thread(target=crashing)\nthread.start()\nthread.join()\n",
-        signal.SIGSEGV,
-    ),
+    "thread of C++": (IN_CPP, signal.SIGABRT),
+    "thread of Python": ("thread = threading.Thread(target=crashing)\nthread.start()\nthread.join()\n", signal.SIGSEGV),
     "stack overflow": ("def crashing():\n    faulthandler._stack_overflow()\ncrashing()\n", signal.SIGSEGV),
 }
 

@@ -83,12 +83,7 @@ def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_p
 
 @pytest.mark.parametrize(
     ("backend", "where"),
-    [
-        ("refusing", PAUSE),
-        ("blackholed", PAUSE),
-        ("blackholed", "blocked()\n"),
-        ("dripping", "blocked()\n"),
-    ],
+    [("refusing", PAUSE), ("blackholed", PAUSE), ("blackholed", "blocked()\n"), ("dripping", "blocked()\n")],
 )
 def test_what_cannot_be_delivered_is_on_disk(
     request: pytest.FixtureRequest, terminate: Terminate, tmp_path: Path, backend: str, where: str

@@ -11,16 +11,7 @@ if TYPE_CHECKING:
     from tests.support.validity.rules import Findings
 
 #: First number of the four that each text of the data model or of Python's logging stands for.
-_TEXTS = {
-    "TRACE": 1,
-    "DEBUG": 5,
-    "INFO": 9,
-    "WARN": 13,
-    "ERROR": 17,
-    "FATAL": 21,
-    "WARNING": 13,
-    "CRITICAL": 21,
-}
+_TEXTS = {"TRACE": 1, "DEBUG": 5, "INFO": 9, "WARN": 13, "ERROR": 17, "FATAL": 21, "WARNING": 13, "CRITICAL": 21}
 
 
 def check_logs(scoped: Scoped, findings: Findings) -> None:

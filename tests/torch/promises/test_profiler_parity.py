@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from tests.support.scripts import Run
 
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 @pytest.fixture(autouse=True)

@@ -120,11 +120,7 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
     **{f"window_size {size}": (window_of(size), CRASH, ValueError) for size in (0.0, 0.0001, HOURS * 0)},
     **{f"window_size {size}": (window_of(size), "int 0", ValueError) for size in (math.nan, -3e5, -HOURS)},
     **{f"max_samples {limit}": (limit_of(limit), "int 0", ValueError) for limit in (0, -1, -5, -(2**63), False)},
-    "a name of an aggregation": (
-        lambda m: [*fill(m, 3, aggregations=["sum"])[1]],
-        TypeError,
-        ["Aggregation.SUM"],
-    ),
+    "a name of an aggregation": (lambda m: [*fill(m, 3, aggregations=["sum"])[1]], TypeError, ["Aggregation.SUM"]),
     "max_samples: discarded": (lambda m: [make(m, 1).discarded], AttributeError, ["int 0"]),
     "a handler raises": (received_after_a_failure, "int 0", "int 1"),
     "a handler raises at fill": (

@@ -60,11 +60,7 @@ def test_stat_events_become_windows() -> None:
 @pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [
-        (["MEAN", "COUNT"], (2, 4.0, 2.0, 2.0)),
-        (["SUM"], (1, 4.0, 4.0, 4.0)),
-        (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0)),
-    ],
+    [(["MEAN", "COUNT"], (2, 4.0, 2.0, 2.0)), (["SUM"], (1, 4.0, 4.0, 4.0)), (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0))],
 )
 def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) -> None:
     """A missing number is computed from the others, or set to one of them. The event has only torch's numbers."""

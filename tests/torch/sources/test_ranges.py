@@ -134,10 +134,7 @@ def test_profile_shows_steps_on_a_separate_line(work: Work, tmp_path: Path) -> N
 def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, work: Work) -> None:
     """With ``step_traces`` the span of the rank lasts as long as the step, and has the stages as children."""
     options: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path, "export_interval": 3600.0}
-    with (
-        monitel_otlp.configure(**options, spans={"step_traces": True}),
-        monitel.torch.instrument(sources="-waits"),
-    ):
+    with monitel_otlp.configure(**options, spans={"step_traces": True}), monitel.torch.instrument(sources="-waits"):
         train(work, 4)
     spans = receiver.spans()
     stages = {"training.data", "training.forward", "training.backward", "training.optimizer", "training.step"}

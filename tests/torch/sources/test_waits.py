@@ -189,7 +189,4 @@ def test_hanging_process_reports_its_wait(run: Run) -> None:
     """Rank 0 waits for rank 1, which never starts. The polling thread reports it while the main thread hangs."""
     environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     ended = run("-W", "ignore", "-c", HANG, env=environment)
-    assert [
-        "WARN stuck in pytorch.wait_counter.c10d.init_process_group 0",
-        "True stuck",
-    ] == ended.stdout.splitlines()
+    assert ["WARN stuck in pytorch.wait_counter.c10d.init_process_group 0", "True stuck"] == ended.stdout.splitlines()

@@ -351,11 +351,7 @@ def record(kind: str, count: int) -> None:
 
 
 SIGNAL_OF = {"event": "logs", "window": "metrics", "range": "traces"}
-steps = st.lists(
-    st.tuples(st.sampled_from([*SIGNAL_OF, "step", "flush"]), st.integers(1, 6)),
-    min_size=1,
-    max_size=12,
-)
+steps = st.lists(st.tuples(st.sampled_from([*SIGNAL_OF, "step", "flush"]), st.integers(1, 6)), min_size=1, max_size=12)
 
 
 @pytest.mark.invalid_output(

@@ -118,12 +118,7 @@ def handshakes_slowly(peer: Peer, connection: socket.socket) -> None:
 
 @pytest.mark.parametrize(
     "behave",
-    [
-        hostile.never_answers,
-        hostile.drips_headers,
-        handshakes_slowly,
-        "proxy",
-    ],
+    [hostile.never_answers, hostile.drips_headers, handshakes_slowly, "proxy"],
     ids=lambda each: getattr(each, "__name__", each),
 )
 def test_attempt_ends_at_its_deadline(
@@ -190,11 +185,7 @@ def test_call_over_grpc_ends_at_its_deadline(
     ids=lambda each: getattr(each, "__name__", each),
 )
 def test_answer_without_an_end_is_not_read_to_its_end(
-    start: Start,
-    timeout: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    behave: Behaviour,
-    delivered: int,
+    start: Start, timeout: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, behave: Behaviour, delivered: int
 ) -> None:
     """The deadline is an hour here. A success counts; before its headers are complete the request is sent again."""
     timeout(NEVER)

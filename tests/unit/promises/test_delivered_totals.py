@@ -492,10 +492,7 @@ def test_one_warning_if_a_source_of_waits_hangs(
         monitel.log({"y": 0.5})
         for _ in range(2):
             assert pipeline.force_flush(DEADLINE)
-        assert ({1}, [0.5], []) == (
-            {*receiver.values("x")},
-            *map(receiver.values, ("y", "theirs.wait.count")),
-        )
+        assert ({1}, [0.5], []) == ({*receiver.values("x")}, *map(receiver.values, ("y", "theirs.wait.count")))
         wait_until(lambda: warnings_with(caplog, "a source of wait counters takes more than 0.5 s"))
         assert 1 == len(warnings_with(caplog, "a source of wait counters"))
     finally:

@@ -140,10 +140,7 @@ def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplo
     assert pipeline.force_flush(DEADLINE)
     close_window("loss", 2.5, aggregations=[MEAN])
     assert pipeline.force_flush(DEADLINE)
-    assert ({7}, [0.25], [0.5]) == (
-        {*receiver.values("loss.count")},
-        *map(receiver.values, ("loss", "loss.p50")),
-    )
+    assert ({7}, [0.25], [0.5]) == ({*receiver.values("loss.count")}, *map(receiver.values, ("loss", "loss.p50")))
     assert ([2], [4.0], [2.5]) == tuple(receiver.values(f"loss.stat.{name}") for name in ("count", "max", "mean"))
     assert ([], []) == (receiver.points("loss.max"), receiver.points("loss.mean"))
     assert {"Stat 'loss'"} == {point.description for point in receiver.points("loss.stat.max")}
@@ -168,10 +165,7 @@ def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, caplog: py
 
 def test_source_keeps_its_name(receiver: Receiver, start: Start) -> None:
     """From its creation or first use on, whatever is exported first, and in a second pipeline."""
-    record: list[Callable[[], object]] = [
-        lambda: monitel.counter("x").add(49),
-        lambda: monitel.log({"x": 0.5}),
-    ]
+    record: list[Callable[[], object]] = [lambda: monitel.counter("x").add(49), lambda: monitel.log({"x": 0.5})]
     pipeline = start()
     for each in record:  # the counter is read at the next export
         each()

@@ -320,11 +320,7 @@ def test_range_is_a_span(backend: Backend) -> None:
             pass
         raise KeyError
     forward, step = backend.spans()
-    assert ("forward", received[0].start_ns, received[0].end_ns) == (
-        forward.name,
-        forward.start_time,
-        forward.end_time,
-    )
+    assert ("forward", received[0].start_ns, received[0].end_ns) == (forward.name, forward.start_time, forward.end_time)
     thread = {"thread.id": received[0].track.thread_id, "thread.name": "MainThread", "training.step": 7}
     assert {**thread, "batch": 32, "shape": (2, 3)} == attributes_of(forward)
     assert {**thread, "error.type": "KeyError"} == attributes_of(step)

@@ -229,13 +229,7 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
     assert low / single <= goodput <= high * single
 
 
-@pytest.mark.parametrize(
-    ("variable", "size"),
-    [
-        ("RANK", "WORLD_SIZE"),
-        ("LOCAL_RANK", "WORLD_SIZE"),
-    ],
-)
+@pytest.mark.parametrize(("variable", "size"), [("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "WORLD_SIZE")])
 def test_each_rank_and_each_run_has_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, size: str
 ) -> None:
