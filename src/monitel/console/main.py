@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.commands.output import CommandError, OutputError, warn, write_out
+from monitel.text import CommandError, OutputError, warn, write_out
 from monitel_run.arguments import Parser
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 #: The module of each command, with a function ``add()``. ``run`` is apart: it starts its command at once.
 _MODULES = {name: f"monitel.console.commands.{name}" for name in ("top", "autopsy", "runs", "ledger", "compare")}
+_MODULES["runs"] = "monitel.console.runs"  # beside the class
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 
 

@@ -6,6 +6,7 @@ The values of a run that has not ended by itself are at most a minute old, its l
 from __future__ import annotations
 
 import re
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from monitel.runs.folder import stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
 from monitel.runs.process import COMPLETED, State
 from monitel.runs.values import RunValues
-from monitel.text import moment, rfc3339
+from monitel.text import Screen, cut, duration, moment, number, rfc3339, show, table, to_json, warn
 from monitel.variables import read_variables
 from monitel_run.arguments import target
 
@@ -41,6 +42,10 @@ _LISTED = 20
 _OUTSIDE = {"startup", "init", "shutdown", "down"}  # activities outside of the training loop
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _ENDS = ("value", "mean", "")  # of the names of a last value, the best one first
+_TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
+_RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
+_NOTHING = "-"
+_LONGEST_NAME = 60  # columns of a name
 
 
 @dataclass(frozen=True)
@@ -112,12 +117,7 @@ def time_as_json(run: RunTime) -> dict[str, Any]:
 
 
 def read_runs(root: Path, problems: list[str]) -> list[Run]:
-    """Read the ledgers of all runs; return them in the order of their last heartbeats.
-
-    Args:
-        root: The folder that holds the spool folders.
-        problems: Receives a message for each file that cannot be read.
-    """
+    """Return all runs with a ledger below the folder of spools in the order of their last heartbeats."""
     runs = []
     for folder, found in stored_runs(root, problems):
         boot, held = found.attempt.boot, None
@@ -128,41 +128,24 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
 
 
 class Runs:
-    """The runs on this machine.
-
-    Args:
-        root: The folder that holds spool folders.
-        boxes: The folder that holds black boxes; None for those that jobs use by default.
-
-    Attributes:
-        all: The runs with a ledger, in the order of their last heartbeats.
-        problems: Descriptions of the files that cannot be read.
-    """
+    """The runs below a folder of spools, and the ends of their processes, also in black boxes."""
 
     def __init__(self, root: Path, boxes: Path | None = None) -> None:
-        self.problems: list[str] = []
+        self.problems: list[str] = []  # descriptions of the files that cannot be read
         self._root, self._boxes = root, boxes
         self._ended: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
         self.all = read_runs(root, self.problems)
 
     @classmethod
     def given(cls, arguments: argparse.Namespace) -> Runs:
-        """Return the runs below the folder that is given as ``--spool-dir``.
-
-        Raises:
-            FolderError: There are none on this platform.
-        """
+        """Return the runs below the folder that is given as ``--spool-dir``."""
         check_platform()
         folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
         given = arguments.spool_dir or folders.get("spool_dir")
         return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
 
     def find(self, target: str) -> Run:
-        """Return the run that a user names by its id or start, its folder or its running process, with its outcome.
-
-        Raises:
-            FolderError: There is no such run, or there are several.
-        """
+        """Return the run that a user names by its id or start, its folder or its running process, with its outcome."""
         root, named = self._root, self.named(target)
         if len(named) > 1:
             advice = "give the process id of one that runs, or set training.run.id to give runs a name"
@@ -266,3 +249,66 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folder that jobs use by default",
     )
     command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+
+
+# ---- the command
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "runs",
+        help="list the runs on this machine, with their state, last step and loss",
+        description="List the runs on this machine, the one with the latest heartbeat first: name, start, state, "
+        "duration over all attempts, last step and last loss. monitel ledger and monitel compare take the ID of a run, "
+        "or without one its start. Nothing is changed.",
+    )
+    add_options(command)
+    command.set_defaults(run=_run, interrupted="interrupted")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = Runs.given(arguments)
+    runs = [found.with_outcome(each) for each in found.all[::-1]]
+    if arguments.json:
+        listed = [run_as_json(each) for each in runs]
+        show(to_json({"version": 1, "time": rfc3339(time.time_ns()), "runs": listed, "problems": found.problems}))
+    else:
+        for problem in found.problems:
+            warn(problem)
+        show("\n".join(lines_of(runs, Screen.of(sys.stdout))) if runs else str(found.unknown("run")))
+    return 1 if found.problems else 0
+
+
+def run_as_json(run: Run) -> dict[str, Any]:
+    """Return a run for programs. Unknown values are null."""
+    loss = run.loss
+    return {
+        "run": run.time.run or None,
+        "name": run.title or None,
+        "state": run.outcome,
+        **time_as_json(run.time),
+        "last_step": run.time.last_step,
+        "loss_name": None if loss is None else loss.name,
+        "loss": None if loss is None else loss.value,
+    }
+
+
+def lines_of(runs: Sequence[Run], screen: Screen) -> list[str]:
+    """Return the heading and a row for each run. The ids are left out if they are the names of all runs."""
+    rows = [_TITLES, *(_cells(each, screen) for each in runs)]
+    shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1
+    return [*table([row[:shown] for row in rows], screen.columns, _RIGHT)]
+
+
+def _cells(run: Run, screen: Screen) -> Sequence[str]:
+    step, loss, title = run.time.last_step, run.loss, run.title
+    return (
+        cut(screen.printable(title), _LONGEST_NAME) or _NOTHING,
+        moment(run.time.start_ns),
+        screen.printable(run.outcome),
+        duration(run.time.elapsed_ns),
+        _NOTHING if step is None else f"{step:,}",
+        _NOTHING if loss is None else number(loss.value),
+        "" if title == run.time.run else cut(screen.printable(run.time.run), _LONGEST_NAME),
+    )

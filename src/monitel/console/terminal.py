@@ -21,11 +21,10 @@ from textual.widgets import DataTable, Footer, HelpPanel, Input, OptionList, Sta
 from textual.widgets.option_list import Option
 
 from monitel.console.autopsy import process_lines, stack_lines
-from monitel.console.commands.output import CommandError
 from monitel.console.reader import read_boxes
 from monitel.console.table import COLUMNS, Row, summary, table_of
+from monitel.text import CommandError, clock_time, labelled, wrapped
 from monitel.text import Screen as Stream
-from monitel.text import clock_time, labelled, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

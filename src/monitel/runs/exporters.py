@@ -50,13 +50,7 @@ def begin(module: str) -> bool:
     """Start telemetry after the import of a module: the exporters, and with ``torch`` also its instrumentation.
 
     Nothing is started in launchers, and in processes that a recorded process has started, unless they have a rank.
-    A program that has begun to make a pipeline itself does both itself.
-
-    Args:
-        module: ``"torch"`` or ``"monitel"``.
-
-    Returns:
-        True if further modules are awaited.
+    A program that has begun to make a pipeline itself does both itself. Return True if further modules are awaited.
     """
     global _begun
     if not _begun:

@@ -79,13 +79,9 @@ def _digest(text: str) -> str:
 
 
 class RunFolder:
-    """The locked folder of a run, which is made if it is missing. A forked child must call :meth:`close`.
+    """The locked folder of a run below the folder of spools, which is made if it is missing. All may raise OSError.
 
-    If it is new, the oldest runs are removed. All methods may raise OSError.
-
-    Args:
-        root: The folder that holds the spool folders.
-        identity: The run.
+    If it is new, the oldest runs are removed. A forked child must call :meth:`close`.
 
     Raises:
         FolderError: Another process uses the folder, or it is unsafe.
@@ -164,27 +160,21 @@ class RunFolder:
 
 
 class InUseError(FolderError):
-    """Raised for the folder of a run that another process uses.
-
-    Attributes:
-        by_sibling: That process and this one are children of one process, by multiprocessing.
-    """
+    """Raised for the folder of a run that another process uses."""
 
     def __init__(self, path: Path, folder: Folder) -> None:
         super().__init__(f"{str(path)!r} is in use by a running process")
-        self.by_sibling = False
+        self.by_sibling = False  # it and this process are children of one process, by multiprocessing
         with suppress(OSError, StoredError, IndexError):
             status = Path(f"/proc/{_read(folder).attempt.name.rpartition('-')[2]}/stat").read_text("utf-8", "replace")
             self.by_sibling = _is_child() and status.rpartition(")")[2].split()[1] == str(os.getppid())
 
 
 def stored_runs(root: Path, problems: list[str], *, foreign: bool = True) -> Iterator[tuple[Folder, History]]:
-    """Yield the folder and the history of each run, without locking or changing anything.
+    """Yield the folder and the history of each run below the folder of spools, without locking or changing anything.
 
-    Args:
-        root: The folder that holds the spool folders.
-        problems: Receives a message for each file that cannot be read. It does not contain what the file contains.
-        foreign: Accept folders of other users: JSON is safe to read, and a check would write.
+    A message is added to the problems for each file that cannot be read, which does not have its content. Foreign
+    folders are those of other users: JSON is safe to read, and a check would write.
     """
     path = root / LEDGERS
     try:
@@ -213,11 +203,7 @@ def _describe(path: Path, error: Exception) -> str:
 def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
     """Replace the status with which an attempt has ended, because its parent has seen another end. Never raises.
 
-    Args:
-        root: The folder that holds the spool folders.
-        pid: The process id of the attempt.
-        began_ns: A time at which the process ran, Unix ns.
-        status: The status.
+    It is that of a process id at a time, Unix ns.
     """
     with suppress(OSError, FolderError):
         for folder, found in stored_runs(root, [], foreign=False):
@@ -230,11 +216,7 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
 
 
 def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
-    """Store the start of this process, unless the run is not known, or it is a child of multiprocessing.
-
-    Raises:
-        OSError, FolderError: The folder is unsafe, or the write failed.
-    """
+    """Store the start of this process, unless the run is not known, or it is a child of multiprocessing."""
     if identity.joins and not _is_child():
         with closing(_ledgers(root)) as ledgers:
             ledgers.replace(_start(identity), encode(History(RunTime(identity.run), attempt)))

@@ -80,12 +80,7 @@ class RunLedger:
         self._warned = False
 
     def start(self, latest: Callable[[], RunValues | None], stages: Callable[[], Mapping[str, int]]) -> None:
-        """Start the heartbeat, unless this process is known not to be rank zero.
-
-        Args:
-            latest: Returns the values of this process; None if there are none.
-            stages: Returns the nanoseconds of each stage so far.
-        """
+        """Start the heartbeat with the values and the nanoseconds of the stages so far, unless this is another rank."""
         if self._is_rank_zero():
             self._values = CurrentValues(self._attributes, latest)
             self._stages = stages
@@ -219,11 +214,7 @@ class RunLedger:
         return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
 
     def _history(self, place: History | None) -> History | None:
-        """Return the history of the run up to now; None without a ledger.
-
-        Args:
-            place: The run when this process joined it; None if it has not.
-        """
+        """Return the history up to now of the run as this process has joined it, if it has; None without a ledger."""
         if (step := get_step()) is not None:
             self._marks.notice(step)
         place = place or History(RunTime(self._identity.run), Attempt(self._name, {}, 0))
@@ -285,13 +276,10 @@ class StepMarks:
     """Records the steps of this process with the time in ``step`` before each, thinned out except for the last one.
 
     The training thread takes no lock for it.
-
-    Args:
-        began: Called in the training thread when the process sets its first step itself.
     """
 
     def __init__(self, began: Callable[[], object] = lambda: None) -> None:
-        self._began = began
+        self._began = began  # called in the training thread when the process sets its first step itself
         self._before_step, self._zero_ns = before().step, before().activities.get(STEP, 0)
         self._marks: list[Mark] = []
         self._spacing_ns = 0

@@ -152,7 +152,7 @@ threading.Thread.start = start_two
 #: Another ``monitel run`` ends before this one has read its reports.
 ANOTHER_RUN = f"""\
 import subprocess
-from monitel_run.processes import ProcessWatch
+from monitel_run.worker import ProcessWatch
 stop = ProcessWatch.stop
 ProcessWatch.stop = lambda watch: (stop(watch), subprocess.run({[*RUN, "true"]}))
 """

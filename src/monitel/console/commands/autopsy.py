@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import NO_BOXES, counts, job_lines, process_lines
-from monitel.console.commands.output import show, warn
 from monitel.console.job import jobs_of
 from monitel.console.reader import read_processes
 from monitel.runs.process import State
-from monitel.text import Screen, wrapped
+from monitel.text import Screen, show, warn, wrapped
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.runs import Runs, add_options, time_as_json
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
 from monitel.text import (
+    CommandError,
     Screen,
     columns_of,
     duration,
@@ -23,7 +23,9 @@ from monitel.text import (
     pad,
     per_second,
     rfc3339,
+    show,
     to_json,
+    warn,
     wrapped,
 )
 

@@ -6,11 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from monitel.console.commands.output import show, warn
 from monitel.console.runs import RUNNING, Runs, add_options, time_as_json
 from monitel.runs.history import REPEATED, STEP
 from monitel.runs.shares import largest_overhead, parts_of, sentences
-from monitel.text import Screen, columns_of, duration, labelled, moment, pad, to_json, wrapped
+from monitel.text import Screen, columns_of, duration, labelled, moment, pad, show, to_json, warn, wrapped
 from monitel.training.training_time import DOWN
 
 if TYPE_CHECKING:

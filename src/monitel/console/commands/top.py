@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import look_as_json
 from monitel.console.autopsy import NO_BOXES
-from monitel.console.commands.output import CommandError, show, warn
 from monitel.console.live import Live
 from monitel.console.table import COLUMNS, View, summary, table_of
-from monitel.text import Screen, wrapped
+from monitel.text import CommandError, Screen, show, warn, wrapped
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:

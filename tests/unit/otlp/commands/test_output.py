@@ -6,8 +6,8 @@ import io
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 
-from monitel.console.commands.output import show, warn
 from monitel.console.main import main
+from monitel.text import show, warn
 
 if TYPE_CHECKING:
     import pytest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.console.commands.output import CommandError
+from monitel.text import CommandError
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_run.arguments import target
 

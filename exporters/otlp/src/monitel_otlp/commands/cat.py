@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError, check_platform
-from monitel.console.commands.output import show, warn
+from monitel.text import show, warn
 from monitel_otlp.commands.arguments import add_source
 from monitel_otlp.commands.replay import nothing_left
 from monitel_otlp.export.ended import damaged_ends, oldest_first, peek, peeked

@@ -24,7 +24,7 @@ from monitel.blackbox.folder import (
 )
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
-from monitel.console.commands.output import CommandError, show
+from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.commands.arguments import add_destination, headers_of
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled

@@ -15,7 +15,7 @@ from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_bo
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console.commands.output import CommandError, show, warn
+from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
 from monitel_otlp.commands.arguments import add_destination, add_source, headers_of
 from monitel_otlp.config.settings import resolve
