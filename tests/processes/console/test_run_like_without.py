@@ -9,15 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes.console.commands import (
-    PYTHON,
-    RUN,
-    is_running,
-    line,
-    outcome,
-    pending,
-    running,
-)
+from tests.processes.console.commands import PYTHON, RUN, is_running, line, outcome, pending, running
 from tests.support.checks import wait_until
 
 INHERITED = """\

@@ -14,10 +14,7 @@ from tests.processes.console.commands import RUN
 from tests.processes.console.tmux import needs_tmux, shell
 from tests.support.checks import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"),
-    needs_tmux,
-]
+pytestmark = [pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"), needs_tmux]
 
 #: Prints its signals until a file is there.
 WAITING = """\

@@ -97,13 +97,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
         ),
         (
             [
-                ended(
-                    rank,
-                    attempt=rank,
-                    made=5 * (rank < 2),
-                    status="failed",
-                    owner=owner_of(rank),
-                )
+                ended(rank, attempt=rank, made=5 * (rank < 2), status="failed", owner=owner_of(rank))
                 for rank in range(3)
             ],
             "monitel run: train, run run-7, 3 attempts, 5 steps in attempt 1\n  verdict   failed: rank 2",
@@ -139,13 +133,7 @@ def test_long_lists_are_shortened() -> None:
     ]
     dead = [replace(each, owner=owner_of(number)) for number, each in enumerate(dead)]
     failed = [
-        ended(
-            rank,
-            job=JobName("", "failing"),
-            attempt=attempt,
-            status="failed",
-            owner=owner_of(rank, f"f{attempt}"),
-        )
+        ended(rank, job=JobName("", "failing"), attempt=attempt, status="failed", owner=owner_of(rank, f"f{attempt}"))
         for attempt in range(8)
         for rank in range(64)
     ]

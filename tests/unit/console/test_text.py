@@ -9,18 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.text import (
-    UNLIMITED,
-    Screen,
-    columns_of,
-    cut,
-    duration,
-    number,
-    pad,
-    per_second,
-    percent,
-    wrapped,
-)
+from monitel.text import UNLIMITED, Screen, columns_of, cut, duration, number, pad, per_second, percent, wrapped
 
 
 @given(st.text(st.characters(codec=None)), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "", "unknown"]))
