@@ -105,10 +105,11 @@ def summary_lines(
     shown = [
         jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
     ]
-    items = list(outcome(processes, screen, endpoint_given=endpoint_given))
+    items = list(outcome(processes, endpoint_given=endpoint_given))
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
-        lines += wrapped(f"{'' if lines else _START}{_header(jobs, screen)}", screen.width, whole=True)
+        header = f"{'' if lines else _START}{_header(jobs)}"
+        lines += wrapped(screen.printable(header), screen.width, whole=True)
         lines += _rows(jobs, screen)
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
@@ -122,15 +123,14 @@ def summary_lines(
         lines += _row(label, [text], screen)
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        lines += _row("missing", [f"{screen.printable(problems[0])}{more}"], screen)
+        lines += _row("missing", [f"{problems[0]}{more}"], screen)
     return lines
 
 
 def _row(label: str, texts: Iterable[str], screen: Screen) -> list[str]:
-    """Return the lines of texts, each on separate lines, beside a label; none without a text."""
-    labels = chain([f"  {label}"], repeat(""))
-    rows = (labelled(each, text, screen.width, _INDENT, whole=True) for each, text in zip(labels, texts, strict=False))
-    return [*chain.from_iterable(rows)]
+    """Return the lines of texts, which may be from outside, each on separate lines, beside a label."""
+    rows = zip(chain([f"  {label}"], repeat("")), map(screen.printable, texts), strict=False)
+    return [line for row in rows for line in labelled(*row, screen.width, _INDENT, whole=True)]
 
 
 def _last(jobs: Sequence[Job]) -> Job:
@@ -138,15 +138,15 @@ def _last(jobs: Sequence[Job]) -> Job:
     return next((each for each in reversed(jobs) if each.stepping), jobs[-1])
 
 
-def _header(jobs: Sequence[Job], screen: Screen) -> str:
+def _header(jobs: Sequence[Job]) -> str:
     """Return the name of a job, its ranks, steps and rate."""
     last = _last(jobs)
     stepping, name = last.stepping, last.name
     parts = []
     if name.service and not name.service.startswith("unknown_service"):
-        parts.append(screen.printable("/".join(filter(None, (name.namespace, name.service)))))
+        parts.append("/".join(filter(None, (name.namespace, name.service))))
     if is_given(name.run):
-        parts.append(screen.printable(f"run {name.run}"))
+        parts.append(f"run {name.run}")
     ranks = {each.rank for each in stepping or last.processes} - {None}
     if 0 < len(ranks) < last.world_size:
         parts.append(f"{len(ranks):,} of {last.world_size:,} ranks (those with reports on this machine)")
@@ -187,23 +187,23 @@ def _rows(jobs: Sequence[Job], screen: Screen) -> list[str]:
     """Return the rows of the attempts of a job."""
     times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
     time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
-    ledger = [ledger_line(time, screen)] if time is not None and shows_work(time) else []
+    ledger = [ledger_line(time)] if time is not None and shows_work(time) else []
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
-    endings = [text for job in reversed(jobs) for text in _endings(job, screen, several=len(jobs) > 1)]
+    endings = [text for job in reversed(jobs) for text in _endings(job, several=len(jobs) > 1)]
     return [
-        *_row("verdict", [screen.printable(jobs[-1].verdict.text)], screen),
+        *_row("verdict", [jobs[-1].verdict.text], screen),
         *_row("ledger", ledger, screen),
-        *_row("late", _late(_last(jobs), screen), screen),
-        *_row("died", _first(_death(each, screen) for each in deaths), screen),
+        *_row("late", _late(_last(jobs)), screen),
+        *_row("died", _first(map(_death, deaths)), screen),
         *_row("ended", _first(endings), screen),
     ]
 
 
-def _late(job: Job, screen: Screen) -> Iterator[str]:
+def _late(job: Job) -> Iterator[str]:
     if not job.times:
         return
     found = [
-        f"rank {rank}{f' of group {screen.printable(group)}' if group else ''}, {screen.printable(stage)}, "
+        f"rank {rank}{f' of group {group}' if group else ''}, {stage}, "
         f"{1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle)"
         for seconds, rank, stage, group, share in job.late()
     ]
@@ -213,22 +213,22 @@ def _late(job: Job, screen: Screen) -> Iterator[str]:
         yield f"(compared: {ranks:,} of {job.world_size:,} ranks)"
 
 
-def _death(process: Process, screen: Screen) -> str:
-    text = f"{named([process])} {screen.printable(process.death) or 'died of an unknown cause'}"
+def _death(process: Process) -> str:
+    text = f"{named([process])} {process.death or 'died of an unknown cause'}"
     if process.step is not None:
         text += f" at step {process.step:,}"
         if process.step_age_ns is not None and process.observed:
             text += f", {duration(process.step_age_ns)} after its last step"
     if process.last_place:
-        text += f", in {screen.printable(process.last_place)}"
+        text += f", in {process.last_place}"
     if process.failure:
-        text += f"; {screen.printable(process.failure)}"
+        text += f"; {process.failure}"
     left = os.path.lexists(process.spool)  # else its telemetry is delivered
-    record = shlex.quote(screen.printable(process.spool))  # its process id leads only to the usual folders
+    record = shlex.quote(process.spool)  # its process id leads only to the usual folders
     return f"{text}; {f'monitel autopsy {record}' if left else 'see the event process.died'}"
 
 
-def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:
+def _endings(job: Job, *, several: bool) -> Iterator[str]:
     """Yield a text for each exception that has ended processes, and for each status."""
     suffix = f" in attempt {job.attempt or 0}" if several else ""
     found: dict[tuple[str, str], list[Process]] = {}
@@ -239,7 +239,7 @@ def _endings(job: Job, screen: Screen, *, several: bool) -> Iterator[str]:
     for (status, failure), ended in found.items():
         ranks = [each for each in ended if each.rank is not None]
         who = named(ended, _RANKS if len(ranks) == len(ended) else 4)
-        yield f"{who}{suffix}: {screen.printable(failure)}" if failure else f"{who} {screen.printable(status)}{suffix}"
+        yield f"{who}{suffix}: {failure}" if failure else f"{who} {status}{suffix}"
 
 
 def _first(texts: Iterable[str]) -> list[str]:
@@ -249,7 +249,7 @@ def _first(texts: Iterable[str]) -> list[str]:
     return [*found[:_SHOWN], *more]
 
 
-def outcome(processes: Iterable[Process], screen: Screen, *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:
+def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each row about items; none if nothing was recorded."""
     delivered, dropped = Counter[str](), Counter[str]()
     on_disk, spools = 0, []
@@ -270,8 +270,8 @@ def outcome(processes: Iterable[Process], screen: Screen, *, endpoint_given: boo
         endpoint = " --endpoint http://HOST:4318" if unknown else ""
         # The folder that holds the spools: in further spools there is what the processes had on disk before.
         folders = sorted({str(Path(each.spool).parent) for each in spools})
-        commands = [f"monitel replay {shlex.quote(screen.printable(folder))}{endpoint}" for folder in folders]
+        commands = [f"monitel replay {shlex.quote(folder)}{endpoint}" for folder in folders]
         yield "on disk", f"{what}, deliver with: {'; '.join(commands)}"
     if lost := sum(dropped.values()):
-        reasons = ", ".join(f"{screen.printable(reason)} {items:,}" for reason, items in sorted(dropped.items()))
+        reasons = ", ".join(f"{reason} {items:,}" for reason, items in sorted(dropped.items()))
         yield "lost", f"{lost:,} item{'' if lost == 1 else 's'} ({reasons})"

@@ -78,13 +78,13 @@ def _percents(times: Sequence[int]) -> list[int]:
     return shares
 
 
-def sentences(run: RunTime, screen: Screen) -> list[str]:
-    """Return where most time of a run went, and how much of each step waits, in characters that the screen can show."""
+def sentences(run: RunTime) -> list[str]:
+    """Return where most time of a run went, and how much of each step waits."""
     parts = parts_of(run.activities)
     overhead, steps = largest_overhead(parts), next((part for part in parts if part.name == STEP), None)
     went = "no time was recorded"
     if overhead is not None:
-        named = _PHRASES.get(overhead.name) or f'the activity "{screen.printable(overhead.name)}"'
+        named = _PHRASES.get(overhead.name) or f'the activity "{overhead.name}"'
         went = f"{overhead.share} of the time went into {named}"
     if run.goodput is None:
         went += "; goodput is undefined without steps"
@@ -106,15 +106,15 @@ def print_last_line(run: RunTime) -> None:
     """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes."""
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
         if shows_work(run):
-            text = f"monitel ledger: {ledger_line(run, Screen.of(sys.stderr))}"
+            text = Screen.of(sys.stderr).printable(f"monitel ledger: {ledger_line(run)}")
             print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
 
 
-def ledger_line(run: RunTime, screen: Screen) -> str:
+def ledger_line(run: RunTime) -> str:
     """Return the total, the largest parts and the sentences in one line."""
     total = duration(run.elapsed_ns) + (f" in {run.attempts} attempts" if run.attempts > 1 else "")
     shown = [part for part in parts_of(run.activities) if part.percent]
-    names = [(cut(screen.printable(part.name), _LONGEST_NAME), part.share) for part in shown]
+    names = [(cut(part.name, _LONGEST_NAME), part.share) for part in shown]
     if len(names) > _MOST:
         names[_MOST - 1 :] = [("the rest", f"{sum(part.percent for part in shown[_MOST - 1 :])} %")]
-    return f"{total} ({', '.join(map(' '.join, names))}); {'; '.join(sentences(run, screen))}"
+    return f"{total} ({', '.join(map(' '.join, names))}); {'; '.join(sentences(run))}"

@@ -188,7 +188,6 @@ def test_time_between_attempts_is_never_negative(
 
 # What is printed.
 
-FILE = Screen()
 #: 2 h 13 min in three attempts.
 STAGES = {"data": 9, "forward": 61, "sync": 30}
 LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "repeated": 48.0}
@@ -205,7 +204,7 @@ def test_last_line_has_total_attempts_shares_and_the_largest_overhead() -> None:
     assert (
         "2 h 13 min in 3 attempts (step 58 %, data 38 %, startup 3 %, down 1 %); "
         "38 % of the time went into waiting for data"
-    ) == ledger_line(made(LONG, attempts=3), FILE)
+    ) == ledger_line(made(LONG, attempts=3))
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**17), min_size=1, max_size=70))
@@ -216,7 +215,7 @@ def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
     assert {name: time for name, time in activities.items() if time} == {each.name: each.time_ns for each in parts}
     assert all(abs(each.time_ns * 100 - each.percent * whole) < whole for each in parts)
     assert (100 if whole else 0) == sum(each.percent for each in parts)
-    shares = re.sub(r"\d+ % of the time.*", "", ledger_line(run, FILE))
+    shares = re.sub(r"\d+ % of the time.*", "", ledger_line(run))
     assert (100 if whole else 0) == sum(map(int, re.findall(r"(\d+) %", shares)))
 
 
@@ -225,7 +224,7 @@ def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
     [
         ({"step": 50, "repeated": 50}, "50 % of the time went into steps that had to be repeated after a restart"),
         ({"step": 50, "down": 50}, "50 % of the time went into downtime between attempts"),
-        ({"step": 60, "\x1b[2J": 40}, '40 % of the time went into the activity "\\x1b[2J"'),
+        ({"step": 60, "\x1b[2J": 40}, '40 % of the time went into the activity "\x1b[2J"'),
         ({"step": 97, "data": 2}, "98 % of the time went into steps; the largest overhead is waiting for data (2 %)"),
         ({"step": 999, "data": 1}, "100 % of the time went into steps; no overhead reaches 1 %"),
         ({"startup": 1, "evaluation": 9}, "90 % of the time went into evaluation; goodput is undefined without steps"),
@@ -233,7 +232,7 @@ def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
 )
 def test_sentence_names_the_largest_overhead(seconds: dict[str, float], expected: str) -> None:
     """Time in steps is not an overhead; with 95 % in steps the sentence says so; without steps there is no goodput."""
-    assert ledger_line(made(seconds), FILE).endswith(f"; {expected}")
+    assert ledger_line(made(seconds)).endswith(f"; {expected}")
 
 
 @pytest.mark.parametrize(
@@ -285,3 +284,5 @@ def test_process_that_only_started_and_ended_prints_nothing(capsys: pytest.Captu
     print_last_line(made({"startup": 3.0, "step": 1.0}))
     out, err = capsys.readouterr()
     assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4 s (step 25 %, startup 75 %)"))
+    print_last_line(made({"\x1b[2J": 1.0}))
+    assert '(\\x1b[2J 100 %); 100 % of the time went into the activity "\\x1b[2J"' in capsys.readouterr().err

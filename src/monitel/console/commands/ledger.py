@@ -70,7 +70,7 @@ def table(run: Run, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[
         "goodput": "undefined, because no step was set" if time.goodput is None else f"{100 * time.goodput:.1f} %",
     }
     above = [line for name, value in rows.items() for line in labelled(name, value, screen.width, _LABEL)]
-    below = [line for text in sentences(time, screen) for line in wrapped(text, screen.width)]
+    below = [line for text in sentences(time) for line in wrapped(screen.printable(text), screen.width)]
     return [*above, "", *_activities(time, screen), "", *below]
 
 
