@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
 from monitel.counter import find
+from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.os_threads import Lock
 from monitel.process.run_events import failed, status
@@ -41,6 +42,8 @@ _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
 _STEPS = ("training.steps", "training.steps.skipped")
 
 _process = token_hex(8)
+_opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
+_forking = False
 
 
 class RunLedger:
@@ -75,8 +78,6 @@ class RunLedger:
         self._values: CurrentValues | None = None
         self._resumed = False
         self._refused = self._given_up = False
-        self._opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
-        self._forking = False
         self._warned = False
 
     def start(self, latest: Callable[[], RunValues | None], stages: Callable[[], Mapping[str, int]]) -> None:
@@ -105,16 +106,6 @@ class RunLedger:
         if self._worker.started:
             self._worker.stop()
             self._worker.join(time.monotonic() + timeout)
-
-    def before_fork(self) -> None:
-        """Wait for a moment until no file is being opened."""
-        self._forking = self._opening.acquire(timeout=_FORK_PATIENCE)
-
-    def after_fork(self) -> None:
-        """Let files be opened again, in the parent."""
-        if self._forking:
-            self._forking = False
-            self._opening.release()
 
     def abandon(self) -> None:
         """Leave the ledger to the parent, in a forked child."""
@@ -183,7 +174,7 @@ class RunLedger:
         if not self._is_rank_zero():
             self._give_up()
             return None
-        with self._opening:
+        with _opening:
             try:
                 folder = RunFolder(self._root, self._identity)
             except FolderError as error:  # an earlier attempt has not ended yet
@@ -201,7 +192,7 @@ class RunLedger:
             except BaseException:
                 folder.close()
                 raise
-        return folder
+            return folder
 
     def _join(self, found: History | None, folder: RunFolder) -> History:
         """Return the run with this process, whose counters continue it."""
@@ -326,3 +317,21 @@ class StepMarks:
             if len(marks) >= MARKS:
                 self._marks = [*marks[:-1:2], marks[-1]]
                 self._spacing_ns = 2 * (before_ns - marks[0][1]) // MARKS
+
+
+def _before_fork() -> None:
+    global _forking
+    _forking = _opening.acquire(timeout=_FORK_PATIENCE)
+
+
+def _after_fork() -> None:
+    if _forking:
+        _opening.release()
+
+
+def _in_child() -> None:
+    global _opening
+    _opening = Lock()
+
+
+register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

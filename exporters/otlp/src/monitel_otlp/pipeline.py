@@ -154,8 +154,7 @@ class Pipeline:
         if self._ranges is not None:
             self._ranges.listen()
         self._shut_down_at_exit()
-        hooks = {"before": self._before_fork, "after_in_parent": self._after_fork, "after_in_child": self._in_child}
-        register_at_fork(**{name: _weakly(hook) for name, hook in hooks.items()})
+        register_at_fork(after_in_child=_weakly(self._in_child))
         if run_ledger is not None:
             run_ledger.start(self._latest, self._stage_times)
 
@@ -523,14 +522,6 @@ class Pipeline:
     def _shut_down_at_exit(self) -> None:
         atexit.register(_weakly(self.shutdown))
         finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
-
-    def _before_fork(self) -> None:
-        if self._run_ledger is not None:
-            self._run_ledger.before_fork()
-
-    def _after_fork(self) -> None:
-        if self._run_ledger is not None:
-            self._run_ledger.after_fork()
 
     def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""
