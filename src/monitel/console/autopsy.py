@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from monitel import Severity
-from monitel.console.standstill import shared_waits
+from monitel.console.verdict import shared_waits
 from monitel.runs.process import TIME, State
 from monitel.text import (
     clock_time,

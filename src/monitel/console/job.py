@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.lateness import compared_times, cycle, stage_times, suspects
 from monitel.console.verdict import ENOUGH_STEPS, verdict
@@ -23,18 +23,22 @@ _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
 
 
+class Late(NamedTuple):
+    """A rank that is late in a stage."""
+
+    seconds: float
+    rank: int
+    stage: str
+    group: str
+    share: float  # of the cycle
+
+
 @dataclass
 class Job:
-    """The processes of one attempt of a job.
+    """The processes of one attempt of a job, in the order of rank and process id: all of them over the same period."""
 
-    Attributes:
-        name: The names that they have in common.
-        attempt: ``training.attempt``; None if unknown.
-        processes: The processes, in the order of rank and process id: all of them over the same period.
-    """
-
-    name: JobName
-    attempt: int | None
+    name: JobName  # that they have in common
+    attempt: int | None  # ``training.attempt``
     processes: tuple[Process, ...]
 
     @cached_property
@@ -47,14 +51,13 @@ class Job:
     @cached_property
     def counted(self) -> list[Process]:
         """Processes that count, without steps that they have not set themselves."""
-        return [each if each.stepped else replace(each, step=None, step_age_ns=None) for each in self._main]
+        return [each if each.stepped else each.but(step=None, step_age_ns=None) for each in self._main]
 
     @cached_property
     def _main(self) -> list[Process]:
-        """One readable process of each rank, and those without a rank that are not helpers.
+        """One readable process of each rank, the one that makes steps, and those without a rank that are not helpers.
 
-        Of a rank it is the process that makes steps. Helpers make no steps, and others do, or another process of the
-        job has started them.
+        Helpers make no steps, and others do, or another process of the job has started them.
         """
         ranks: dict[int, Process] = {}
         others = []
@@ -102,6 +105,15 @@ class Job:
         found = {group: times[rank] for group, times in self.times.items() if rank is not None and rank in times}
         return found or stage_times(process)
 
+    def late(self) -> list[Late]:
+        """Return the ranks that are late, the latest first."""
+        found = [
+            Late(seconds, rank, stage, group, seconds / cycle(times))
+            for group, times in self.times.items()
+            for seconds, rank, stage in suspects(times)
+        ]
+        return sorted(found, reverse=True)
+
     # ---- all processes
 
     @property
@@ -130,7 +142,7 @@ class Job:
         """Return the helpers, or the others. A helper of a rank, whose variables it has inherited, is not the rank."""
         main, ranks = {*map(id, self._main)}, {each.key: each.rank for each in self.processes}
         found = [each for each in self.processes if (id(each) not in main) == helpers]
-        return [replace(each, rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
+        return [each.but(rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
 
     @property
     def time(self) -> RunTime | None:
@@ -145,15 +157,6 @@ class Job:
             stages[key.stage] += round(total.sum * 1e9) if key.device == on_device else 0
         return RunTime(first.job.run, first.activities, 1, first.seen_ns, stages=+stages)
 
-    def late(self) -> list[tuple[float, int, str, str, float]]:
-        """Return seconds, rank, stage, group and share of the cycle of each rank that is late, the latest first."""
-        found = [
-            (seconds, rank, stage, group, seconds / cycle(times))
-            for group, times in self.times.items()
-            for seconds, rank, stage in suspects(times)
-        ]
-        return sorted(found, reverse=True)
-
 
 def _relevance(process: Process) -> tuple[bool, bool, int]:
     return process.own_step is not None, process.runs, process.seen_ns
@@ -163,30 +166,42 @@ def _is_usual(death: str) -> bool:
     return death in {"", "killed by SIGTERM"} or death.startswith(EXITED)
 
 
+# ---- the processes that belong together
+
+
 def jobs_of(processes: Iterable[Process]) -> list[Job]:
     """Return the jobs in the order of their names.
 
     The processes of a job have the same names and the same attempt. A process without a rank belongs to the job of the
-    process that has started it, or of the ranks that it has started; otherwise it is a job.
+    process that has started it, or of the ranks that it has started; otherwise it is a job. Without a run id launchers
+    distinguish jobs, but only if two of them have started the same rank: otherwise each rank may have a shell for a
+    parent, or the first rank may have started the others.
     """
-    found: dict[tuple[object, ...], list[Process]] = {}
     known = [*processes]
-    roots = roots_of(known)
-    launches = {root.key for each, root in zip(known, roots, strict=True) if each.rank is not None}
-    for each, root in zip(known, roots, strict=True):
+    roots = {id(each): root for each, root in zip(known, _roots(known), strict=True)}
+    launches = {roots[id(each)].key for each in known if each.rank is not None}
+    found: dict[tuple[object, ...], list[Process]] = {}
+    for each in known:
+        root = roots[id(each)]
         alone = root.rank is None and each.rank is None and root.key not in launches
         place = (root.host, root.pid or 0, str(root.box)) if alone else ()
         found.setdefault((*each.job, each.attempt or 0, place), []).append(each)
-    launchers = {id(each): root.parent for each, root in zip(known, roots, strict=True)}
     jobs = []
     for key in sorted(found):
-        for of_job in _by_launcher(found[key], launchers):
+        started = {
+            (each.rank, parent) for each in found[key] if each.rank is not None and (parent := roots[id(each)].parent)
+        }
+        several = not found[key][0].job.run and len(started) > len({rank for rank, _ in started})
+        by_launcher: dict[str, list[Process]] = {}
+        for each in found[key]:
+            by_launcher.setdefault(roots[id(each)].parent if several else "", []).append(each)
+        for of_job in by_launcher.values():
             of_job.sort(key=lambda each: (-1 if each.rank is None else each.rank, each.pid or 0, each.started_ns))
             jobs.append(Job(of_job[0].job, of_job[0].attempt, tuple(of_job)))
     return jobs
 
 
-def roots_of(processes: Sequence[Process]) -> list[Process]:
+def _roots(processes: Sequence[Process]) -> list[Process]:
     """Return for each process the outermost one, with the same names, that has started it or its parents."""
     keys = {each.key: each for each in processes if each.key}
     found = []
@@ -199,21 +214,6 @@ def roots_of(processes: Sequence[Process]) -> list[Process]:
     return found
 
 
-def _by_launcher(processes: list[Process], launchers: Mapping[int, str]) -> list[list[Process]]:
-    """Return the jobs among processes of the same names.
-
-    Without a run id their launchers distinguish jobs, but only if two of them have started the same rank: otherwise
-    each rank may have a shell for a parent, or the first rank may have started the others.
-    """
-    started = {(each.rank, launchers[id(each)]) for each in processes if launchers[id(each)] and each.rank is not None}
-    if processes[0].job.run or len(started) == len({rank for rank, _ in started}):
-        return [processes]
-    found: dict[str, list[Process]] = {}
-    for each in processes:
-        found.setdefault(launchers[id(each)], []).append(each)
-    return [*found.values()]
-
-
 def replaced(processes: Sequence[Process]) -> list[Process]:
     """Return the ended processes whose place another process has taken.
 
@@ -221,35 +221,29 @@ def replaced(processes: Sequence[Process]) -> list[Process]:
     another box; or the job has begun again more than a minute after the process had ended. It may have another launcher
     if no process of this one's launcher runs any more.
     """
-    newest: dict[tuple[object, ...], int] = {}
-    attempts: dict[object, int] = {}
-    running = set()
-    jobs = [
-        (each.job, "" if each.job.run else root.parent)
-        for each, root in zip(processes, roots_of(processes), strict=True)
+    newest, attempts = dict[tuple[object, ...], int](), dict[object, int]()
+    launched = [
+        (each.job, "" if each.job.run else root.parent) for each, root in zip(processes, _roots(processes), strict=True)
     ]
-    for process, job in zip(processes, jobs, strict=True):
+    running = {job for each, job in zip(processes, launched, strict=True) if each.runs}
+    for each, job in zip(processes, launched, strict=True):
         for of in (job, (job[0], "")):
-            for place in _places(process, of):
-                newest[place] = max(newest.get(place, 0), process.started_ns)
-            if process.rank is not None:
-                attempts[of] = max(attempts.get(of, 0), process.attempt or 0)
-        if process.runs:
-            running.add(job)
-
-    def is_replaced(process: Process, job: tuple[JobName, str]) -> bool:
+            for place in _places(each, of):
+                newest[place] = max(newest.get(place, 0), each.started_ns)
+            if each.rank is not None:
+                attempts[of] = max(attempts.get(of, 0), each.attempt or 0)
+    found = []
+    for each, job in zip(processes, launched, strict=True):
         of = job if job in running else (job[0], "")
-        after_ns = max(process.started_ns, process.seen_ns + _BEATS_NS)
-        places = _places(process, of)
-        if any(newest[place] > after_ns for place in places if place[0] != "job"):
-            return True
-        if process.rank is None:
-            return False
-        return attempts[of] > (process.attempt or 0) or process.seen_ns + _STARTS_NS < newest["job", of]
-
-    return [each for each, job in zip(processes, jobs, strict=True) if not each.runs and is_replaced(each, job)]
+        after_ns = max(each.started_ns, each.seen_ns + _BEATS_NS)
+        again = any(newest[place] > after_ns for place in _places(each, of) if place[0] != "job")
+        if each.rank is not None:
+            again |= attempts[of] > (each.attempt or 0) or each.seen_ns + _STARTS_NS < newest["job", of]
+        if again and not each.runs:
+            found.append(each)
+    return found
 
 
 def _places(process: Process, job: object) -> list[tuple[object, ...]]:
-    places: list[tuple[object, ...]] = [("process", process.host, process.pid)]
-    return places if process.rank is None else [*places, ("rank", job, process.rank), ("job", job)]
+    place = ("process", process.host, process.pid)
+    return [place] if process.rank is None else [place, ("rank", job, process.rank), ("job", job)]

@@ -19,10 +19,8 @@ Times: TypeAlias = Mapping[int, Mapping[str, float]]
 
 #: The stages of a cycle, in their order.
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
+_SUSPECT = 0.02  # of the cycle
 _PAIR = 2  # ranks of which neither is the median
-
-#: The share of the cycle above which a rank is a suspect.
-SUSPECT = 0.02
 
 
 def stage_late(times: Times) -> dict[tuple[int, str], float]:
@@ -60,7 +58,7 @@ def suspects(times: Times) -> list[tuple[float, int, str]]:
 
     A rank has no suspect stage if its cycle differs from that of the median rank by half of the lateness or more.
     """
-    least = SUSPECT * cycle(times)
+    least = _SUSPECT * cycle(times)
     late = {rank for rank, seconds in rank_late(times).items() if seconds > least}
     cycles = {rank: sum(of.values()) for rank, of in times.items()}
     factor = 2 if sum("sync" in of for of in times.values()) == _PAIR else 1

@@ -12,35 +12,27 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.lateness import STAGES
-from monitel.console.standstill import STUCK, Standstill, for_longest, shared_waits, since_ns_of, stands_still
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
 from monitel.text import duration, named, percent, step_rate, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from monitel.console.job import Job
     from monitel.runs.process import Process
 
+_S = 10**9
+
 
 class Verdict(NamedTuple):
-    """The verdict about a job.
+    """The verdict about a job. Names in its text come from the job: print it with ``Screen.printable``."""
 
-    Attributes:
-        kind: The rule that applies.
-        text: One line in plain English. Names in it come from the job: print it with ``Screen.printable``.
-        rank: The rank that it is about; None if it is about no rank, or about several ones.
-        stage: The stage, activity or key of a wait that it is about; empty if there is none.
-        seconds: Lateness per step, or time for which the job stands still; None if there is none.
-        share: The share of the time that is lost, 0 to 1; None if there is none.
-    """
-
-    kind: str
-    text: str
-    rank: int | None = None
-    stage: str = ""
-    seconds: float | None = None
-    share: float | None = None
+    kind: str  # the rule that applies
+    text: str  # one line in plain English
+    rank: int | None = None  # that it is about; None for none or several
+    stage: str = ""  # the stage, activity or key of a wait that it is about
+    seconds: float | None = None  # lateness per step, or time for which the job stands still
+    share: float | None = None  # of the time that is lost, 0 to 1
 
 
 def verdict(job: Job) -> Verdict:
@@ -50,60 +42,62 @@ def verdict(job: Job) -> Verdict:
         *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown, _healthy),
     )
     found = next(found for rule in rules if (found := rule(job)) is not None)
-    return found._replace(text=f"{found.text}{_elsewhere(job)}")
+    here, world = len({each.rank for each in job.counted} - {None}), job.world_size
+    if 0 < here < world:
+        others = "" if job.over else ", the others elsewhere or ended"
+        found = found._replace(text=f"{found.text} ({here:,} of {world:,} ranks found here{others})")
+    return found
 
 
-def _elsewhere(job: Job) -> str:
-    """Return a remark in parentheses if not all ranks of the job were found."""
-    found, world = len({each.rank for each in job.counted} - {None}), job.world_size
-    others = "" if job.over else ", the others elsewhere or ended"
-    return f" ({found:,} of {world:,} ranks found here{others})" if 0 < found < world else ""
+def _only(processes: Sequence[Process]) -> int | None:
+    """Return the rank of the only one of some processes."""
+    return processes[0].rank if len(processes) == 1 else None
 
 
 # ---- dead, failed, ended
 
-_BEATS_NS = 2 * 10**9  # by which the last sign of life may be before the end
+_BEATS_NS = 2 * _S  # by which the last sign of life may be before the end
 _LONGEST_FAILURE = 200  # characters
 
 
 def _ended_badly(job: Job) -> Verdict | None:
     """The first process that has ended without completing.
 
-    A process whose end is not known is the first one only if it has ended seconds before the others.
+    One whose end is not known is the first only if it has ended seconds before the others.
     """
-    bad = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
-    until = min((_order(each) for each in bad), default=None)
-    left = [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
+    known = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
+    until = min(map(_order, known), default=None)
+    known += [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
     unknown = _of_unknown_end(job)
-    known = [*bad, *left]
     ended = [*known, *unknown]
     if not ended:
         return None
     first = min(ended, key=lambda each: _order(each, _BEATS_NS if known and each in unknown else 0))
     alike = [each for each in ended if _how(each) == _how(first)]
+    doubtful = first not in unknown and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
+    sure = first.seen_ns > 0 and first not in unknown
     text = f"{named(alike)} {_how(first)}"
     text += " before the first step" if first.step is None else f" at step {first.step:,}"
     if first.status == "failed" and first.failure:
         text += f": {first.failure[:_LONGEST_FAILURE]}"
-    if len(alike) > 1 and first.seen_ns > 0 and first not in unknown:
+    if len(alike) > 1 and sure:
         text += f", {named([first])} first"
     kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
     if kind == "ended" and first.silent_ns:
         text += f", {duration(first.silent_ns)} ago"
-    others = len(ended) - len(alike)
-    doubtful = first not in unknown and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
-    if others:
+    if others := len(ended) - len(alike):
         text += f"; {others:,} more ended{'' if doubtful else ' after it'}"
-    going = ""
-    for key, pairs in shared_waits(job.running, len(job.running) // 2 + 1)[:1]:
+    running = job.running
+    for key, pairs in shared_waits(running, len(running) // 2 + 1)[:1]:
         waiting = [each for each, _ in pairs]
-        going = f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
-    if kind == "ended":
-        running = job.running
-        going = going or (f"; {named(running)} {verb(running, 'runs', 'run')} on" if running else "")
-        going += "; look at the end of the output" if first in unknown else ""
-    sure = len(alike) == 1 or (first.seen_ns > 0 and first not in unknown)
-    return Verdict(kind, f"{kind}: {text}{going}", first.rank if sure and not doubtful else None)
+        text += f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
+        break
+    else:
+        if kind == "ended" and running:
+            text += f"; {named(running)} {verb(running, 'runs', 'run')} on"
+    if first in unknown:
+        text += "; look at the end of the output"
+    return Verdict(kind, f"{kind}: {text}", first.rank if (sure or len(alike) == 1) and not doubtful else None)
 
 
 def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
@@ -132,60 +126,252 @@ def _how(process: Process) -> str:
 
 # ---- silent
 
-_S = 10**9
-#: The verdict is silent after this time without a heartbeat. Loading a large file may take shorter ones.
-LONG_SILENT_NS = 10 * _S
+_LONG_SILENT_NS = 10 * _S  # without a heartbeat; loading a large file may take shorter
 
 
 def _silent(job: Job) -> Verdict | None:
-    found = [each for each in job.running if _is_silent(each)]
+    found = [each for each in job.running if each.state is State.SILENT and each.silent_ns >= _LONG_SILENT_NS]
     if not found:
         return None
     since_ns = max(each.silent_ns for each in found)
     text = f"silent: {named(found)} {verb(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
-    others = [each for each in job.running if not _is_silent(each)]
-    if others and all(map(stands_still, others)):
+    others = [each for each in job.running if each not in found]
+    if others and all(map(_stands_still, others)):
         text += f"; {named(others)} {verb(others, 'makes', 'make')} no steps"
-    return Verdict("silent", text, found[0].rank if len(found) == 1 else None, seconds=since_ns / _S)
-
-
-def _is_silent(process: Process) -> bool:
-    return process.state is State.SILENT and process.silent_ns >= LONG_SILENT_NS
+    return Verdict("silent", text, _only(found), seconds=since_ns / _S)
 
 
 # ---- stuck, paused, no-steps: of processes that run, or that somebody has ended while they stood still
 
+_STILL_NS, _STILL_STEPS = 30 * _S, 10  # a process stands still after this time without a step, and this many usual ones
+_STILL_UNKNOWN_NS = 300 * _S  # the same, if the usual step is not known
+_STUCK = "stuck"  # the activity of a wait over its threshold
+_QUIET = frozenset({"", "step", "other", _STUCK})  # activities in which a rank may wait for another one
+_SLACK_NS = _S  # between the step and its time in the black box
+_LISTED = 3  # ranks
+
 
 def _standing_still(job: Job) -> Verdict | None:
     training = [each for each in job.present if each.rank is not None or each.step is not None]
-    still = [each for each in training if stands_still(each)]
+    still = [each for each in training if _stands_still(each)]
     if not still:
         return None
-    since_ns = since_ns_of(still)
+    since_ns = _since_ns(still)
     stepping = [each for each in training if each.step_age_ns is not None and each.step_age_ns * 2 < since_ns]
-    found = Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
-    evidence = next(found.evidence())
-    endless = {"data", "shutdown"} if evidence.waiting else {"data"}
-    explained = all(found.is_active(each) and each.activity not in endless for each in evidence.holding)
-    kind, about = "paused" if explained else "stuck", found.about(evidence)
-    if not evidence.sure:
+    found = _Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
+    held = found.held()
+    endless = {"data", "shutdown"} if held.waiting else {"data"}
+    explained = all(found.is_active(each) and each.activity not in endless for each in held.holding)
+    kind, about = "paused" if explained else "stuck", found.about(held)
+    if not held.sure:
         kind, about = "no-steps", ""
-    elif evidence.waiting and not evidence.key and any(found.stage(each) == "other" for each in evidence.holding):
+    elif held.waiting and not held.key and any(found.stage(each) == "other" for each in held.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
-    go_on = f"; {named(stepping)} {'went' if job.over else verb(stepping, 'goes', 'go')} on" if stepping else ""
-    text = f"{kind.replace('-', ' ')}: {found.text(evidence)}{go_on}"
-    return Verdict(kind, text, evidence.rank, about, found.since_ns / _S)
+    text = f"{kind.replace('-', ' ')}: {found.text(held)}"
+    if stepping:
+        text += f"; {named(stepping)} {'went' if job.over else verb(stepping, 'goes', 'go')} on"
+    return Verdict(kind, text, _only(held.holding), about, found.since_ns / _S)
+
+
+def _stands_still(process: Process) -> bool:
+    """Return True if the last step was too long ago, or a wait is over its threshold."""
+    usual = process.usual_step
+    least_ns = _STILL_UNKNOWN_NS if usual is None else max(_STILL_NS, int(_STILL_STEPS * usual * _S))
+    return process.activity == _STUCK or (process.step_age_ns is not None and process.step_age_ns > least_ns)
+
+
+def _since_ns(ranks: Sequence[Process]) -> int:
+    """Return the time for which no rank has made a step; without steps, that of the longest stuck wait."""
+    ages = [each.step_age_ns for each in ranks if each.step_age_ns is not None]
+    stuck = [each.activity_age_ns or 0 for each in ranks if each.activity == _STUCK]
+    return min(ages) if ages else max(stuck, default=0)
+
+
+def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, list[tuple[Process, int]]]]:
+    """Return the waits that at least this many of several processes are in: first one that some are not in.
+
+    Each has its key, and the processes in it with the time since its begin in ns; of equal ones the longest is first.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for place, each in enumerate(processes):
+        for wait in each.waits:
+            ages = found.setdefault(wait.key, {})
+            ages[place] = max(wait.age_ns, ages.get(place, 0))
+    shared = [(key, ages) for key, ages in found.items() if len(ages) >= least]
+    shared.sort(key=lambda wait: (len(wait[1]) == len(processes), -max(wait[1].values()), wait[0]))
+    return [(key, [(processes[place], age_ns) for place, age_ns in ages.items()]) for key, ages in shared]
+
+
+class _Held(NamedTuple):
+    holding: Sequence[Process]  # the others wait for them; all ranks if these are not known
+    waiting: Sequence[Process] = ()  # they wait for them
+    key: str = ""  # of the wait that most of the ranks are in
+    stage: str = ""  # in which most of the ranks wait for others, if it is one
+    sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
+
+
+class _Standstill:
+    """Ranks that make no steps: the ones that the others wait for, and words for what they do.
+
+    Only waits and stages of the training thread count that began after the last step, and have lasted for half of the
+    standstill. A wait that is older than the step is that of a thread beside the training.
+    """
+
+    def __init__(self, ranks: Sequence[Process], *, over: bool) -> None:
+        self.since_ns, self._over = _since_ns(ranks), over
+        self._ranks = [self._lasting(each) for each in ranks]
+
+    def _lasting(self, process: Process) -> Process:
+        """Return a process with the waits and the stage that count, the longest wait first and one of each key."""
+        latest_ns = math.inf if process.step_age_ns is None else process.step_age_ns + _SLACK_NS
+
+        def lasts(age_ns: int, thread: int) -> bool:
+            trains = 0 in {process.thread, thread} or thread == process.thread
+            return trains and self.since_ns <= age_ns * 2 and age_ns <= latest_ns
+
+        waits = sorted(
+            (each for each in process.waits if lasts(each.age_ns, each.thread)), key=lambda wait: wait.age_ns
+        )
+        stage = process.stage if process.stage and lasts(process.stage.age_ns, process.stage.thread) else None
+        return replace(process, waits=tuple({wait.key: wait for wait in waits}.values())[::-1], stage=stage)
+
+    def held(self) -> _Held:  # noqa: PLR0911  a rule each
+        """Return the ranks that the others wait for, by the first of the documented rules 1 to 8 that applies."""
+        ranks = self._ranks
+        shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
+        if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
+            return self._by(outside, key=shared)
+        syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
+        outside = [each for each in ranks if each.stage is None or not each.stage.waits]
+        if outside and len(syncing) * 2 >= len(ranks):
+            least = min((each.step for each in syncing if each.step is not None), default=None)
+            ahead = least is not None and any((each.step or 0) > least for each in outside)
+            if not ahead and all(each.stage or each.waits or self.is_active(each) for each in outside):
+                return self._by(outside, stage=_common_stage(syncing))
+        active = [*filter(self.is_active, ranks)]
+        if 0 < len(active) < len(ranks):
+            return self._by(active)
+        if shared or not outside:
+            return _Held(ranks, key=shared, stage="" if shared else _common_stage(ranks))
+        waiting = [each for each in ranks if each.waits or each.activity == _STUCK]
+        if 0 < len(waiting) * 2 < len(ranks) and all(each.stage is None or not each.stage.waits for each in waiting):
+            return self._by(waiting)
+        if waiting or active:
+            return _Held(ranks)
+        steps = [each.step for each in ranks if each.step is not None]
+        behind = [each for each in ranks if steps and each.step == min(steps)]
+        return self._by(behind, sure=False) if len(behind) < len(ranks) == len(steps) else _Held(ranks, sure=False)
+
+    def _by(self, holding: Sequence[Process], key: str = "", stage: str = "", *, sure: bool = True) -> _Held:
+        held = {*map(id, holding)}
+        return _Held(holding, [each for each in self._ranks if id(each) not in held], key, stage, sure)
+
+    def is_active(self, process: Process) -> bool:
+        """Return True if the activity explains why others wait. One wait for data is as long as the standstill."""
+        if process.activity == "data":
+            return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
+        return process.activity not in _QUIET
+
+    def stage(self, process: Process) -> str:
+        """Return the stage that a rank is in, unless an activity or a wait tells more."""
+        return "" if self.is_active(process) or process.waits or process.stage is None else process.stage.name
+
+    def about(self, held: _Held) -> str:
+        """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
+        if held.key:
+            return held.key
+        if _only(held.holding) is None:
+            return "" if held.waiting else held.stage
+        return self.stage(held.holding[0]) or held.holding[0].activity
+
+    def text(self, held: _Held) -> str:
+        """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
+        holding, waiting, since = held.holding, held.waiting, duration(self.since_ns)
+        end = " before the end" if self._over else ""
+        if not held.sure and waiting:
+            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {holding[0].step or 0:,}"
+            return f"none for {since}{end}; {behind}{self._stages(holding)}"
+        if not held.sure:
+            usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
+            usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
+            see = "" if self._over else "; see monitel autopsy"
+            return f"{named(holding)} made none for {since}{end}{usually}{self._stages(holding)}{see}"
+        doing = self._doing(holding)
+        if waiting and not doing and held.key:
+            doing = f"{self._are(holding)} not in this wait"
+        if doing:
+            text = f"{named(holding)} {doing}{end}"
+        else:
+            each = [f"{named([rank])} {self._doing([rank])}" for rank in holding[:_LISTED]]
+            more = [f"{len(holding) - _LISTED:,} more"] if len(holding) > _LISTED else []
+            text = f"{', '.join([*each, *more])}{end}"
+        if waiting:
+            where = f" in {held.key or held.stage}" if held.key or held.stage else ""
+            wait = "waited" if self._over else verb(waiting, "waits", "wait")
+            text += f"; {named(waiting)} {wait} for {verb(holding, 'it', 'them')}{where}"
+        return text
+
+    def _stages(self, ranks: Sequence[Process]) -> str:
+        """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
+        found: dict[str, list[Process]] = {}
+        for each in ranks:
+            if each.stage is not None:
+                found.setdefault(each.stage.name, []).append(each)
+        if [len(ranks)] == [*map(len, found.values())]:
+            return f", in {next(iter(found))}"
+        rarest = sorted(found.items(), key=lambda each: len(each[1]))
+        parts = [f"{named(of)} {self._are(of)} in {stage}" for stage, of in rarest]
+        return f"; {', '.join(parts)}" if parts else ""
+
+    def _doing(self, ranks: Sequence[Process]) -> str:
+        """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
+        facts = [self._facts(each) for each in ranks]
+        have = "had" if self._over else verb(ranks, "has", "have")
+        for fact in facts[0]:
+            if all(fact in of for of in facts):
+                return f"{have} {fact}{_for_longest(of[fact] for of in facts)}"
+        return f"{self._are(ranks)} in no known wait" if len(ranks) == 1 else ""
+
+    def _facts(self, process: Process) -> dict[str, int | None]:
+        """Return the activity, the waits and the stage of a rank as verbs, with their times, the best one first."""
+        found: dict[str, int | None] = {}
+        if self.is_active(process):
+            found[f"been in {process.activity}"] = process.activity_age_ns
+        found |= {f"waited in {wait.key}": wait.age_ns for wait in process.waits}
+        if process.activity == _STUCK:
+            found["been in a wait over its threshold"] = process.activity_age_ns
+        if process.stage is not None:
+            doing = "waited for other ranks in" if process.stage.waits else "been in"
+            found[f"{doing} {process.stage.name}"] = process.stage.age_ns
+        return found
+
+    def _are(self, ranks: Sequence[Process]) -> str:
+        return verb(ranks, "was", "were") if self._over else verb(ranks, "is", "are")
+
+
+def _common_stage(ranks: Sequence[Process]) -> str:
+    names = {each.stage.name for each in ranks if each.stage is not None}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _for_longest(ages_ns: Iterable[int | None]) -> str:
+    longest_ns = max((age_ns for age_ns in ages_ns if age_ns is not None), default=None)
+    return "" if longest_ns is None else f" for {duration(longest_ns)}"
 
 
 # ---- starting
 
 _NOT_STARTING = frozenset({"", "other", "shutdown"})  # activities of a process without steps
-_BEGINS_NS = 10 * _S  # within which a process has not set a step yet
+_BEGINS_NS = 10 * _S  # within which a process has not set a step, or an activity, yet
 
 
 def _starting(job: Job) -> Verdict | None:
-    """No process has made a step yet."""
-    starting = [each for each in job.present if each.activity not in _NOT_STARTING or _begins(each)]
+    starting = [
+        each
+        for each in job.present
+        if each.activity not in _NOT_STARTING
+        or (each.activity == "" and each.age_ns is not None and each.age_ns < _BEGINS_NS)
+    ]
     if not starting or any(each.makes_steps for each in job.counted):
         return None
     activities: dict[str, list[Process]] = {}
@@ -195,14 +381,9 @@ def _starting(job: Job) -> Verdict | None:
     for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
         doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
         have = "had" if job.over else verb(processes, "has", "have")
-        parts.append(f"{named(processes)} {have} {doing}{for_longest(map(_starting_ns, processes))}")
+        parts.append(f"{named(processes)} {have} {doing}{_for_longest(map(_starting_ns, processes))}")
     end = " before the end" if job.over else ""
     return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}", stage=starting[0].activity)
-
-
-def _begins(process: Process) -> bool:
-    """Return True if a process without an activity is so young that it may have none yet."""
-    return process.activity == "" and process.age_ns is not None and process.age_ns < _BEGINS_NS
 
 
 def _starting_ns(process: Process) -> int | None:
@@ -217,40 +398,37 @@ def _starting_ns(process: Process) -> int | None:
 
 # ---- losses: compilations, a late rank, waiting for data, checkpoints
 
-#: Steps that a process must have made in the period.
-ENOUGH_STEPS = 20
-#: Share of the loop's time in compilations of code that was compiled before, and their least number.
-COMPILING, RECOMPILATIONS = 0.2, 3
-#: A late rank takes at least this share of a step longer than the others; with few steps, chance divided by the root of
-#: their number.
-LATE, CHANCE = 0.05, 1.0
-#: Share of each step that waits for data, on all ranks.
-INPUT = 0.2
-#: Share of the loop's time in saved checkpoints, and the least time of the loop in which it means something.
-CHECKPOINTS, CHECKPOINT_PERIOD_NS = 0.2, 600 * _S
-#: Share of the loop's time in waits over their threshold.
-STUCK_SHARE = 0.1
-#: A loss must be more than this many of the longest cycles explain.
-PAUSES = 2
-
+ENOUGH_STEPS = 20  # that a process must have made in the period
+_COMPILING, _RECOMPILATIONS = 0.2, 3  # share of the loop's time in code that was compiled before, and their number
+_LATE, _CHANCE = 0.05, 1.0  # share of a step; with few steps, chance divided by the root of their number
+_INPUT = 0.2  # share of each step that waits for data
+_CHECKPOINTS, _CHECKPOINT_PERIOD_NS = 0.2, 600 * _S  # share of the loop's time, and the least time of the loop
+_STUCK_SHARE = 0.1  # of the loop's time
+_PAUSES = 2  # of the longest cycles: a loss must be more than these explain
 _SAVE = "checkpoint.save"
 
 
 def _stuck_for_long(job: Job) -> Verdict | None:
     """The job has ended, and spent much of its time in stuck waits."""
-    share, process = _largest(job.counted, STUCK)
-    if job.running or process is None or share < STUCK_SHARE:
+    share, process = _largest(job.counted, _STUCK)
+    if job.running or process is None or share < _STUCK_SHARE:
         return None
-    time_ns = process.activities[STUCK]
+    time_ns = process.activities[_STUCK]
     text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({percent(share)})"
-    return Verdict("stuck", text, process.rank, STUCK, time_ns / 1e9, share)
+    return Verdict("stuck", text, process.rank, _STUCK, time_ns / _S, share)
 
 
 def _compile_storm(job: Job) -> Verdict | None:
-    """Code is compiled again and again."""
-    often = [each for each in job.measured if each.recompilations >= RECOMPILATIONS]
-    share, process = _largest([replace(each, activities=_recompiling(each)) for each in often], "compile")
-    if process is None or share < COMPILING:
+    """Code is compiled again and again. The counter has the time in all threads, so it may be more than ``compile``."""
+    often = [
+        each.but(activities={**each.activities, "compile": again_ns, "first compilation": total_ns - again_ns})
+        for each in job.measured
+        if each.recompilations >= _RECOMPILATIONS
+        for total_ns in [each.activities.get("compile", 0)]
+        for again_ns in [min(total_ns, each.recompiling_ns)]
+    ]
+    share, process = _largest(often, "compile")
+    if process is None or share < _COMPILING:
         return None
     who = f" on {named([process])}" if len(job.counted) > 1 else ""
     text = f"compile storm: {percent(share)} of the time {_goes(job)} into compilation{who}"
@@ -263,10 +441,10 @@ def _late_rank(job: Job) -> Verdict | None:
     steps = {each.rank: each.made for each in job.measured}
     fewest = {group: min(steps[rank] for rank in times) for group, times in job.times.items()}
     found = [
-        (seconds, rank, stage, group, share)
-        for seconds, rank, stage, group, share in job.late()
-        if share >= max(LATE, CHANCE / math.sqrt(fewest[group]))
-        and seconds > PAUSES * _longest(job, rank, group, stage)
+        late
+        for late in job.late()
+        if late.share >= max(_LATE, _CHANCE / math.sqrt(fewest[late.group]))
+        and late.seconds > _PAUSES * _longest(job, late.rank, late.group, late.stage)
     ]
     if not found:
         return None
@@ -274,15 +452,15 @@ def _late_rank(job: Job) -> Verdict | None:
     of_group = f" of group {group}" if group else ""
     took = "took" if job.over else "takes"
     text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
-    more = len({(each[1], each[2]) for each in found}) - 1
+    more = len({(each.rank, each.stage) for each in found}) - 1
     text += f" ({percent(share)} of each step{f'; {more:,} more' if more else ''})"
     return Verdict("late-rank", text, rank, stage, seconds, share)
 
 
 def _input_bound(job: Job) -> Verdict | None:
     """All ranks wait for data."""
-    shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
-    if not shares or min(shares) < INPUT or any(_is_a_pause(job, each) for each in job.measured):
+    shares = _data_shares(job)
+    if not shares or min(shares) < _INPUT or any(_is_a_pause(job, each) for each in job.measured):
         return None
     least, most = percent(min(shares)), percent(max(shares))
     between = least if least == most else f"{least.removesuffix(' %')} to {most}"
@@ -292,9 +470,8 @@ def _input_bound(job: Job) -> Verdict | None:
 
 
 def _checkpoint_bound(job: Job) -> Verdict | None:
-    """Checkpoints take much of the time."""
-    share, process = _largest([each for each in job.measured if each.loop_ns >= CHECKPOINT_PERIOD_NS], _SAVE)
-    if process is None or share < CHECKPOINTS:
+    share, process = _largest([each for each in job.measured if each.loop_ns >= _CHECKPOINT_PERIOD_NS], _SAVE)
+    if process is None or share < _CHECKPOINTS:
         return None
     who = f" of {named([process])}" if len(job.counted) > 1 else ""
     text = f"checkpoint-bound: {percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
@@ -305,23 +482,24 @@ def _goes(job: Job) -> str:
     return "went" if job.over else "goes"
 
 
+def _data_shares(job: Job) -> list[float]:
+    return [share for each in job.measured if (share := _data_share(job, each)) is not None]
+
+
 def _data_share(job: Job, process: Process) -> float | None:
     """Return the share of data in the steps of a process, by its stages, otherwise by its ledger; None without both."""
-    parts = [0.0, 0.0]
-    for stages in job.stages(process).values():
-        if set(stages) <= set(STAGES):
-            parts[0] += stages.get("data", 0.0)
-            parts[1] += sum(stages.values())
-    if not parts[1]:
+    cycles = [stages for stages in job.stages(process).values() if set(stages) <= set(STAGES)]
+    data, whole = (sum(stages.get("data", 0.0) for stages in cycles), sum(sum(stages.values()) for stages in cycles))
+    if not whole:
         if process.usual_data is not None:
             return process.usual_data
         longest = process.step_time.largest * 1e9
         data, step = (max(process.activities.get(name, 0), 0) for name in ("data", "step"))
         pause = min(data, longest) if 0 <= longest < data + step else 0.0  # it may be all of the longest steps
-        parts = [data - pause, data + step - pause]
-    if not parts[1]:
+        data, whole = data - pause, data + step - pause
+    if not whole:
         return 0.0 if process.loop_ns else None  # the whole loop may be in another activity
-    return parts[0] / parts[1]
+    return data / whole
 
 
 def _longest(job: Job, rank: int | None, group: str, stage: str) -> float:
@@ -342,30 +520,13 @@ def _is_a_pause(job: Job, process: Process) -> bool:
         (stages.get("data", 0.0), _longest(job, process.rank, group, "data"))
         for group, stages in job.stages(process).items()
     ]
-    return bool(data) and all(seconds <= PAUSES * longest for seconds, longest in data if seconds > 0)
+    return bool(data) and all(seconds <= _PAUSES * longest for seconds, longest in data if seconds > 0)
 
 
-def _recompiling(process: Process) -> dict[str, int]:
-    """Return the activities with ``compile`` divided: first compilations of a code are ``first compilation``.
-
-    The counter has the time in all threads, so it may be more than that of the training thread.
-    """
-    found = dict(process.activities)
-    again_ns = min(found.get("compile", 0), process.recompiling_ns)
-    return {**found, "first compilation": found.get("compile", 0) - again_ns, "compile": again_ns}
-
-
-def _largest(processes: Sequence[Process], activity: str) -> tuple[float, Process | None]:
-    """Return the largest share of an activity in the time of a loop, and its process; None without a loop."""
-    shares = [
-        (each.activities.get(activity, 0) / time_ns, -number)
-        for number, each in enumerate(processes)
-        if (time_ns := each.loop_ns) > 0
-    ]
-    if not shares:
-        return 0.0, None
-    share, number = max(shares)
-    return share, processes[-number]
+def _largest(processes: Iterable[Process], activity: str) -> tuple[float, Process | None]:
+    """Return the largest share of an activity in the time of a loop, and its first process; None without a loop."""
+    shares = [(each.activities.get(activity, 0) / each.loop_ns, each) for each in processes if each.loop_ns > 0]
+    return max(shares, key=lambda pair: pair[0], default=(0.0, None))
 
 
 # ---- unknown, healthy
@@ -377,7 +538,6 @@ _SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 def _unknown(job: Job) -> Verdict | None:
     """There are too few facts; the text names the remedy."""
     enough, text = job.measured, ""
-    ranks = {each.rank for each in enough if each.rank is not None}
     stopped = [each for each in job.counted if each.status in STOPPED]
     if not job.counted:
         text = "no process of the job can be read"
@@ -387,9 +547,9 @@ def _unknown(job: Job) -> Verdict | None:
         most = max(each.made for each in job.counted)
         steps = f"{most} step{'' if most == 1 else 's'}{'' if job.over else ' so far'}"
         text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
-    elif all(_data_share(job, each) is None for each in enough):
+    elif not _data_shares(job):
         text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
-    elif len(ranks) > 1 and not job.times:
+    elif len({each.rank for each in enough} - {None}) > 1 and not job.times:
         remedy = "late ranks are not known without stages; call monitel.torch.instrument()"
         text = f"{_pace(job)}, no overhead found, but {remedy}"
     elif job.over and stopped and all(each.step_age_ns is None for each in stopped):
@@ -398,7 +558,7 @@ def _unknown(job: Job) -> Verdict | None:
 
 
 def _healthy(job: Job) -> Verdict:
-    shares = [share for each in job.measured if (share := _data_share(job, each)) is not None]
+    shares = _data_shares(job)
     waiting = f", {100 * median(shares):.0f} % waiting for data" if shares else ""
     ended = f"; {statuses}" if (statuses := _statuses(job)) else ""
     return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}")
@@ -417,10 +577,8 @@ def _pace(job: Job) -> str:
         since = duration(min(each.step_age_ns or 0 for each in overdue))
         of = f" of {named(overdue)}" if len(overdue) < len(processes) else ""
         return f"{ranks}no step{of} for {since}"
-    rates = [rate for each in processes if (rate := _rate(each)) is not None]
-    if not rates:
-        return f"{ranks}step rate unknown"
-    return f"{ranks}{step_rate(median(rates))}"
+    rates = [rate for each in processes if (rate := (each.rate if each.runs else None) or each.mean_rate) is not None]
+    return f"{ranks}{step_rate(median(rates)) if rates else 'step rate unknown'}"
 
 
 def _is_overdue(process: Process) -> bool:
@@ -428,7 +586,3 @@ def _is_overdue(process: Process) -> bool:
     if not process.runs or process.step_age_ns is None or usual is None:
         return False
     return process.step_age_ns > max(_OVERDUE_NS, _OVERDUE_STEPS * usual * 1e9)
-
-
-def _rate(process: Process) -> float | None:
-    return (process.rate if process.runs else None) or process.mean_rate
