@@ -6,102 +6,99 @@ import struct
 
 import pytest
 
-from monitel.console.period import StepDistribution, StepRate
+from monitel.console.period import History
+from monitel.process.context_page import Context
+from monitel.runs.process import Process
 from monitel.training.step_times import COUNTERS, counter_of
 
 SECOND = 10**9
 
 
-def noted(durations: list[float], *, every: float = 0.0) -> tuple[StepRate, int]:
-    """Return the rate of steps that were noted, each or in intervals, and the time of the last step."""
-    steps, now, noted_at = StepRate(), 0.0, -1.0
-    for step, seconds in enumerate([0.0, *durations]):
-        now += seconds
-        if now - noted_at >= every or step == len(durations):
-            steps.note(step, round(now * SECOND))
-            noted_at = now
-    return steps, round(now * SECOND)
+class Seen:
+    """A process, and what is seen of its steps."""
+
+    def __init__(self) -> None:
+        self.history, self.counts, self.now_ns, self.step, self.step_ns = History(), [0] * COUNTERS, 0, 0, 0
+
+    def make(self, steps: int, seconds: float, *, every: float = 0.0) -> Seen:
+        """Make steps, and look at the process after each, or in intervals and at the end."""
+        for number in range(steps):
+            self.now_ns += round(seconds * SECOND)
+            self.step, self.step_ns = self.step + 1, self.now_ns
+            self.counts[counter_of(round(seconds * SECOND))] += 1
+            if self.now_ns - self.history.life.time_ns >= every * SECOND or number == steps - 1:
+                self.look()
+        return self
+
+    def look(self, *, counts: bool = True) -> None:
+        """Look at the process."""
+        times = struct.pack(f"={COUNTERS}Q", *self.counts) if counts else b""
+        page = Context(self.step, self.step_ns, step_times=times)
+        self.history.add(Process(time_ns=self.now_ns), page)
+
+    def rate(self, later_s: float = 0.0) -> float | None:
+        """Return the rate at a time after the last look, or step."""
+        return self.history.rate(Process(), self.now_ns + round(later_s * SECOND))
+
+    @property
+    def times(self) -> tuple[float | None, float | None]:
+        """The median, and the time that 99 of 100 steps do not exceed."""
+        row = self.history.row()
+        return row["step_p50"], row["step_p99"]
+
+
+def near(seconds: float) -> object:
+    """Return what a quantile equals."""
+    return pytest.approx(seconds, rel=0.04)
 
 
 def test_nothing_is_known_before_a_step_was_seen_to_end() -> None:
-    """One step has no duration."""
-    steps = StepRate()
-    assert steps.rate(SECOND) is None
-    steps.note(7, SECOND)
-    assert steps.rate(SECOND) is None
-    steps.note(7, SECOND)
-    assert steps.rate(SECOND) is None
+    """One step has no duration, and its rate is the mean of the life, which falls when the step is overdue."""
+    seen = Seen()
+    for _ in range(2):
+        seen.look(counts=False)
+        assert (None, None, None) == (seen.rate(), *seen.times)
+    for age_s, rate in ((0, 10.0), (0.9, 10.0), (5, 5.0), (11, 0.0)):
+        lives = Process(made=100, activities={"step": 10 * SECOND}, step_age_ns=round(age_s * SECOND))
+        assert rate == pytest.approx(seen.history.rate(lives, 0))
 
 
 @pytest.mark.parametrize("every", [0.0, 1.0])
 def test_rate_is_that_of_the_last_ten_seconds(every: float) -> None:
     """Earlier steps were slower."""
-    steps, now_ns = noted([1.0] * 20 + [0.1] * 150, every=every)
-    assert steps.rate(now_ns) == pytest.approx(10.0, rel=0.03)
+    seen = Seen().make(20, 1.0, every=every).make(150, 0.1, every=every)
+    assert seen.rate() == pytest.approx(10.0, rel=0.03)
 
 
 def test_rate_falls_when_a_step_is_overdue() -> None:
     """After ten seconds without a step the rate is zero."""
-    steps, now_ns = noted([0.1] * 200, every=1.0)
-    assert steps.rate(now_ns + SECOND // 10) == pytest.approx(10.0, rel=0.02)
-    assert steps.rate(now_ns + 5 * SECOND) == pytest.approx(5.0, rel=0.02)
-    assert 0.0 == steps.rate(now_ns + 11 * SECOND)
+    seen = Seen().make(200, 0.1, every=1.0)
+    for later_s, rate in ((0.1, 10.0), (5, 5.0), (11, 0.0)):
+        assert seen.rate(later_s) == pytest.approx(rate, rel=0.02)
 
 
 def test_step_that_falls_is_a_new_beginning() -> None:
     """A notebook runs a loop again."""
-    steps, now_ns = noted([0.1] * 10)
-    steps.note(0, now_ns + SECOND)
-    assert steps.rate(now_ns + SECOND) is None
-    steps.note(1, now_ns + 3 * SECOND)
-    assert 0.5 == steps.rate(now_ns + 3 * SECOND)
+    seen = Seen().make(10, 0.1)
+    seen.step = -1
+    assert seen.make(1, 1.0).rate() is None
+    assert 0.5 == seen.make(1, 2.0).rate()
 
 
-class Process:
-    """The counters of a process."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * COUNTERS
-
-    def make(self, steps: int, seconds: float) -> None:
-        """Make steps."""
-        self.counts[counter_of(round(seconds * SECOND))] += steps
-
-    @property
-    def counters(self) -> bytes:
-        """The counters as the page has them."""
-        return struct.pack(f"={COUNTERS}Q", *self.counts)
-
-
-def test_nothing_is_shown_that_is_not_known() -> None:
-    """No steps, a process that does not count them, and fewer than 100 steps."""
-    process, times = Process(), StepDistribution()
-    assert (None, None) == (times.median, times.p99)
-    times.see(b"", 0)
-    assert (None, None) == (times.median, times.p99)
-    times.see(process.counters, SECOND)
-    assert (None, None) == (times.median, times.p99)
-    process.make(99, 0.1)
-    times.see(process.counters, 2 * SECOND)
-    assert times.median == pytest.approx(0.1, rel=0.04)
-    assert times.p99 is None
-    process.make(1, 0.1)
-    times.see(process.counters, 3 * SECOND)
-    assert times.p99 == pytest.approx(0.1, rel=0.04)
+def test_quantiles_need_steps() -> None:
+    """The median one, and the other one a hundred."""
+    seen = Seen()
+    seen.look()
+    assert (None, None) == seen.times
+    assert (near(0.1), None) == seen.make(99, 0.1).times
+    assert (near(0.1), near(0.1)) == seen.make(1, 0.1).times
 
 
 def test_last_three_minutes_replace_the_life() -> None:
     """A job that has become slower shows it as soon as 100 slow steps were observed, and forgets the fast ones."""
-    process, times = Process(), StepDistribution()
-    process.make(10_000, 0.1)
-    times.see(process.counters, 0)
-    process.make(99, 0.5)
-    times.see(process.counters, 50 * SECOND)
-    assert times.median == pytest.approx(0.1, rel=0.04)
-    process.make(1, 0.5)
-    times.see(process.counters, 51 * SECOND)
-    assert times.median == pytest.approx(0.5, rel=0.04)
-    for second in range(52, 500):
-        process.make(1, 3.0)
-        times.see(process.counters, second * SECOND)
-    assert times.median == times.p99 == pytest.approx(3.0, rel=0.04)
+    seen = Seen()
+    seen.counts[counter_of(SECOND // 10)] = 10_000
+    seen.look()
+    assert near(0.1) == seen.make(99, 0.5).times[0]
+    assert near(0.5) == seen.make(1, 0.5).times[0]
+    assert (near(1.5), near(1.5)) == seen.make(150, 1.5).times
