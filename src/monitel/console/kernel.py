@@ -6,6 +6,7 @@ Only files that any process of the user may read are used.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
@@ -24,96 +25,61 @@ _BUSY = 0.2  # cores
 _BUSY_BESIDE_OTHERS = 0.05  # cores, of a thread that always waits for one; a thread that waits for the GIL takes less
 _THREADS = 512  # beyond, threads are not looked at
 _STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
+_STACKS_PAUSE_S = 0.02
 
 
 class KernelState(NamedTuple):
     """State of a process in the kernel.
 
-    Attributes:
-        letter: State of the main thread: R running, S sleeping, D waiting for I/O that cannot be interrupted, T
-            stopped, t stopped by a debugger.
-        waiting_in: The kernel function in which the main thread sleeps; empty if it runs, or if that is secret.
-        threads: Number of threads by state.
-        cpu_ns: CPU time of all threads so far.
-        tracer: Id of the process that traces it; 0 if there is none.
-        stuck: Kernel functions in which threads of state D wait.
+    The letter is that of the main thread: R running, S sleeping, D waiting for I/O that cannot be interrupted, T
+    stopped, t stopped by a debugger.
     """
 
     letter: str
-    waiting_in: str
-    threads: Counter[str]
-    cpu_ns: int
-    tracer: int
-    stuck: tuple[str, ...] = ()
+    waiting_in: str  # the kernel function in which the main thread sleeps; empty if it runs, or if that is secret
+    threads: Counter[str]  # by state
+    cpu_ns: int  # of all threads so far
+    tracer: int  # process that traces it; 0 if there is none
+    stuck: tuple[str, ...] = ()  # kernel functions in which threads of state D wait
 
 
 def kernel_state(pid: str, start: str, proc: Path = Path("/proc")) -> KernelState | None:
-    """Return the state of a process; None if it has ended, or if there is no /proc.
+    """Return the state of the process that has started at these ticks since the boot.
 
-    Args:
-        pid: The process id in this namespace.
-        start: The start time of the process, in ticks since the boot. Another process may have the id by now.
-        proc: The folder of the process file system.
+    It is None if that has ended, and another process perhaps has its id, or if there is no /proc.
     """
-    if not (pid.isascii() and pid.isdecimal()):
-        return None
     folder = proc / pid
-    fields = _stat(folder)
+    fields = _stat(folder) if pid.isdecimal() else None
     if fields is None or fields[_START] != start:
         return None
-    threads: Counter[str] = Counter()
-    stuck = set()
+    tasks = []
     with suppress(OSError):
-        for name in sorted(os.listdir(folder / "task"))[:_THREADS]:  # noqa: PTH208  only names are needed
-            task = _stat(folder / "task" / name)
-            if task is not None:
-                threads[task[_STATE]] += 1
-                if task[_STATE] == "D":
-                    stuck.add(_waiting_in(folder / "task" / name) or "an unknown place")
-    ticks = os.sysconf("SC_CLK_TCK")
-    cpu_ns = sum(int(fields[each]) for each in (_UTIME, _STIME)) * 10**9 // ticks
-    return KernelState(fields[_STATE], _waiting_in(folder), threads, cpu_ns, _tracer(folder), tuple(sorted(stuck)))
+        tasks = [folder / "task" / name for name in sorted(os.listdir(folder / "task"))[:_THREADS]]  # noqa: PTH208  only names are needed
+    states = [(task, each[_STATE]) for task in tasks if (each := _stat(task)) is not None]
+    stuck = {_text(task / "wchan") or "an unknown place" for task, state in states if state == "D"}
+    cpu_ns = (int(fields[_UTIME]) + int(fields[_STIME])) * 10**9 // os.sysconf("SC_CLK_TCK")
+    tracer = re.search(r"^TracerPid:\s*(\d+)", _text(folder / "status"), re.MULTILINE)
+    threads = Counter(state for _, state in states)
+    traced_by = int(tracer[1]) if tracer else 0
+    return KernelState(fields[_STATE], _text(folder / "wchan"), threads, cpu_ns, traced_by, (*sorted(stuck),))
 
 
 def _stat(folder: Path) -> list[str] | None:
     """Return the fields of a stat file behind the name of the command, which may contain any character."""
-    try:
-        fields = _read(folder / "stat").rpartition(")")[2].split()
-    except OSError:
-        return None
-    numbers = fields[_UTIME : _STIME + 1]
-    return fields if len(fields) > _START and all(map(str.isdecimal, numbers)) else None
+    fields = _text(folder / "stat").rpartition(")")[2].split()
+    return fields if len(fields) > _START and all(map(str.isdecimal, fields[_UTIME : _STIME + 1])) else None
 
 
-def _waiting_in(folder: Path) -> str:
-    try:
-        found = _read(folder / "wchan").strip()
-    except OSError:
-        return ""
-    return "" if found == "0" else found
-
-
-def _tracer(folder: Path) -> int:
-    with suppress(OSError, ValueError):
-        for line in _read(folder / "status").splitlines():
-            if line.startswith("TracerPid:"):
-                return int(line.partition(":")[2])
-    return 0
-
-
-def _read(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "replace")
+def _text(path: Path) -> str:
+    """Return the content of a file; empty for a missing one, and for a zero, as of a thread that is in no function."""
+    with suppress(OSError):
+        content = path.read_bytes().decode("utf-8", "replace").strip()
+        return "" if content == "0" else content
+    return ""
 
 
 def explain_silence(pid: int | None, now: KernelState, before: KernelState | None, elapsed_ns: int) -> list[str]:
-    """Return sentences: why no Python code of a process runs, and what to do.
-
-    Args:
-        pid: Id of the process.
-        now: Its state.
-        before: Its state some time earlier; None if unknown.
-        elapsed_ns: That time.
-    """
+    """Return sentences: why no Python code of a process runs, by its state now and some time before; and what to do."""
     if now.letter == "T":
         return ["a signal has stopped the process (state T)", f"kill -CONT {pid} lets it continue"]
     if now.letter == "t":
@@ -137,16 +103,10 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
     return [*found, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
 
 
-_STACKS_PAUSE_S = 0.02
-
-
 def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
-    """Return the present stacks of processes that run, for each box whose process answers in time.
+    """Return the present stacks of processes that run, for each box whose process answers within its seconds.
 
     All processes are asked at once. A request that is not answered is withdrawn.
-
-    Args:
-        boxes: The boxes, and for each the longest time to wait, seconds.
     """
     begin, pause = time.monotonic(), Event()  # never set
     answers: dict[Path, str] = {}
@@ -176,8 +136,7 @@ def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
 
 def _answer(box: Folder) -> tuple[int, int] | None:
     """Return a value that differs after each answer; None before the first one."""
-    try:
+    with suppress(OSError):
         status = box.status(STACKS_NOW)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
+    return None

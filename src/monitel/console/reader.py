@@ -6,21 +6,13 @@ import math
 import os
 import time
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.death import NAME as DIED
-from monitel.blackbox.discovery import (
-    find_boxes,
-    find_spools,
-    holds_boxes,
-    is_box,
-    is_running,
-    process_of,
-)
+from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, page_of, read_record
@@ -92,7 +84,7 @@ def _read_box(path: Path, problems: list[str]) -> list[Process]:
         with closing(Folder.open(path, probe=False)) as folder:
             record = read_record(folder)
             found = model.process_of(record, alive=is_running(folder, record.owner, record.page))
-        return [replace(found, events=[*map(event_of, record.events)][-_EVENTS:])]
+        return [found.but(events=[*map(event_of, record.events)][-_EVENTS:])]
     except Exception as error:  # the content may be damaged in any way
         if path.exists():
             problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
@@ -102,29 +94,26 @@ def _read_box(path: Path, problems: list[str]) -> list[Process]:
 def _looked_at(processes: Sequence[Process]) -> list[Process]:
     """Return processes; those that run with their stacks, rate and state in the kernel, from a second look at each.
 
-    Those that do not answer may have ended meanwhile, or have called exec a moment ago.
+    Those that do not answer may have ended meanwhile, or have called exec a moment ago. One that runs Python code
+    answers within a second.
     """
     began_ns, running = time.monotonic_ns(), [each for each in processes if each.runs]
     before = [*map(_kernel, running)]
-    answers = request_stacks({each.box: _patience_s(each) for each in running})
+    patience_s = {each.box: _SHORT_PATIENCE_S if each.state is State.SILENT else _LONG_PATIENCE_S for each in running}
+    answers = request_stacks(patience_s)
     found = [each for each in processes if not each.runs]
     for each, earlier in zip(running, before, strict=True):
         kernel, silence = _kernel(each), list[str]()
-        if each.state is State.SILENT and kernel is not None:
-            silence = explain_silence(each.pid, kernel, earlier, time.monotonic_ns() - began_ns)
-        elif each.state is State.SILENT:
+        if each.state is State.SILENT:
             silence = ["the process is in another container: there is nothing about it in /proc"]
+            if kernel is not None:
+                silence = explain_silence(each.pid, kernel, earlier, time.monotonic_ns() - began_ns)
         stacks = answers.get(each.box, "")
         if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
             found += ended  # it was replaced by exec, or has ended, while it was asked
-            continue
-        found.append(replace(each, kernel=kernel, stacks=stacks, rate=_rate(each), silence=silence))
+        else:
+            found.append(each.but(kernel=kernel, stacks=stacks, rate=_rate(each), silence=silence))
     return found
-
-
-def _patience_s(process: Process) -> float:
-    """Return how long a process may take for its answer. One that runs Python code answers within a second."""
-    return _SHORT_PATIENCE_S if process.state is State.SILENT else _LONG_PATIENCE_S
 
 
 def _kernel(process: Process) -> KernelState | None:
@@ -161,14 +150,11 @@ def _with_spools(processes: Sequence[Process]) -> list[Process]:
 
     spools = [(each.box, Path(each.spool)) for each in processes if each.spool]
     _within(_SPOOL_PATIENCE_S, *(partial(read, *each) for each in spools if each[1].is_absolute()))
-    return [
-        replace(
-            each,
-            stored=each.box in events,
-            events=sorted([*events.get(each.box, ()), *each.events], key=lambda event: event.time_ns)[-_EVENTS:],
-        )
-        for each in processes
-    ]
+    found = []
+    for each in processes:
+        both = sorted([*events.get(each.box, ()), *each.events], key=lambda event: event.time_ns)
+        found.append(each.but(stored=each.box in events, events=both[-_EVENTS:]))
+    return found
 
 
 def _within(seconds: float, *reads: Callable[[], object]) -> None:
@@ -184,9 +170,8 @@ def _within(seconds: float, *reads: Callable[[], object]) -> None:
 def reason(error: Exception) -> str:
     """Return why a box cannot be read, in words."""
     if isinstance(error, OSError) and error.strerror:
-        words = error.strerror
-    else:
-        words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
+        return error.strerror
+    words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
     return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
 
 
@@ -214,12 +199,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
             began_ns[job] = min(each.started_ns for each in running)
             roots |= {Path(each).parent for of in running for each in (of.spool, of.box) if each}
     died: list[Process] = []
-
-    def read() -> None:
-        for root in roots:
-            died.extend(deaths_below(root, [], ["logs"]))
-
-    _within(_SPOOL_PATIENCE_S, read)
+    _within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [], ["logs"])))
     found = {}
     for each in sorted(died, key=lambda each: each.seen_ns):
         job = each.job, each.attempt or 0
@@ -231,10 +211,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
 def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes of all events about an end in the spools below a folder, in the order of their folders.
 
-    Args:
-        root: A spool, a box, or a folder that holds spools. It may be missing.
-        problems: Receives the description of each folder that cannot be read.
-        journals: The journals that are read: ``logs`` has the events.
+    The folder may be missing. The journal ``logs`` has the events; the others show what else is left.
     """
     try:
         found = find_spools(root)
@@ -260,16 +237,15 @@ def _of_end(record: Record, event: LogRecord) -> Process:
     life, death = life_of(record), event.attributes
     if event.name == _ENDED:
         status, step = str(death.get("run.status", "")), whole(death.get("run.step"))
-        return replace(life, state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
+        return life.but(state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
     kind, place = death.get("exception.type"), f"{death.get('code.file.path', '')}:{death.get('code.line.number', '')}"
-    stage, stage_age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
+    stage, age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
     shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
     known = event_of(event)._replace(attributes=shown)
-    pid, how = whole(death.get("process.pid")), cause_of(death)
-    return replace(
-        life,
+    pid = whole(death.get("process.pid"))
+    return life.but(
+        **ended_by(cause_of(death)),
         pid=life.pid if pid is None else pid,
-        **ended_by(how),
         time_ns=time.time_ns(),
         started_ns=0,
         seen_ns=event.time_ns,
@@ -277,9 +253,7 @@ def _of_end(record: Record, event: LogRecord) -> Process:
         step_age_ns=_ns(death.get("training.step.age")),
         activity=str(death.get("training.activity", "")),
         activity_age_ns=_ns(death.get("training.activity.duration")),
-        stage=Stage(str(stage), bool(death.get("training.stage.waits")), stage_age_ns)
-        if stage and stage_age_ns
-        else None,
+        stage=Stage(str(stage), bool(death.get("training.stage.waits")), age_ns) if stage and age_ns else None,
         waits=tuple(_pairs(death, "wait.keys", "wait.durations")),
         ranges=tuple(_pairs(death, "range.names", "range.durations")),
         exception=None if kind is None else (str(kind), str(death.get("exception.message", "")), place.strip(":")),
@@ -313,11 +287,7 @@ def _ns(seconds: object) -> int | None:
 
 
 def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
-    """Return the black boxes that a user asks for; the arguments are those of :func:`read_processes`.
-
-    Raises:
-        FolderError: There is no such folder, or it cannot be read.
-    """
+    """Return the black boxes that a user asks for; arguments and errors are those of :func:`read_processes`."""
     if target is None:
         return _boxes(problems)
     if not _is_folder(target):
@@ -329,11 +299,7 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
 
 
 def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
-    """Return the deaths that a user asks for of processes whose boxes were collected into spools.
-
-    Raises:
-        FolderError: There is no such folder, or it cannot be read.
-    """
+    """Return the deaths that a user asks for of processes whose boxes were collected into spools."""
     if target is not None and _is_folder(target):
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
@@ -351,7 +317,20 @@ def nothing_known(target: str, problems: list[str]) -> FolderError:
         return FolderError(f"nothing is known from {str(Path(target))!r}: {words}")
     if problems:
         return FolderError("; ".join(problems))
-    return FolderError(f"there is no black box of process {int(target)}: {_why_none(int(target))}")
+    words = (
+        "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
+        "monitel doctor, run with its variables, shows where boxes are made"
+    )
+    try:
+        owner = os.stat(f"/proc/{int(target)}").st_uid  # noqa: PTH116  only the owner is needed
+        if owner != os.geteuid():
+            words = f"the process belongs to another user (id {owner}): run this command as that user"
+    except OSError:
+        words = (
+            "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
+            "look for the event process.died in the backend"
+        )
+    return FolderError(f"there is no black box of process {int(target)}: {words}")
 
 
 def _is_folder(target: str) -> bool:
@@ -359,36 +338,14 @@ def _is_folder(target: str) -> bool:
 
 
 def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
-    if root is None:
-        root = read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")
-    boxes = find_boxes(root)
+    boxes = find_boxes(root or read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
     problems += boxes.problems
     problems += [f"{str(path)!r} is damaged, and was set aside by a collector" for path in boxes.corrupt]
     return boxes.readable
 
 
-def _why_none(pid: int) -> str:
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  only the owner is needed
-    except OSError:
-        return (
-            "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
-            "look for the event process.died in the backend"
-        )
-    if owner != os.geteuid():
-        return f"the process belongs to another user (id {owner}): run this command as that user"
-    return (
-        "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
-        "monitel doctor, run with its variables, shows where boxes are made"
-    )
-
-
 def _is_box(path: Path) -> bool:
-    """Return True for a box that nobody has ended: other ones are read like spools.
-
-    Raises:
-        FolderError: There is no such folder, or it cannot be read.
-    """
+    """Return True for a box that nobody has ended: other ones are read like spools."""
     try:
         names = os.listdir(path)  # noqa: PTH208
     except FileNotFoundError:

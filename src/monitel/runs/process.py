@@ -5,9 +5,10 @@ All views are functions of it. A period of its life is ``later.since(earlier)``.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.attributes import INT64_MAX
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
-from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STAGE_TIME, STEP_TIME
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME
 from monitel.process.context_page import unpack_step_times
 from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
 from monitel.training.step_times import quantile
 from monitel.training.training_time import DOWN, LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from monitel.blackbox.account import Account
     from monitel.blackbox.activity import Stage, Wait
@@ -52,16 +53,12 @@ _INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+|src[/\\]monite
 
 
 class State(str, Enum):
-    """The state of a process.
-
-    ``SILENT`` is one that runs, or is stopped, and whose heartbeat is too old. ``ENDED`` is one that has ended by
-    itself, or has ended its telemetry.
-    """
+    """The state of a process."""
 
     ALIVE = "alive"
-    SILENT = "silent"
+    SILENT = "silent"  # it runs, or is stopped, and its heartbeat is too old
     DEAD = "dead"
-    ENDED = "ended"
+    ENDED = "ended"  # by itself, or it has ended its telemetry
 
 
 class JobName(NamedTuple):
@@ -73,29 +70,20 @@ class JobName(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The samples of one series, added up.
-
-    Attributes:
-        count: Number of samples.
-        sum: Sum of the samples, in the unit of the series.
-        windows: Number of windows of which the largest sample is known.
-        largest: Sum of these samples.
-    """
+    """The samples of one series, added up."""
 
     count: int = 0  # type: ignore[assignment]  # hides tuple.count
-    sum: float = 0.0
-    windows: int = 0
-    largest: float = 0.0
+    sum: float = 0.0  # in the unit of the series
+    windows: int = 0  # of which the largest sample is known
+    largest: float = 0.0  # sum of these samples
 
     def plus(self, other: Total) -> Total:
         """Return both totals as one."""
-        windows, largest = self.windows + other.windows, self.largest + other.largest
-        return Total(self.count + other.count, self.sum + other.sum, windows, largest)
+        return Total(*map(operator.add, self, other))
 
     def since(self, earlier: Total) -> Total:
         """Return the samples after an earlier total. A total that has fallen has begun again."""
-        windows, largest = self.windows - earlier.windows, self.largest - earlier.largest
-        rest = Total(self.count - earlier.count, self.sum - earlier.sum, windows, largest)
+        rest = Total(*map(operator.sub, self, earlier))
         if rest.count < 0 or rest.sum < 0:
             return self
         return rest if rest.windows >= 0 and rest.largest >= 0 else Total(rest.count, rest.sum)
@@ -115,18 +103,18 @@ NO_SAMPLES = Total()
 
 
 class StageKey(NamedTuple):
-    """A stage of a cycle: the group of ranks (empty for all), its name, and whether it is measured on the device."""
+    """A stage of a cycle."""
 
-    group: str
+    group: str  # of ranks; empty for all
     stage: str
-    device: bool = False
+    device: bool = False  # it is measured there
 
 
 class PastEvent(NamedTuple):
-    """An event: its time in Unix ns, the number of its severity in OpenTelemetry, its name and its data."""
+    """An event."""
 
     time_ns: int
-    severity: int
+    severity: int  # of OpenTelemetry
     name: str
     attributes: Mapping[str, Any]
 
@@ -333,8 +321,7 @@ class Process:
         if self.before_ns != earlier.before_ns:
             return self
         totals = {key: total.plus(self.stages.get(key, NO_SAMPLES)) for key, total in earlier.stages.items()}
-        return replace(
-            self,
+        return self.but(
             rank=earlier.rank if self.rank is None else self.rank,
             first_step=earlier.first_step if self.first_step is None else self.first_step,
             step_time=earlier.step_time.plus(self.step_time),
@@ -345,13 +332,7 @@ class Process:
 
 
 def process_of(record: Record, *, alive: bool, deaths: Deaths | None = None) -> Process:
-    """Return the process of a record as it is now, or at its death.
-
-    Args:
-        record: The record; without journals its windows and items are not known.
-        alive: The process runs.
-        deaths: The ends of processes that the caller has observed.
-    """
+    """Return the process of a record as it is now, or at its death, which the caller may have observed."""
     life = life_of(record)
     return now(life, record) if alive else dead(life, record, death_of(record, deaths or Deaths()))
 
@@ -374,9 +355,7 @@ def life_of(record: Record) -> Process:
         goodput = activities["step"] / (sum(activities.values()) or 1)
     rank, world_size = doing.get("member") or (attributes.get("training.rank"), attributes.get("training.world_size"))
     return Process(
-        job=JobName(
-            *(_text(attributes.get(each)) for each in ("service.namespace", "service.name", "training.run.id"))
-        ),
+        job=JobName(*map(_text, map(attributes.get, ("service.namespace", "service.name", "training.run.id")))),
         box=record.path,
         owner=owner,
         parent=str(record.identity.get("parent", "")),
@@ -441,7 +420,7 @@ REPLACED = {"state": State.ENDED, "death": EXEC}
 
 
 def ended_by(how: str) -> dict[str, Any]:
-    """Return state, death and status of a process without a shutdown: Ctrl-C interrupts it, also in its shutdown."""
+    """Return state, death and status of a process without a shutdown: Ctrl-C interrupts it, in its shutdown too."""
     if how == _CTRL_C:
         return {"state": State.ENDED, "death": "", "status": "interrupted"}
     return {"state": State.ENDED if how.startswith(EXITED) else State.DEAD, "death": how}
@@ -468,26 +447,20 @@ def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Pr
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
     """Return the step time and the stages: totals up to the snapshot, and the windows since then."""
-    step, stages = NO_SAMPLES, dict[StageKey, Total]()
-    for name, attributes, total in _series(record):
-        if not total.count:
-            continue
-        group, stage = (_text(attributes.get(each)) for each in ("training.group", "training.stage"))
-        if name == STEP_TIME:
-            step = step.plus(total)
-        elif name in {STAGE_TIME, DEVICE_STAGE_TIME} and stage:
-            key = StageKey(group, stage, name == DEVICE_STAGE_TIME)
-            stages[key] = stages.get(key, NO_SAMPLES).plus(total)
-    return step, stages
-
-
-def _series(record: Record) -> Iterator[tuple[str, Mapping[str, Any], Total]]:
-    for series, count, total, windows, largest in record.reported:
-        yield series.name, series.attributes, Total(count, total, windows, largest)
+    found = [(each[0], Total(*each[1:])) for each in record.reported]
     for each in record.windows:
         if each.series.name in REPORTED:
             numbers = each.window.snapshot
-            yield each.series.name, each.series.attributes, Total(numbers.count, numbers.sum, 1, numbers.max)
+            found.append((each.series, Total(numbers.count, numbers.sum, 1, numbers.max)))
+    step, stages = NO_SAMPLES, dict[StageKey, Total]()
+    for series, total in found:
+        group, stage = (_text(series.attributes.get(each)) for each in ("training.group", "training.stage"))
+        if total.count and series.name == STEP_TIME:
+            step = step.plus(total)
+        elif total.count and stage:
+            key = StageKey(group, stage, series.name == DEVICE_STAGE_TIME)
+            stages[key] = stages.get(key, NO_SAMPLES).plus(total)
+    return step, stages
 
 
 def event_of(plain: LogRecord) -> PastEvent:
