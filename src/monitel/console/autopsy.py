@@ -72,8 +72,8 @@ def steps_of(job: Job) -> dict[int, list[int]]:
     """Return ranks by their last step, the latest step first."""
     found: dict[int, set[int]] = {}
     for each in job.processes:
-        if each.step is not None and each.rank is not None and each.stepped:
-            found.setdefault(each.step, set()).add(each.rank)
+        if each.own_step is not None and each.rank is not None:
+            found.setdefault(each.own_step, set()).add(each.rank)
     return {step: sorted(found[step]) for step in sorted(found, reverse=True)}
 
 
@@ -107,52 +107,41 @@ def counts(processes: Sequence[Process]) -> str:
 
 
 def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bool = False) -> Iterator[str]:
-    """Yield the lines about one process.
+    """Yield the lines about one process, for a stream.
 
-    Args:
-        process: The process.
-        screen: The stream that the lines are printed to.
-        now_ns: The time, Unix ns.
-        complete: List everything, instead of the first twenty windows, counters, waits and ranges and the last twenty
-            events.
+    Not complete are the first twenty windows, counters, waits and ranges, the last twenty events, and of a process that
+    runs the threads of the application.
     """
     limit = 1 << 30 if complete else _LISTED
-    yield from wrapped(screen.printable(", ".join(_title(process))), screen.width)
+    yield from wrapped(screen.printable(", ".join(filter(None, _title(process)))), screen.width)
     for label, text in _rows(process, now_ns, limit):
         lines = labelled(label, screen.printable(text), screen.width)
         if label == "state":
             yield screen.paint(next(lines), _COLOURS[process.state])
         yield from lines
-    if windows := open_windows(process):
-        yield ""
-        yield from _window_table(windows, screen, limit)
-    if process.events:
-        yield ""
-        yield from _event_lines(process, screen, limit)
-    if process.stacks:
-        yield ""
-        yield from stack_lines(process, screen, complete=complete)
+    for part in (
+        _window_lines(open_windows(process), screen, limit),
+        _event_lines(process, screen, limit),
+        stack_lines(process, screen, complete=complete),
+    ):
+        if lines_of_part := [*part]:
+            yield from ("", *lines_of_part)
 
 
 def _title(process: Process) -> Iterator[str]:
     if process.rank is not None:
         yield f"rank {process.rank}{'' if process.world_size is None else f' of {process.world_size}'}"
     yield "process unknown" if process.pid is None else f"process {process.pid}"
-    if process.host:
-        yield f"host {process.host}"
-    if process.job.service:
-        yield process.job.service
-    if process.job.run:
-        yield f"run {process.job.run}"
-    if process.attempt:
-        yield f"attempt {process.attempt}"
+    yield f"host {process.host}" if process.host else ""
+    yield process.job.service
+    yield f"run {process.job.run}" if process.job.run else ""
+    yield f"attempt {process.attempt}" if process.attempt else ""
 
 
 def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each row; a text in many rows has the label once."""
+    """Yield label and text of each row; a text in many rows has the label once, and an empty text gives no line."""
     yield "state", state_in_words(process, now_ns)
-    for sentence in process.silence:
-        yield "", sentence
+    yield from (("", sentence) for sentence in process.silence)
     if process.started_ns:
         since = duration(max(process.seen_ns - process.started_ns, 0))
         yield "since", f"{moment(process.started_ns)}, {since} of telemetry"
@@ -164,12 +153,11 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     if process.stage is not None:
         waits_too = ", waiting for other ranks" if process.stage.waits else ""
         yield "stage", f"{process.stage.name} for {duration(process.stage.age_ns)}{waits_too}"
-    for label, found, left_out in (
-        ("waits", process.waits, process.waits_left_out),
-        ("open ranges", process.ranges, 0),
-    ):
-        texts = [f"{each.key} for {duration(each.age_ns)}" for each in found]
-        yield from _listed(label, texts, limit, left_out)
+    waits, ranges = (
+        [f"{each.key} for {duration(each.age_ns)}" for each in of] for of in (process.waits, process.ranges)
+    )
+    yield from _listed("waits", waits, limit, process.waits_left_out)
+    yield from _listed("open ranges", ranges, limit)
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
     yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
     counters = [
@@ -179,13 +167,10 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     ]
     yield from _listed("counters", sorted(counters), limit)
     left = undelivered(process)
-    parts = [
-        _count(left["items"], "item") if left["items"] else "",
-        _count(left["events"], "event") if left["events"] else "",
-    ]
+    parts = [_count(left[f"{noun}s"], noun) for noun in ("item", "event") if left[f"{noun}s"]]
     if left["windows"]:
         parts.append(f"{_count(left['windows'], 'open window')} with {_count(left['samples'], 'sample')}")
-    yield "not delivered", ", ".join(filter(None, parts)) or "nothing"
+    yield "not delivered", ", ".join(parts) or "nothing"
     yield "on disk", process.spool if process.stored else ""
     yield "collected in", str(process.box) if process.collected else ""
 
@@ -233,7 +218,7 @@ def undelivered(process: Process) -> dict[str, int]:
     record = process.record
     waiting = Counter({} if record is None else record.waiting)
     if process.collected:
-        return {"items": sum(waiting.values()), "events": 0, "windows": 0, "samples": 0}
+        return {"items": waiting.total(), "events": 0, "windows": 0, "samples": 0}
     opened = [] if record is None or "metrics" in record.off else record.open_windows
     samples = sum(each.window.snapshot.count for each in opened)
     items = waiting["metrics"] + waiting["traces"]
@@ -269,20 +254,23 @@ def _value(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _window_table(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
-    """Yield a table. A narrow screen has fewer columns."""
-    titles: tuple[str, ...] = ("open windows", "count", "mean", "last", "min", "max")
-    rows = [titles]
+def _window_lines(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
+    if not windows:
+        return
+    titles = ("count", "mean", "last", "min", "max")
+    rows: list[tuple[str, ...]] = [("open windows", *titles)]
     for series, each in windows[:limit]:
         name = screen.printable(f"{series.name}{_attributes(series.attributes)}")
         mean = each.sum / each.count if each.count else float("nan")
         rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
-    yield from table(rows, screen.width, titles[1:])
+    yield from table(rows, screen.width, titles)
     if (more := len(windows) - limit) > 0:
         yield from wrapped(f"and {more:,} more: use --all", screen.width)
 
 
 def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
+    if not process.events:
+        return
     shown = process.events[-limit:]
     older = len(process.events) - len(shown)
     yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
@@ -297,15 +285,11 @@ def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str =
     """Yield the lines of the stacks. Long lines are broken in a terminal, and whole elsewhere.
 
     Of a dead process, the thread that has crashed comes first. The stacks of live processes are without monitel's
-    threads, unless everything is wanted.
-
-    Args:
-        process: The process.
-        screen: The stream that the lines are printed to.
-        complete: Include monitel's threads.
-        hint: The way to see the threads that are left out.
+    threads, unless they are complete; the hint is how to see them.
     """
     threads = [thread for thread in _THREAD.split(process.stacks.strip("\n")) if thread]
+    if not threads:
+        return
     if not process.runs:  # the thread that has crashed comes first, behind the line about the signal
         threads.sort(key=lambda thread: bool(_THREAD.match(thread)) + thread.startswith("Thread"))
     shown = [thread for thread in threads if complete or not (process.runs and _OWN.match(thread))]

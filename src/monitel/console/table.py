@@ -28,57 +28,46 @@ _VERDICTS |= dict.fromkeys(("starting", "unknown"), "")  # the others are warnin
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
+    """A column of the table."""
 
-    Attributes:
-        name: The name in arguments.
-        title: The heading.
-        width: Columns of the terminal that it takes at least.
-        importance: A narrow terminal leaves out the columns with the smallest numbers first.
-        meaning: The meaning in a few words.
-        cell: Returns the cell of a process at the time of the look, Unix ns. Its text may need to be escaped.
-        number: The cells are aligned on the right, and never cut.
-        descending: The largest values are of the most interest.
-        optional: It is left out if the value is unknown in all rows.
-    """
-
-    name: str
+    name: str  # in arguments
     title: str
-    width: int
-    importance: int
+    width: int  # columns of the terminal that it takes at least
+    importance: int  # a narrow terminal leaves out the columns with the smallest numbers first
     meaning: str
-    cell: Callable[[Process, int], Cell]
-    number: bool = True
-    descending: bool = True
-    optional: bool = False
+    cell: Callable[[Process, int], Cell]  # of a process at the time of the look, Unix ns; its text is not escaped
+    number: bool = True  # the cells are aligned on the right, and never cut
+    descending: bool = True  # the largest values are of the most interest
+    optional: bool = False  # it is left out if the value is unknown in all rows
+
+
+class Row(NamedTuple):
+    """A process, and its cells by the name of the column."""
+
+    process: Process
+    cells: Mapping[str, Cell]
+
+    def text(self, column: Column) -> str:
+        """Return the text of a cell."""
+        return (self.cells[column.name] or ("", "-"))[1]
 
 
 class Line(NamedTuple):
-    """Lines of the table that belong together: of a job, or of a process.
+    """Lines of the table that belong together: of a job, or of a process."""
 
-    Attributes:
-        parts: Texts, each with its style: ``bold``, ``dim``, a colour, or none. They may contain line breaks.
-        row: The process; of a job the one that its verdict is about.
-        key: Its black box, or the number of the job.
-    """
-
-    parts: Sequence[tuple[str, str]]
-    row: Row
-    key: str
+    parts: Sequence[
+        tuple[str, str]
+    ]  # texts, perhaps with line breaks, and the style of each: bold, dim, a colour, or none
+    row: Row  # the process; of a job the one that its verdict is about
+    key: str  # its black box, or the number of the job
 
 
 @dataclass
 class View:
-    """The rows that are wanted, and their order.
+    """The rows that are wanted, and their order."""
 
-    Attributes:
-        sort: The name of the column by which the rows of each job are sorted.
-        filter: Text that rows must contain, in capitals or not; empty for all.
-        descending: The largest value comes first.
-    """
-
-    sort: str = "rank"
-    filter: str = ""
+    sort: str = "rank"  # the name of the column by which the rows of each job are sorted
+    filter: str = ""  # text that rows must contain, in capitals or not
     descending: bool = False
 
     def sort_by(self, name: str) -> None:
@@ -91,22 +80,27 @@ class View:
         rows = [
             Row(process, {each.name: _escaped(each.cell(process, now_ns), screen) for each in COLUMNS})
             for process in job.processes
-            if not self.filter or matches(process, self.filter)
+            if not self.filter or _matches(process, self.filter)
         ]
         known = [(cell[0], row) for row in rows if (cell := row.cells[self.sort])]
         known.sort(key=lambda pair: pair[0], reverse=self.descending)
         return [*(row for _, row in known), *(row for row in rows if not row.cells[self.sort])]
 
 
-class Row(NamedTuple):
-    """A process, and its cells by the name of the column."""
+def _escaped(cell: Cell, screen: Screen) -> Cell:
+    return cell and (cell[0], screen.printable(cell[1]))
 
-    process: Process
-    cells: Mapping[str, Cell]
 
-    def text(self, column: Column) -> str:
-        """Return the text of a cell."""
-        return (self.cells[column.name] or ("", "-"))[1]
+def _matches(process: Process, text: str) -> bool:
+    texts = (
+        *(process.job.namespace, process.job.service, process.job.run, process.host),
+        "" if process.pid is None else str(process.pid),
+        "" if process.rank is None else f"rank {process.rank}",
+        *(process.state.value, process.death, process.activity, process.problem),
+        *(wait.key for wait in process.waits),
+        "" if process.event is None else process.event.name,
+    )
+    return any(text.casefold() in each.casefold() for each in texts)
 
 
 def fitting(rows: Sequence[Row], width: int) -> dict[Column, int]:
@@ -125,7 +119,7 @@ def fitting(rows: Sequence[Row], width: int) -> dict[Column, int]:
     return shown
 
 
-def cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Iterator[tuple[Column, str]]:
+def _cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Iterator[tuple[Column, str]]:
     """Yield a text for each column, in its width and with a gap behind it."""
     for column, width in columns.items():
         shown = text(column)
@@ -133,14 +127,7 @@ def cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Itera
 
 
 def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[tuple[Column, str]], list[Line]]:
-    """Return the titles of the columns, and the lines of each job and of its processes.
-
-    Args:
-        look: The rows.
-        view: The rows that are wanted.
-        screen: The stream that the lines are printed to.
-        width: Columns of the terminal that a line may have.
-    """
+    """Return the titles of the columns, and the lines of each job and of its processes, in the width of a terminal."""
     jobs = [(job, view.rows(job, screen, look.time_ns)) for job in look.jobs]
     columns = fitting([row for _, rows in jobs for row in rows], width)
     lines = []
@@ -154,11 +141,11 @@ def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[t
         for row in rows:
             over = row.process.state in {State.DEAD, State.ENDED}
             styles = {"state": "yellow" if row.process.problem else _STATES.get(row.process.state, "dim")}
-            parts = [(text, styles.get(each.name, "dim" * over)) for each, text in cells(columns, row.text)]
+            parts = [(text, styles.get(each.name, "dim" * over)) for each, text in _cells(columns, row.text)]
             remark = wrapped(screen.printable(_remark(row.process, look.time_ns)), width - 2)
             parts += [(f"\n  {line}", "yellow" if row.process.problem else "red") for line in remark]
             lines.append(Line(parts, row, str(row.process.box)))
-    return [*cells(columns, lambda column: column.title)], lines
+    return [*_cells(columns, lambda column: column.title)], lines
 
 
 def summary(look: Look) -> str:
@@ -168,16 +155,16 @@ def summary(look: Look) -> str:
 
 def _heading(job: Job) -> str:
     """Return the names of a job, and the number of its ranks that run here."""
-    names = job.name
+    names, processes = job.name, job.processes
     service = "" if names.service.startswith("unknown_service") else names.service
-    sizes = {process.world_size for process in job.processes if process.world_size is not None}
-    count, ranks = len(job.processes), len({process.rank for process in job.processes if process.rank is not None})
-    hosts = sorted({process.host for process in job.processes if process.host})
+    size = max((each.world_size for each in processes if each.world_size is not None), default=None)
+    ranks = len({each.rank for each in processes} - {None})
+    hosts = sorted({each.host for each in processes} - {""})
     parts = (
         "/".join(filter(None, (names.namespace, service))) or "job without a name",
         f"run {names.run}" if names.run else "",
         f"attempt {job.attempt}" if job.attempt else "",
-        f"{ranks} of {max(sizes)} ranks" if sizes else f"{count:,} process{'es' * (count != 1)}",
+        f"{len(processes):,} process{'es' * (len(processes) != 1)}" if size is None else f"{ranks} of {size} ranks",
         f"on {', '.join(hosts)}" if hosts else "",
     )
     return ", ".join(filter(None, parts))
@@ -190,23 +177,6 @@ def _remark(process: Process, now_ns: int) -> str:
     if process.state is not State.DEAD:
         return process.failure
     return state_in_words(process, now_ns).removeprefix("dead: ")
-
-
-def matches(process: Process, text: str) -> bool:
-    """Return True if a text is in the names, the state, or the activities of a row, in capitals or not."""
-    texts = (
-        *(process.job.namespace, process.job.service, process.job.run, process.host),
-        "" if process.pid is None else str(process.pid),
-        "" if process.rank is None else f"rank {process.rank}",
-        *(process.state.value, process.death, process.activity, process.problem),
-        *(wait.key for wait in process.waits),
-        "" if process.event is None else process.event.name,
-    )
-    return any(text.casefold() in each.casefold() for each in texts)
-
-
-def _escaped(cell: Cell, screen: Screen) -> Cell:
-    return cell and (cell[0], screen.printable(cell[1]))
 
 
 def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, int], Cell]:

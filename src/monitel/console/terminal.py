@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from itertools import takewhile
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,64 +39,49 @@ _SLOW_S = 3.0
 _FACTS = {"rank", "pid", "state", "step", "waiting", "activity", "event"}  # columns that a report has anyway
 
 
-class Readings(Thread):
-    """Reads again and again in a thread: a black box on a disk that hangs stops neither the keys nor the end.
+def readings(read: Callable[[], Any], show: Callable[[Any], object], interval: float) -> Event:
+    """Read and show a state again and again until the event that is returned is set, or show the exception.
 
-    Args:
-        read: Returns the new state. An exception ends the readings.
-        show: Receives each state, or the exception.
-        interval: Seconds between two readings.
+    The thread is one that nobody waits for: a black box on a disk that hangs stops neither the keys nor the end.
     """
+    over = Event()
 
-    def __init__(self, read: Callable[[], Any], show: Callable[[Any], object], interval: float) -> None:
-        super().__init__(name="monitel-top", daemon=True)
-        self.over = Event()
-        self._read, self._show, self._interval = read, show, interval
-
-    def run(self) -> None:
-        """Read until it is over."""
+    def run() -> None:
         state = None
-        while not (self.over.is_set() or isinstance(state, Exception)):
+        while not (over.is_set() or isinstance(state, Exception)):
             try:
-                state = self._read()
+                state = read()
             except Exception as error:
                 state = error
-            if not self.over.is_set():
-                self._show(state)
-            self.over.wait(self._interval)
+            if not over.is_set():
+                show(state)
+            over.wait(interval)
+
+    Thread(target=run, name="monitel-top", daemon=True).start()
+    return over
 
 
 class Details(Screen[None]):
-    """The report about one process, as of ``monitel autopsy``, with the stacks of its threads.
-
-    Args:
-        row: The row of the process.
-        interval: Seconds between two readings of its box.
-    """
+    """The report about the process of a row, as of ``monitel autopsy``, with the stacks of its threads."""
 
     BINDINGS: ClassVar[list[Any]] = [Binding("escape,q,f10,left,enter", "app.pop_screen", "Back", key_display="esc")]
 
     def __init__(self, row: Row, interval: float) -> None:
         super().__init__()
-        self.row = row
-        self._asks = False
+        self.row, self._interval, self._asks = row, interval, False
         self._head, self._report = (Static(markup=False, classes=name) for name in ("head", "report"))
-        self._readings = Readings(self._read, lambda state: self.call_later(self._show, state), interval)
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
-        yield self._head
-        with VerticalScroll():
-            yield self._report
-        yield Footer()
+        yield from (self._head, VerticalScroll(self._report), Footer())
 
     def on_mount(self) -> None:
         """Begin to read."""
-        self._readings.start()
+        self._over = readings(self._read, lambda state: self.call_later(self._show, state), self._interval)
 
     def on_unmount(self) -> None:
         """End the readings."""
-        self._readings.over.set()
+        self._over.set()
 
     def _read(self) -> list[str]:
         """Return the lines of the report: the first one at once, without the stacks."""
@@ -107,11 +91,11 @@ class Details(Screen[None]):
         if not reports:
             return [stream.printable("; ".join(problems)) or "the black box is gone; this was its last report"]
         (found,) = reports
-        stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")] if found.stacks else []
+        stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")]
         if self._asks and found.runs and not stacks:
             stacks = wrapped(_NO_ANSWER, stream.width)
         self._asks = True
-        report = process_lines(replace(found, stacks=""), stream, time.time_ns(), complete=True)
+        report = process_lines(found.but(stacks=""), stream, time.time_ns(), complete=True)
         columns = [each for each in COLUMNS if each.name not in _FACTS and self.row.cells[each.name]]
         numbers = ", ".join(f"{each.title} {self.row.text(each)}" for each in columns)
         return [*takewhile(bool, report), *labelled("numbers", numbers, stream.width), "", *stacks, "", *report]
@@ -130,14 +114,15 @@ class SortMenu(ModalScreen[str]):
 
     def __init__(self, column: str) -> None:
         super().__init__()
-        self._column = column
+        self._menu = OptionList(
+            *(Option(f"{each.title:<11} {each.meaning}", each.name) for each in COLUMNS), markup=False
+        )
+        self._menu.border_title, self._menu.border_subtitle = "sort by", "the same again reverses the order"
+        self._menu.highlighted = self._menu.get_option_index(column)
 
     def compose(self) -> ComposeResult:
         """Make the menu."""
-        menu = OptionList(*(Option(f"{each.title:<11} {each.meaning}", id=each.name) for each in COLUMNS), markup=False)
-        menu.border_title, menu.border_subtitle = "sort by", "the same again reverses the order"
-        menu.highlighted = menu.get_option_index(self._column)
-        yield menu
+        yield self._menu
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the name of the column."""
@@ -160,13 +145,7 @@ class JobTable(DataTable[Text]):
 
 
 class TopApp(App[int]):
-    """The list of the jobs and their processes, and the screens above it.
-
-    Args:
-        live: The readings.
-        view: The rows that are wanted.
-        interval: Seconds between two looks.
-    """
+    """The list of the jobs and their processes, and the screens above it."""
 
     CSS = """
     Screen, Footer, FooterKey, .footer-key--key, .footer-key--description
@@ -193,16 +172,15 @@ class TopApp(App[int]):
     def __init__(self, live: Live, view: View, interval: float) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
-        self._view, self._interval, self._stream = view, interval, Stream.of(sys.stdout)
+        self._live, self._view, self._interval, self._stream = live, view, interval, Stream.of(sys.stdout)
         self._look: Look | None = None
         self._looked_s = 0.0
         self._lines: dict[str, Line] = {}
         self._shown: dict[str, Text] = {}
-        self._shape: object = None
+        self._shape: object = None  # width, title, and the keys and heights of the lines that are shown
         self._head = Static("monitel top: reading the black boxes of this machine", markup=False, classes="head")
         self._table = JobTable(cursor_type="row", cell_padding=0, cursor_foreground_priority="css")
         self._input = Input(view.filter, placeholder="only rows with this text; Enter keeps it, Esc removes it")
-        self._readings = Readings(live.look, lambda state: self.call_later(self._show, state), interval)
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
@@ -213,7 +191,7 @@ class TopApp(App[int]):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self._table.focus()
-        self._readings.start()
+        self._over = readings(self._live.look, lambda state: self.call_later(self._show, state), self._interval)
         self.set_interval(1.0, self._show_head)
 
     def on_resize(self) -> None:
@@ -222,15 +200,12 @@ class TopApp(App[int]):
 
     def action_leave(self, status: int = 0) -> None:
         """Quit."""
-        self._readings.over.set()
+        self._over.set()
         self.exit(status)
 
     def action_help(self) -> None:
         """Show the keys, or hide them."""
-        if self.screen.query(HelpPanel):
-            self.action_hide_help_panel()
-        else:
-            self.action_show_help_panel()
+        (self.action_hide_help_panel if self.screen.query(HelpPanel) else self.action_show_help_panel)()
         self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:
@@ -257,16 +232,16 @@ class TopApp(App[int]):
         """Ask for the column to sort by."""
         self.push_screen(SortMenu(self._view.sort), self._sort)
 
+    def _sort(self, column: str | None) -> None:
+        if column is not None:
+            self._view.sort_by(column)
+            self._draw()
+
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show the chosen process; of a job the one that its verdict is about."""
         line = self._lines.get(str(event.row_key.value))
         if line is not None and not self._silence:  # a thread more would hang as well
             self.push_screen(Details(line.row, self._interval))
-
-    def _sort(self, column: str | None) -> None:
-        if column is not None:
-            self._view.sort_by(column)
-            self._draw()
 
     def _show(self, state: Look | Exception) -> None:
         if isinstance(state, Exception):
@@ -285,20 +260,18 @@ class TopApp(App[int]):
         return f"no reading for {seconds:.0f} s" if seconds > self._interval + _SLOW_S else ""
 
     def _show_head(self) -> None:
-        if self._look is not None:
-            look, view = self._look, self._view
+        if (look := self._look) is not None:
+            view, moment = self._view, self._silence or clock_time(look.time_ns)
             wanted = f"  filter {self._stream.printable(view.filter)!r}" if view.filter else ""
             order = f"by {view.sort}, {'descending' if view.descending else 'ascending'}"
-            moment = self._silence or clock_time(look.time_ns)
-            self._head.update(f"monitel top  {moment}  {summary(look)}{wanted}  {order}")
+            self._head.update(f"monitel top  {moment}  {summary(look)}{wanted}  {order}", layout=False)
 
     def _draw(self) -> None:
         """Show the last look: what has changed, or everything if the order or the size of the lines is new."""
         width = self._table.container_size.width - 1  # the scroll bar takes one
-        if self._look is None or width < 1:
+        if (look := self._look) is None or width < 1:
             return
         self._show_head()
-        look = self._look
         titles, lines = table_of(look, self._view, self._stream, width)
         title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
         self._lines = {line.key: line for line in lines}
@@ -315,9 +288,10 @@ class TopApp(App[int]):
         with self.batch_update():
             if shape != self._shape:
                 self._rebuild(width, title, texts)
-            for key, text in texts.items():
-                if text != self._shown.get(key):
-                    self._table.update_cell(key, "line", text)
+            else:
+                for key, text in texts.items():
+                    if text != self._shown[key]:
+                        self._table.update_cell(key, "line", text)
         self._shape, self._shown = shape, texts
 
     def _rebuild(self, width: int, title: Text, texts: dict[str, Text]) -> None:
@@ -335,10 +309,7 @@ class TopApp(App[int]):
 
 
 def run_app(live: Live, view: View, interval: float) -> int:
-    """Show the jobs of this machine in the terminal until a key ends it.
-
-    Returns:
-        The exit status: 0, or 128 and the number of the signal that has ended it.
+    """Show the jobs of this machine until a key ends it, and return the exit status.
 
     Raises:
         CommandError: There is no terminal.
