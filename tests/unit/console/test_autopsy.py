@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
+from tests.unit.console.made_processes import alive
 from tests.unit.console.recorded import definition
 
 from monitel.blackbox.activity import Stage, Wait
@@ -44,23 +45,10 @@ Thread 0x00007f0000000003 [loader] (most recent call first):
 """
 
 
-def rank_of(rank: int | None, *, waits: dict[str, float] | None = None, **changes: Any) -> Process:
+def rank_of(rank: int, waits: dict[str, float] | None = None, **changes: Any) -> Process:
     """Return a live rank of four, which is in these waits for these seconds."""
-    fields: dict[str, Any] = {
-        "box": Path(f"/boxes/{rank}"),
-        "pid": 4000 + (rank or 0),
-        "host": "n04",
-        "job": JobName("", "llm", "run-7"),
-        "rank": rank,
-        "local_rank": rank,
-        "world_size": 4,
-        "started_ns": START,
-        "time_ns": NOW,
-        "seen_ns": NOW,
-        "step": 1200,
-        "waits": tuple(Wait(key, round(seconds * SECOND)) for key, seconds in (waits or {}).items()),
-    }
-    return Process(**{**fields, **changes})
+    found = tuple(Wait(key, round(seconds * SECOND)) for key, seconds in (waits or {}).items())
+    return alive(rank, world_size=4, step=1200, waits=found, **changes)
 
 
 def record_of(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.console.made_processes import alive
 
 from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import this_process
@@ -38,15 +39,10 @@ HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
 def rank_of(number: int | None, **changes: Any) -> Process:
     """Return the row of a live rank of four, with a value in each column."""
     row: dict[str, Any] = {
-        "box": Path(f"/boxes/{number}"),
-        "pid": 4000 + (number or 0),
-        "host": "n04",
         "job": JOB,
-        "rank": number,
         "world_size": 4,
         "seen_ns": NOW,
         "step": 1200,
-        "step_age_ns": SECOND // 10,
         "rate": 8.25,
         "step_p50": 0.1203,
         "step_p99": 0.155,
@@ -59,7 +55,7 @@ def rank_of(number: int | None, **changes: Any) -> Process:
         "activity_age_ns": SECOND // 20,
         "event": PastEvent(NOW - 120 * SECOND, 9, "checkpoint.saved", {}),
     }
-    return Process(**{**row, **changes})
+    return alive(number, **{**row, **changes})
 
 
 def dead_rank(number: int, **changes: Any) -> Process:
