@@ -106,17 +106,6 @@ def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
     assert "failed" != job.verdict.kind
 
 
-def test_groups_are_compared_apart() -> None:
-    """Ranks of another pipeline stage differ by design."""
-    ranks = [
-        replace(
-            each, stages=totals({**LATE[each.rank or 0], "forward": 28 if index < 2 else 90}, group=f"{index // 2}")
-        )
-        for index, each in enumerate(late_ranks())
-    ]
-    assert [(2, "data", "1", 30.0)] == suspects(only_job(ranks))
-
-
 def test_times_of_the_device_count_if_all_ranks_have_them() -> None:
     """Otherwise a rank on the host would be compared with ranks on the device."""
     on_device = {rank: {**LATE[0], "sync": 0 if rank == 1 else 30} for rank in LATE}
