@@ -253,7 +253,7 @@ def idle() -> Iterator[Later]:
     yield later
     later.reset()
     # Memory that a real device may still use is kept until the end of the process, with the Stats of its numbers.
-    getattr(sys.modules.get("monitel.torch.scalars.device_queue"), "_abandoned", []).clear()
+    getattr(sys.modules.get("monitel.torch.devices"), "_abandoned", []).clear()
 
 
 class LaterTensor(torch.Tensor):  # type: ignore[misc]

@@ -26,7 +26,10 @@ FUNCTIONS = {
     "monitel.torch.instrument": "instrument",
 }
 #: The functions whose arguments have variables, and the modules with the tables of these.
-CHOICES = {"monitel_otlp.configure": "monitel_otlp.configuration", "monitel.torch.instrument": "monitel.torch.options"}
+CHOICES = {
+    "monitel_otlp.configure": "monitel_otlp.configuration",
+    "monitel.torch.instrument": "monitel.torch.instrumentation",
+}
 #: Variables that have no argument.
 OTHERS = {
     *("MONITEL_NO_EXTENSIONS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_NAME", "MONITEL_RUN_PROCESS"),

@@ -3,8 +3,8 @@
 ``import monitel`` does not import torch; this package does. It requires torch 2.10 or later.
 """
 
-from monitel.torch.boundaries.batch_loading import Batches, batches
 from monitel.torch.instrumentation import Instrumentation, instrument
-from monitel.torch.sources.monitor import Replacement, replace
+from monitel.torch.loading import Batches, batches
+from monitel.torch.monitor import Replacement, replace
 
 __all__ = ["Batches", "Instrumentation", "Replacement", "batches", "instrument", "replace"]

@@ -33,11 +33,23 @@ class Source:
 
     needs: tuple[Source, ...] = ()
 
+    def hook(self, made: Any) -> Any:
+        """Keep a Patch, or another object with ``remove()``, until the source is removed or fails to install."""
+        self.__dict__.setdefault("_hooks", []).append(made)
+        return made
+
+    def unhook(self) -> None:
+        """Remove these objects, the last one first."""
+        hooks = self.__dict__.get("_hooks", ())
+        while hooks:
+            hooks.pop().remove()
+
     def install(self) -> None:
         """Install hooks; raise Missing if this version of torch or the machine lacks what they need."""
 
     def remove(self) -> None:
         """Remove the hooks and flush."""
+        self.unhook()
 
     def poll(self) -> None:
         """Log what has happened since the last poll. It is called each second, and before each flush."""
@@ -99,18 +111,12 @@ def _set_compilation(function: Callable[..., Any], below: str) -> None:
 
 
 class Patch:
-    """Replaces a function of a module, a class or an object.
+    """Replaces a function of a module, a class or an object by ``call``, which gets the original and its arguments.
 
-    Args:
-        owner: The module, class or object.
-        name: The name of the function there.
-        call: Called instead, with the original and its arguments.
+    It raises Missing if the owner does not have the function.
 
     Attributes:
         replacement: The function that stands there now.
-
-    Raises:
-        Missing: The owner does not have the function.
     """
 
     def __init__(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
@@ -142,11 +148,6 @@ class PackagePatch(Patch):
     """Replaces a function in all modules of its package, including modules that are imported later.
 
     Modules outside of the package that have imported the function before keep the original.
-
-    Args:
-        package: The package, which has been imported.
-        name: The name of the function there.
-        call: Called instead, with the original and its arguments.
     """
 
     def __init__(self, package: str, name: str, call: Callable[..., Any]) -> None:

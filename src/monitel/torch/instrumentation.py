@@ -1,48 +1,192 @@
-"""The function instrument() and its result."""
+"""The function instrument(): its options, its result, and the thread that polls the sources."""
 
 from __future__ import annotations
 
 import atexit
 import logging
+import time
+from collections.abc import Collection
 from contextlib import ExitStack
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from monitel.attributes import checked_text
 from monitel.process.failures import call_each
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import RLock
-from monitel.torch.boundaries.batch_loading import BatchLoading
-from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
+from monitel.process.os_threads import Lock, RLock, get_ident
+from monitel.process.worker import Worker
+from monitel.stats import before_flush
+from monitel.stats.arguments import window_length_ns
+from monitel.torch.checkpoints import Checkpoints
+from monitel.torch.compilation import Compilations
+from monitel.torch.cycle import TrainingThread
+from monitel.torch.device_stages import DeviceStages
+from monitel.torch.devices import Fetcher
+from monitel.torch.failures import Failures
 from monitel.torch.hooks import Missing, Source
-from monitel.torch.options import CHOICES, SOURCES, chosen_sources
-from monitel.torch.poller import Poller
+from monitel.torch.loading import BatchLoading, DataActivity
+from monitel.torch.monitor import TorchMonitor
+from monitel.torch.ranks import ProcessGroups
 from monitel.torch.rates import Rates
-from monitel.torch.scalars.fetcher import Fetcher
-from monitel.torch.scalars.tensors import Tensors
-from monitel.torch.sources.activities import DataActivity, ProcessGroups
-from monitel.torch.sources.checkpoints import Checkpoints
-from monitel.torch.sources.compilation import Compilations
-from monitel.torch.sources.failures import Failures
-from monitel.torch.sources.monitor import TorchMonitor
-from monitel.torch.sources.steps import Steps
-from monitel.torch.sources.waits import StuckWaits, WaitCounters
-from monitel.torch.stages.cycle import TrainingThread
-from monitel.torch.stages.device_stages import DeviceStages
-from monitel.torch.stages.stages import Stages
-from monitel.variables import reads_variables
+from monitel.torch.stages import Stages
+from monitel.torch.steps import OptimizerSteps, Steps
+from monitel.torch.tensors import Tensors
+from monitel.torch.waits import StuckWaits, WaitCounters
+from monitel.variables import Variable, positive, reads_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Sequence
 
     Amount = float | Callable[[], float]
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
+#: The names of the sources, and whether each one is installed by default.
+SOURCES = {
+    "stages_on_device": False,  # before the stages and the steps: the range of an optimizer has the step of its start
+    "stages": True,
+    "steps": True,
+    "loading": True,
+    "waits": True,
+    "stuck": True,
+    "monitor": True,
+    "compilation": True,
+    "failures": True,
+    "checkpoints": True,
+    "process_groups": True,
+    "tensors": True,
+}
 
 _log = logging.getLogger("monitel.torch")
+_INTERVAL_S = 1.0
+_JOIN_TIMEOUT_S = 2.0
+_PATIENCE_S = 0.1  # that a flush waits for another thread's poll: it must not hang with an event handler
 _lock = RLock()
 _running: Instrumentation | None = None
 _warned: set[str] = set()
+
+
+def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
+    """Return the names of the sources that an argument chooses.
+
+    Args:
+        sources: Names, or a str with commas between them. If all of them have a sign, ``+name`` or ``-name``, they
+            change the default; otherwise they replace it. None: the default.
+    """
+    default = frozenset(name for name, installed in SOURCES.items() if installed)
+    if sources is None:
+        return default
+    given = sources.split(",") if isinstance(sources, str) else sources
+    if not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
+        raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
+    names = [name.strip() for name in given]
+    signs = {name.startswith(("+", "-")) for name in names}
+    if len(signs) > 1:
+        raise ValueError(f"sources must all have a sign, to change the default, or none, got {sources!r:.80}")
+    changes = signs == {True}
+    chosen = set(default if changes else ())
+    for name in names:
+        bare = name[1:] if changes else name
+        if bare not in SOURCES:
+            raise ValueError(f"sources must be names of {', '.join(SOURCES)}, got {name!r:.80}")
+        if name.startswith("-"):
+            chosen.discard(bare)
+        else:
+            chosen.add(bare)
+    if "stages_on_device" in chosen and "stages" not in chosen:
+        raise ValueError("stages_on_device requires stages: it measures the same stages")
+    return frozenset(chosen)
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be None or a str, got {value!r:.80}")
+    if not checked_text(name, value):
+        raise ValueError(f"{name} must be None or a name, got an empty str")
+
+
+_AMOUNT = positive("a positive and finite number")
+_AMOUNT_OR_FUNCTION = _AMOUNT._replace(
+    check=positive("a positive and finite number, or callable", other=callable).check
+)
+_SECONDS = positive("None or a positive number of seconds", below=None, other=lambda value: value is None)
+#: The variable of each argument.
+CHOICES: dict[str, Variable | str] = {
+    "sources": Variable(str, f"names of {', '.join(SOURCES)}", check=lambda _, value: chosen_sources(value)),
+    "stuck_after": _SECONDS._replace(parse=lambda text: None if text.lower() == "none" else _SECONDS.parse(text)),
+    "rank_group": Variable(str, "a name", check=_check_name),
+    "samples_per_step": _AMOUNT_OR_FUNCTION,
+    "tokens_per_step": _AMOUNT_OR_FUNCTION,
+    "flops_per_step": _AMOUNT_OR_FUNCTION._replace(requires="peak_flops"),
+    "peak_flops": _AMOUNT._replace(requires="flops_per_step"),
+    "window_size": Variable(
+        float, "a number of seconds, at least 0.001", check=lambda _, value: window_length_ns(value)
+    ),
+}
+
+
+class Poller:
+    """Calls functions at a fixed interval in a daemon thread, and before each flush, until it is closed.
+
+    The functions log events, so exceptions of event handlers end up here. They are logged, once for each function, and
+    polling continues.
+    """
+
+    def __init__(self, functions: Sequence[Callable[[], None]], *, threaded: bool = True) -> None:
+        self._functions = functions
+        self._failed: set[Callable[[], None]] = set()
+        self._polling = Lock()
+        self._polling_thread: int | None = None
+        self._warned = False
+        self._worker = Worker("monitel-torch", self._run, first=_INTERVAL_S)
+        if self._functions:
+            if threaded:
+                self._worker.start()
+            before_flush.register(self.poll)
+
+    def poll(self) -> None:
+        """Call each function in the calling thread, unless it does so already.
+
+        If another thread is calling them, wait until it has finished, for 0.1 s at most. Then its event handlers hang
+        or are slow, a warning is logged once, and the functions are not called.
+        """
+        if self._polling_thread == get_ident():  # an event handler flushes
+            return
+        if not self._polling.acquire(timeout=_PATIENCE_S):
+            if not self._warned:
+                self._warned = True
+                _log.warning("an event handler hangs or is slow: a flush does not include all events of torch")
+            return
+        try:
+            self._polling_thread = get_ident()
+            self._poll()
+        finally:
+            self._polling_thread = None
+            self._polling.release()
+
+    def stop(self) -> None:
+        """End the thread. Before each flush the functions are still called."""
+        self._worker.stop()
+
+    def close(self) -> None:
+        """End the thread, then call each function once more in the calling thread."""
+        self.stop()
+        if self._worker.started and self._polling_thread != get_ident():
+            self._worker.join(time.monotonic() + _JOIN_TIMEOUT_S)
+        before_flush.unregister(self.poll)
+        self.poll()
+
+    def _run(self) -> float:
+        if not self._polling.locked():  # else a flush polls
+            self.poll()
+        return _INTERVAL_S
+
+    def _poll(self) -> None:
+        for function in self._functions:
+            try:
+                function()
+            except Exception:
+                if function not in self._failed:
+                    self._failed.add(function)
+                    name = getattr(function, "__qualname__", function)
+                    _log.warning("%s failed; polling continues (further failures are not logged)", name, exc_info=True)
 
 
 class Instrumentation:
@@ -76,6 +220,7 @@ class Instrumentation:
         missing = _with_needs(source, self._installed)
         with ExitStack() as undo:
             for each in missing:
+                undo.callback(each.unhook)  # of an installation that fails
                 each.install()
                 undo.callback(each.remove)
             undo.pop_all()
@@ -113,20 +258,6 @@ def _with_needs(source: Source, installed: list[Source]) -> list[Source]:
     return [*found, *([] if source in installed else [source])]
 
 
-def _refuses_switches(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Raise a TypeError that names ``sources`` if the name of a source is an argument."""
-
-    @wraps(function)
-    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-        for name in SOURCES.keys() & options.keys():
-            sign = "+" if options[name] else "-"
-            raise TypeError(f'instrument() has no argument {name!r}: it is a source, sources="{sign}{name}"')
-        return function(*arguments, **options)
-
-    return call
-
-
-@_refuses_switches
 @reads_variables(CHOICES)
 def instrument(
     *,

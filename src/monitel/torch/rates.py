@@ -27,24 +27,10 @@ _NONE: tuple[float, ...] = ()
 class Rates:
     """Counts the work of training steps, and logs it per second of wall time, once per window.
 
-    Counters: ``training.samples`` and ``training.tokens``. Gauges: ``training.samples.rate`` and
-    ``training.tokens.rate``, whoever adds to the counters, as soon as they exist; ``training.mfu``, the model's
-    floating point operations as a share of the device's peak (model FLOPs utilization).
-
     The rate of a window is the work between the end of the last step before it and the end of its last step, divided by
     the time between them. So no time is left out, and no work is without its time: the first step is not part of any
-    rate. If no step has ended for the length of a window, the rate is that of the time since the last one, which is 0
-    in an evaluation or a pause.
-
-    An amount that is a function is called after each step, in the thread of the step. If it raises, or returns
-    something else than a finite number from 0, the first time is logged, and nothing is counted.
-
-    Args:
-        window_size: Length of the window in seconds.
-        samples: Samples per step.
-        tokens: Tokens per step.
-        flops: Floating point operations of the model per step.
-        peak_flops: Peak operations per second of the device. Required with ``flops``.
+    rate. If no step has ended for the length of a window, the rate is that of the time since the last one, 0 in an
+    evaluation.
     """
 
     def __init__(
@@ -77,7 +63,6 @@ class Rates:
         self.reset()
 
     def reset(self) -> None:
-        """Discard everything. For a forked child."""
         self._flops._reset()
         self._lock = RLock()  # of the attributes; not held while rates are logged
         self._since: _Mark | None = None  # end of the last interval

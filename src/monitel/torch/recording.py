@@ -93,14 +93,7 @@ class GuardedStat(Stat):
 
 
 def stage_stat(name: str, stage: str, group: str | None, window_size: float) -> GuardedStat:
-    """Return the Stat of the durations of one stage of a training step, in seconds.
-
-    Args:
-        name: Its name.
-        stage: The attribute ``training.stage``.
-        group: The attribute ``training.group``; None for no group.
-        window_size: Window size in seconds.
-    """
+    """Return the Stat of the durations of one stage of a training step, in seconds."""
     attributes = {"training.stage": stage} | ({} if group is None else {"training.group": group})
     description = "One stage of a training step"
     return GuardedStat(
@@ -111,11 +104,8 @@ def stage_stat(name: str, stage: str, group: str | None, window_size: float) -> 
 def training_activity(name: str, *, part_of: Collection[str] = ()) -> AbstractContextManager[Any]:
     """Return an activity if this is the training thread, otherwise a context manager that does nothing.
 
-    A forked child has no training thread before its first step.
-
-    Args:
-        name: The activity.
-        part_of: Activities that include this one: it does nothing within them.
+    It does nothing within the activities ``part_of``, which include this one. A forked child has no training thread
+    before its first step.
     """
     thread, current, _ = activities.position()
     return activities.activity(name) if thread == get_ident() and current not in part_of else _NOTHING
@@ -136,10 +126,6 @@ def record_step(start_ns: int, end_ns: int) -> None:
     A range that began at the end of the previous step could be wrong: an evaluation or the rest of the program may
     follow, and all of its ranges would be inside a step that never ends. Ranges of the user often begin in one step and
     end in the next. Therefore steps have a separate track.
-
-    Args:
-        start_ns: End of the previous step, monotonic.
-        end_ns: End of this step.
     """
     if ranges.active:
         record_past("training.step", start_ns, end_ns, track=_thread.track())

@@ -12,7 +12,7 @@ from tests.torch.known_work import noting
 import monitel
 import monitel.torch
 from monitel.profiler import record_function
-from monitel.torch.scalars import compiled_adds
+from monitel.torch import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +156,7 @@ def test_samples_in_the_body_of_an_operation_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A checkpoint is a separate graph, whose values are not accessible. A warning is logged once."""
-    monkeypatch.setattr(compiled_adds, "_warned", False)
+    monkeypatch.setattr(tensors, "_warned", False)
 
     def step(x: Any, add: Callable[[Any], None]) -> Any:
         def body(x: Any) -> Any:

@@ -182,7 +182,7 @@ def test_device_that_is_silent_for_minutes_loses_its_numbers(
 ) -> None:
     """Windows are then logged with the known samples, so that they do not pile up."""
     stat = monitel.Stat("loss", ALL, math.inf)
-    monkeypatch.setattr("monitel.torch.scalars.device_queue.TIMEOUT_S", 0.0)
+    monkeypatch.setattr("monitel.torch.devices.TIMEOUT_S", 0.0)
     stat.add(3.0)
     stat.add(on_later(1.0))
     flush_until(lambda: len(events) == 2)

@@ -94,7 +94,7 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """Put the stand-in in place. The observer is attached once in a process, so that is forgotten."""
-    monkeypatch.setattr("monitel.torch.sources.failures._attached", False)
+    monkeypatch.setattr("monitel.torch.failures._attached", False)
     return Cuda(monkeypatch)
 
 

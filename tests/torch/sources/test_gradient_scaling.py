@@ -12,7 +12,7 @@ from tests.torch.later_device import idle, later, on_later
 
 import monitel
 import monitel.torch
-from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
+from monitel.torch.steps import OptimizerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Run = Callable[..., Cycles]
 
 
-_HOOKS = "monitel.torch.stages", "monitel.torch.boundaries"
+_HOOKS = tuple(f"monitel.torch.{name}" for name in ("cycle", "device_stages", "loading", "ranks", "stages", "steps"))
 
 _LOGGING = {"_log", "_owns", "<lambda>"}
 

@@ -43,7 +43,6 @@ class WaitCounters(Source):
     """
 
     def install(self) -> None:
-        """Add the source."""
         self._read: Callable[[], dict[str, WaitReading]] | None = _totals()
         wait_counter.add_source(self._readings)
 
@@ -115,44 +114,26 @@ def _totals() -> Callable[[], dict[str, WaitReading]]:
 
 @dataclass
 class _InFlight:
-    """Waits of one key that are in flight.
+    """Waits of one key that are in flight. The times are those of the first poll with the same values."""
 
-    Attributes:
-        count: Number of its waits that have ended.
-        since_ns: The poll since which this number is the same.
-        evidence: Values that are the same as long as the training thread is in one of the waits; None if it is not.
-        evidence_ns: The poll since which these are the same.
-        reported: Whether ``wait.stuck`` was logged.
-    """
-
-    count: int
+    count: int  # of its waits that have ended
     since_ns: int
-    evidence: Evidence | None = None
+    evidence: Evidence | None = None  # the same while the training thread is in one of the waits; None if it is not
     evidence_ns: int = 0
-    reported: bool = False
+    reported: bool = False  # whether wait.stuck was logged
 
 
 class StuckWaits(Source):
     """Reports waits that are in flight for too long: event ``wait.stuck`` and activity ``stuck``.
 
-    The event is WARN, has all stacks, and is logged once for each wait. A wait counter has the number of waits in
-    flight, but not their start times. So the duration is measured from the first poll that found a wait of the key in
-    flight, and restarts when any wait of the key ends: a stuck wait is not detected while other waits of its key come
-    and go.
+    A wait counter has the number of waits in flight, but not their start times. So the duration is measured from the
+    first poll that found a wait of the key in flight, and restarts when any wait of the key ends.
 
-    The activity counts the time of the training thread as ``stuck`` from the time limit of a wait on. A wait is that of
-    the training thread if
-
-    * it is of monitel's own counters and was begun by this thread, or
-    * it is of another source, whose waits have no thread, and this thread has not left its call of a function: at each
-      poll since the first one that found the wait, all of its frames were at the same instructions. The main thread
-      has also executed nothing in between: another thread may wait while it repeats a long call.
-
-    In addition the thread has made no step since then, and entered and left no activity. What was counted before is not
-    changed.
-
-    Args:
-        seconds: The time limit.
+    The activity counts the time of the training thread from the time limit of its wait on. A wait is that of the
+    training thread if this thread began it, or, for a source whose waits have no thread, if all frames of this thread
+    were at the same instructions at each poll since. The main thread has also executed nothing in between: another
+    thread may wait while it repeats a long call. In addition the thread has made no step since then, and entered and
+    left no activity.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -161,7 +142,6 @@ class StuckWaits(Source):
         self._entered: _Stuck | None = None
 
     def remove(self) -> None:
-        """End the activity ``stuck``."""
         if self._entered is not None:
             self._entered.leave()
             self._entered = None
@@ -225,12 +205,7 @@ class _Stuck:
             self.leave()
 
     def is_over(self, counts: Mapping[str, int] | None = None) -> bool:
-        """Return whether the training thread has gone on.
-
-        Args:
-            counts: The keys of waits in flight, each with the number of its waits that have ended; None if they are
-                not known.
-        """
+        """Return whether the training thread has gone on; ``counts`` has the ended waits of each key in flight."""
         ended = self._evidence[-1] if counts is None else counts.get(self._key)
         return (
             self._left.is_set()

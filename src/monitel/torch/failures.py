@@ -37,46 +37,32 @@ _attached = False
 
 
 class Failures(Source):
-    """Logs exceptions that end the process, a thread or a notebook cell, and failed collectives.
-
-    * ``exception``: FATAL if uncaught in the main thread, ERROR if uncaught in another thread or in a notebook cell.
-    * ``out_of_memory`` instead, if the exception is torch's OutOfMemoryError, a MemoryError, or that of torch's
-      allocator of host memory. Failed allocations of torch's CUDA allocator are logged as ERROR, even if the
-      exception is caught, at most a second later.
-    * ``collective.failed`` (ERROR): an exception in a collective operation, even if caught.
-
-    Exporters deliver these events when Python exits. A process that is killed or aborts reports nothing.
-    """
+    """Logs exceptions that end the process, a thread or a notebook cell, failed allocations, and failed collectives."""
 
     def install(self) -> None:
-        """Set exception hooks, which call the previous ones afterwards, and attach to torch's loggers."""
         # Its only handler is a NullHandler, so the records are otherwise discarded.
         self._logger: logging.Logger = find("torch.distributed.c10d_logger", "_c10d_logger")
         self._handler = _CollectiveHandler()
         self._logger.addHandler(self._handler)
-        self._hooks = Patch(sys, "excepthook", _excepthook), Patch(threading, "excepthook", _excepthook_in_thread)
-        get_shell = getattr(
-            sys.modules.get("IPython"), "get_ipython", None
-        )  # not imported: in no notebook there is none
+        self.hook(Patch(sys, "excepthook", _excepthook))
+        self.hook(Patch(threading, "excepthook", _excepthook_in_thread))
+        get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # not imported: only a notebook has it
         self._shell = None if get_shell is None else get_shell()
         if self._shell is not None:
             self._shell.events.register(_CELL_RUN, _after_cell)
         _observe_allocations()
 
     def remove(self) -> None:
-        """Restore the previous hooks."""
         global _observes
         _observes = False
         _failed_allocations.clear()  # the last poll has logged them
         if self._shell is not None:
             with suppress(ValueError):  # somebody else has removed it
                 self._shell.events.unregister(_CELL_RUN, _after_cell)
-        for each in self._hooks:
-            each.remove()
+        self.unhook()
         self._logger.removeHandler(self._handler)
 
     def poll(self) -> None:
-        """Log the allocations that have failed since the last poll."""
         while _failed_allocations:
             timestamp, step, (device, requested, limit, free) = _failed_allocations.popleft()
             message = f"out of memory on cuda:{device}: {requested} bytes requested, {free} free, limit {limit}"

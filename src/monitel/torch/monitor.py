@@ -48,7 +48,6 @@ class TorchMonitor(Source):
     """
 
     def install(self) -> None:
-        """Register the handler."""
         self._warned = False
         self._ended_ns: dict[str, int] = {}
         self._serials: dict[tuple[str, tuple[Aggregation, ...]], int] = {}
@@ -60,7 +59,6 @@ class TorchMonitor(Source):
         monitor.unregister_event_handler(self._handle)
 
     def remove(self) -> None:
-        """Unregister the handler, and log the queued events."""
         self.end()
         self.poll()
 
@@ -75,7 +73,6 @@ class TorchMonitor(Source):
         log_event(self._window_event(event) if event.name == STAT_EVENT else _copy(event))
 
     def _window_event(self, event: Any) -> Event:
-        """Convert a Stat event of torch."""
         names = {key.rpartition(".")[0] for key in event.data}
         values = {_BY_SUFFIX.get(key.rpartition(".")[2]): value for key, value in event.data.items()}
         if len(names) != 1 or None in values:  # some other event with the name of Stat events

@@ -1,19 +1,24 @@
-"""Waits of the training thread for other ranks."""
+"""Process groups of torch.distributed: their set-up, and the waits of the training thread for other ranks."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
 from monitel import clock
 from monitel.torch.hooks import PackagePatch, Patch, Source, find, never_compile
+from monitel.torch.recording import training_activity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from monitel.torch.stages.cycle import Cycle
+    from monitel.torch.cycle import Cycle
 
+_KEY = "pytorch.wait_counter.c10d."
+_SET_UPS = frozenset(_KEY + name for name in ("init_process_group", "new_group", "split_group", "shrink_group"))
 _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 
 
@@ -35,7 +40,6 @@ class WaitsForRanks(Source):
     def __init__(self, waiting: Callable[[], Cycle | None]) -> None:
         self._waiting = waiting
         self._now = clock.reading()
-        self._patches: list[Patch] = []
 
     def install(self) -> None:
         """Wrap what waits; raise Missing if this version of torch lacks a part of it."""
@@ -47,23 +51,11 @@ class WaitsForRanks(Source):
         # this attribute, and the compiler does not look at it.
         places = [(work, "wait"), (find("torch._C", "Future"), "wait"), (store, "get"), (store, "wait")]
         places += [(packet, "_op"), (packet.default, "_op")]
-        try:
-            for name in _FUNCTIONS:
-                self._patches.append(PackagePatch(package, name, self._call))
-            for owner, name in places:
-                self._patches.append(Patch(owner, name, self._call))
-        except BaseException:
-            self.remove()
-            raise
+        for name in _FUNCTIONS:
+            never_compile(self.hook(PackagePatch(package, name, self._call)).replacement)
+        for owner, name in places:
+            never_compile(self.hook(Patch(owner, name, self._call)).replacement)
         never_compile(self._call)
-        for each in self._patches:
-            never_compile(each.replacement)
-
-    def remove(self) -> None:
-        """Restore what was wrapped."""
-        for each in reversed(self._patches):
-            each.remove()
-        self._patches = []
 
     def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         begin_ns = self._now()
@@ -75,3 +67,39 @@ class WaitsForRanks(Source):
             return original(*args, **kwargs)
         finally:
             cycle.wait_ended(before_ns, self._now() - begin_ns)
+
+
+class ProcessGroups(Source):
+    """Counts the set-up of process groups in the training thread as ``init``, including one that raises.
+
+    torch times ``init_process_group``, ``new_group``, ``split_group`` and ``shrink_group`` with wait counters. These
+    are wrapped, so the functions stay as they are, and each call is counted, wherever its name was imported to.
+    ``init_device_mesh`` is replaced in torch's modules; imported elsewhere before, only its new groups are counted.
+    """
+
+    def install(self) -> None:
+        """Wrap the wait counter, whose key ends with the name of the function (torch/distributed/c10d_logger.py)."""
+        find("torch.distributed.c10d_logger", "_WaitCounter")
+        self.hook(PackagePatch(distributed.__name__, "init_device_mesh", _set_up))
+        self.hook(Patch(sys.modules["torch.distributed.c10d_logger"], "_WaitCounter", _counter))
+
+
+def _counter(original: Callable[[str], Any], key: str) -> Any:
+    return _SetUp(original(key)) if key in _SET_UPS else original(key)
+
+
+class _SetUp:
+    """Takes the place of the wait counter of one call."""
+
+    def __init__(self, counter: Any) -> None:
+        self._counter = counter
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        with training_activity("init"), self._counter.guard():
+            yield
+
+
+def _set_up(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with training_activity("init"):
+        return original(*args, **kwargs)

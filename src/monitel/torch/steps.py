@@ -1,16 +1,22 @@
-"""Optimizer steps: their number, the time between them, and whether gradient scaling has skipped them."""
+"""Training steps: calls of ``optimizer.step()``, their number, the time between them, and skips by gradient scaling."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from threading import _DummyThread, current_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
+from torch.amp import GradScaler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from monitel import clock
 from monitel.process.failures import call, call_each
 from monitel.process.os_threads import local
+from monitel.profiler import ranges
+from monitel.profiler.ranges import record_past
 from monitel.stats._window import get_step, own_add
-from monitel.torch.hooks import Source
+from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.recording import DURATIONS, GuardedStat, record_step
 from monitel.training.step import advance
 from monitel.training.training_counters import training_counter
@@ -19,37 +25,131 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Thread
 
+    from torch import Tensor
+
     from monitel.counter import Counter
     from monitel.process.os_threads import RLock
     from monitel.stats.window import Window
-    from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
+    from monitel.torch.cycle import TrainingThread
+    from monitel.torch.devices import Fetcher
     from monitel.torch.rates import Rates
-    from monitel.torch.scalars.fetcher import Fetcher
+
+#: Of an optimizer's step: None if it is applied, an empty list if it is skipped, else ``found_inf`` of a fused
+#: optimizer, which is not 0 if it is skipped.
+Results: TypeAlias = "list[Tensor] | None"
+
+
+class OptimizerSteps(Source):
+    """Reports each ``optimizer.step()``, through torch's global hooks.
+
+    Calls are reported to the thread's cycle: nested ones too, as in wrappers and subclasses; a call that raises
+    never ends. Steps are reported to the listeners.
+
+    If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
+    innermost call is a step. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
+
+    Range: ``training.optimizer``, recorded when the call has ended, because torch calls no hook if ``step()`` raises.
+
+    Attributes:
+        listeners: Called with each step, or skipped step, in its thread: once for all nested calls, when they have
+            ended, with the optimizer, the results and the time.
+        foreign_step: Called for an optimizer in a thread of autograd.
+    """
+
+    def __init__(self, thread: TrainingThread) -> None:
+        self.listeners: list[Callable[[object, Results, int], None]] = []
+        self.foreign_step: Callable[[], object] = int
+        self._thread = thread
+        self._now = clock.reading()
+        self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
+
+    def install(self) -> None:
+        """Hook all optimizers and GradScalers, including those created later, and subclasses that call the base's step.
+
+        torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
+        that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
+        """
+        self._graph = current_graph()
+        compile_only_below(Optimizer.profile_hook_step(lambda: None))
+        for function in (self._before, self._after):
+            never_compile(function)
+        self.hook(register_optimizer_step_pre_hook(self._before))
+        self.hook(register_optimizer_step_post_hook(self._after))
+        compile_only_below(self.hook(Patch(GradScaler, "step", self._around_scaler)).replacement)
+
+    @untraced
+    def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        thread = self._thread
+        thread.entered = id(optimizer)
+        if thread.scaled is None:
+            self._begin(thread)
+
+    @untraced
+    def _after(self, optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        thread = self._thread
+        innermost = id(optimizer) == thread.entered  # else it has called step() of another optimizer, which was counted
+        thread.entered = None
+        if not isinstance(optimizer, Optimizer):
+            with suppress(TypeError):  # not weakly referenceable
+                self._others[id(optimizer)] = optimizer
+        found_inf = optimizer.__dict__.get("found_inf")  # set by GradScaler during the step of a fused optimizer
+        if thread.scaled is not None:
+            if innermost:
+                thread.scaled.append(found_inf)
+            return
+        results = None if found_inf is None else [found_inf]
+        self._end(thread, optimizer, results, stepped=innermost)
+
+    def _around_scaler(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kw: Any) -> Any:
+        thread = self._thread
+        if thread.scaled is not None:  # a scaler within another one
+            return original(scaler, optimizer, *args, **kw)
+        found: list[Tensor | None] = []
+        try:
+            thread.scaled = found
+            self._begin(thread)
+            returned = original(scaler, optimizer, *args, **kw)
+        finally:
+            thread.scaled = None
+        results = [each for each in found if each is not None]
+        stepped = bool(found) or (scaler.is_enabled() and self._is_observable(optimizer))
+        self._end(thread, optimizer, results if len(results) == len(found) else None, stepped=stepped)
+        return returned
+
+    def _is_observable(self, optimizer: Any) -> bool:
+        """Return whether torch's hooks run for an optimizer, so that it has skipped its step if they did not."""
+        return isinstance(optimizer, Optimizer) or self._others.get(id(optimizer)) is optimizer
+
+    def _begin(self, thread: TrainingThread) -> None:
+        cycle = thread.cycle
+        if self._graph() == NO_GRAPH:
+            if cycle is not None:
+                cycle.optimizer_began(self._now())
+        elif cycle is not None:
+            cycle.optimizer_began_in_backward()
+        else:
+            self.foreign_step()
+
+    def _end(self, thread: TrainingThread, optimizer: object, results: Results, *, stepped: bool) -> None:
+        now_ns, cycle = self._now(), thread.cycle
+        if cycle is not None and self._graph() == NO_GRAPH:
+            if ranges.active:
+                record_past("training.optimizer", max(cycle.step_ns, cycle.mark_ns), now_ns)
+            cycle.optimizer_ended(now_ns)
+        if stepped:
+            for listener in self.listeners:
+                listener(optimizer, results, now_ns)
 
 
 class Steps(Source):
     """Counts training steps by the steps of optimizers.
 
-    A training step starts with the first optimizer that steps, and the next one starts when an optimizer of the current
-    step steps again. So two optimizers that take turns, or one optimizer per parameter, make one step; five steps of
-    one optimizer for each step of another make five. An optimizer that steps for the first time starts a new training
-    step, unless the current one was started that way too: it belongs to another run, and the time between the two runs
-    is not recorded as a duration.
+    A training step starts with the first optimizer that steps, and the next one when an optimizer of the current step
+    steps again. An optimizer that steps for the first time starts a new training step, unless the current one was
+    started that way too: it belongs to another run, and the time between the two runs is not recorded as a duration.
+    Each thread has its own training steps; threads of autograd share those of the first thread that steps.
 
-    Each thread has its own training steps. Threads that Python did not start, such as those in which autograd runs an
-    optimizer within backward, share those of the first thread that steps, and never become the training thread of
-    :func:`monitel.ledger`.
-
-    Counters: ``training.steps``, applied steps; ``training.steps.skipped``. A step of several optimizers is skipped if
-    all of them skip, so it is counted when the next one starts. Stat: ``training.step.duration`` in seconds, from one
-    step to the next, so from the second step on. Each step increments the process's step (:func:`monitel.set_step`),
-    skipped or not.
-
-    Args:
-        window_size: Window size of the Stat in seconds.
-        rates: Counts and logs the work of steps.
-        fetcher: Reads the numbers of gradient scaling.
-        optimizers: Reports the steps of optimizers.
+    Whether a step of several optimizers is skipped is known, and counted, when the next one starts.
     """
 
     def __init__(self, window_size: float, rates: Rates, fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
@@ -77,7 +177,6 @@ class Steps(Source):
         self._undecided: set[StepOutcome] = set()
 
     def remove(self) -> None:
-        """Count the last step, log the last rates, and flush the Stat."""
         for each in list(self._undecided):
             each.end()
         self._fetcher.wait()
@@ -86,16 +185,13 @@ class Steps(Source):
     end = remove
 
     def poll(self) -> None:
-        """Log the rates if a window is over."""
         self._rates.poll()
 
     def reset(self) -> None:
-        """Discard the parent's steps. For a forked child."""
         self._rates.reset()
         self._start_empty()
 
     def _optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
-        """Count a step of an optimizer."""
         thread = self._thread
         key = id(optimizer)
         with self._lock:
@@ -168,12 +264,6 @@ class StepOutcome:
 
     Only steps with gradient scaling need it. Whether a fused optimizer skips is decided on its device, in the number
     ``found_inf``, which may arrive later. If it is lost, the step counts as applied.
-
-    Args:
-        applied: Counts applied steps.
-        skipped: Counts skipped steps.
-        fetcher: Reads ``found_inf``.
-        lock: Held while the state changes.
     """
 
     def __init__(self, applied: Counter, skipped: Counter, fetcher: Fetcher, lock: RLock) -> None:
@@ -186,7 +276,6 @@ class StepOutcome:
         self._counted = False
 
     def add(self, results: Results) -> None:
-        """Add the results of one optimizer."""
         if results is None:
             with self._lock:
                 self._count(self._applied)
@@ -227,11 +316,7 @@ class StepOutcome:
 
 @own_add
 class StepDuration(GuardedStat):
-    """A Stat that calls a function after a flush has closed a window early.
-
-    Attributes:
-        flushed: The function. Exceptions are logged, as those of event handlers.
-    """
+    """A Stat that calls ``flushed`` after a flush has closed a window early."""
 
     __slots__ = ("flushed",)
     flushed: Callable[[], None]
@@ -245,22 +330,15 @@ class StepDuration(GuardedStat):
 
 
 class _Turns:
-    """The current training step of a thread.
-
-    Attributes:
-        stepped: The ids of the optimizers that have stepped in it.
-        is_first: Whether an optimizer's first step started it.
-        since_ns: Its start; None before the first one.
-        outcome: Counts it, unless it was applied immediately.
-    """
+    """The current training step of a thread."""
 
     __slots__ = ("is_first", "outcome", "since_ns", "stepped")
 
     def __init__(self) -> None:
-        self.stepped: set[int] = set()
-        self.is_first = False
-        self.since_ns: int | None = None
-        self.outcome: StepOutcome | None = None
+        self.stepped: set[int] = set()  # ids of the optimizers that have stepped in it
+        self.is_first = False  # whether an optimizer's first step started it
+        self.since_ns: int | None = None  # its start; None before the first one
+        self.outcome: StepOutcome | None = None  # counts it, unless it was applied immediately
 
     def join(self, key: int, is_new: bool) -> bool:
         """Add an optimizer that has not stepped in this step, and return True, unless it starts the next step."""

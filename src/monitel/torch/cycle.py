@@ -63,14 +63,13 @@ class Cycle:
         waited_ns: Nanoseconds that the thread has waited for other ranks. Its owner increases it.
         mark_ns: The last boundary.
         step_ns: The begin of the last call of an optimizer.
-        requesting: Whether a request for a batch is under way.
     """
 
     def __init__(self, ended: Callable[[Cycle, list[int] | None], None]) -> None:
         self.thread = current_thread()
         self.waited_ns = 0
         self.mark_ns = self.step_ns = 0
-        self.requesting = False
+        self.requesting = False  # whether a request for a batch is under way
         self._ended = ended
         self._began: int | None = None  # what it had waited at the begin; None until the first backward
         self._optimizer = self._other = self._data = self._forward = self._backward = 0
@@ -125,7 +124,6 @@ class Cycle:
         self._mark, self.mark_ns = here, now_ns
 
     def batch_began(self, now_ns: int) -> None:
-        """A batch is asked for."""
         if self._stepping:  # the step has raised, as closures ask for no batch
             self._cut()
         here = now_ns - self.waited_ns
@@ -136,11 +134,8 @@ class Cycle:
     def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
         """A request for a batch has ended.
 
-        Args:
-            now_ns: The time.
-            iterator: The iterator; None if it could not be opened.
-            received: Number of batches: 1; 0 if the iterator was only opened; None if it is exhausted or has raised.
-            training: False if the batch cannot be one for training.
+        The iterator is None if it could not be opened. ``received`` is 1; 0 if it was only opened; None if it is
+        exhausted or has raised.
         """
         here = now_ns - self.waited_ns
         spent = here - self._mark
@@ -201,7 +196,6 @@ class Cycle:
         self._asks = self._trains = self.requesting = False
 
     def backward_ended(self, now_ns: int) -> None:
-        """Backward has ended, or raised."""
         if self._asks:  # its begin was lost by an interrupt
             self.backward_began(now_ns)
         here = now_ns - self.waited_ns
@@ -294,16 +288,9 @@ def _find(asked: list[_Asked], iterator: object) -> _Asked | None:
 
 
 class TrainingThread(local):
-    """State of the calling thread at the boundaries of its stages.
+    """State of the calling thread at the boundaries of its stages."""
 
-    Attributes:
-        cycle: Measures its stages; None in a thread without backward.
-        requests: Whether it is waiting for a batch.
-        entered: The id of the optimizer whose ``step()`` was entered last.
-        scaled: ``found_inf`` of the optimizers in the ``GradScaler.step()`` under way.
-    """
-
-    cycle: Cycle | None = None
-    requests = False
-    entered: int | None = None
-    scaled: list[Tensor | None] | None = None
+    cycle: Cycle | None = None  # None in a thread without backward
+    requests = False  # whether it is waiting for a batch
+    entered: int | None = None  # the id of the optimizer whose step() was entered last
+    scaled: list[Tensor | None] | None = None  # found_inf of the optimizers in the GradScaler.step() under way

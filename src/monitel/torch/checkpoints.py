@@ -26,27 +26,20 @@ _INCLUDE_FILES = frozenset(("data", "compile"))  # activities: files that are re
 class Checkpoints(Source):
     """Counts the time in which the training thread saves and loads checkpoints, and emits an event for each one.
 
-    Functions: ``torch.save``, ``torch.load``, and of torch.distributed.checkpoint ``save``, ``async_save``, ``load``,
-    ``save_state_dict`` and ``load_state_dict``, which is not imported if the job does not use it. A checkpoint within
-    another one is part of it. Activities and events: :class:`monitel.training.checkpoints.Checkpoint`.
-
-    * Of an asynchronous save only the time in ``async_save()`` counts. The event is emitted when its future ends.
-    * A save in another thread has an event and no activity. A load in another thread has neither: it reads data.
-    * Within ``data`` and ``compile`` nothing is counted: these files are not checkpoints. The same holds in a forked
-      child before its first step, such as a worker of a DataLoader.
-    * ``torch.save`` and ``torch.load`` of a buffer in memory, or of any object but a file, have no event.
+    Checkpoints within another one are part of it (:class:`monitel.training.checkpoints.Checkpoint`), and files within
+    ``data`` and ``compile``, or loaded in another thread, are not checkpoints. The same holds in a forked child before
+    its first step, such as a worker of a DataLoader. torch.distributed.checkpoint is not imported if the job does not
+    use it.
     """
 
     def install(self) -> None:
-        """Wrap the functions; those of torch.distributed.checkpoint once it is imported."""
-        self._patches = [PackagePatch("torch", "save", _save), PackagePatch("torch", "load", _load)]
+        self.hook(PackagePatch("torch", "save", _save))
+        self.hook(PackagePatch("torch", "load", _load))
         self._import = AfterImport(_DISTRIBUTED, self._wrap_distributed)
 
     def remove(self) -> None:
-        """Restore the functions. If somebody else has wrapped one since, it stays and only passes calls on."""
         self._import.cancel()
-        for each in self._patches:
-            each.remove()
+        self.unhook()
 
     def _wrap_distributed(self) -> None:
         calls: dict[str, Callable[..., Any]] = {
@@ -56,7 +49,7 @@ class Checkpoints(Source):
         }
         for name, call in calls.items():
             with suppress(Missing):  # a deprecated function that this version of torch lacks
-                self._patches.append(PackagePatch(_DISTRIBUTED, name, call))
+                self.hook(PackagePatch(_DISTRIBUTED, name, call))
 
 
 def _save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

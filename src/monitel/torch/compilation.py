@@ -38,39 +38,26 @@ _FIELDS = {
 class Compilations(Source):
     """Reports each compilation, including one that raises, by the compiler's context manager around it.
 
-    * Range ``torch.compile`` in the compiling thread. Compilations that start while another one runs, within it or in
-      another thread, are part of its range.
-    * Activity ``compile`` in the training thread.
-    * Event ``torch.compile.started``, which the polling thread logs at most a second later, with the time of the start,
-      even if the compilation hangs, unless it holds the GIL.
-    * Event ``torch.compile`` (INFO) at most a second after the end, or ``torch.recompile`` (WARN) with the failed guard
-      if the same code was compiled before; ERROR if the compilation failed. torch keeps the latest 64 compilations,
-      which are polled.
-    * Counters ``training.recompilations`` and ``training.recompilation.time``: number and seconds of recompilations.
-      They do not exist without them.
-
-    Installing does not load the compiler. Earlier compilations are not reported.
+    The start is queued, and polled with the finished ones, of which torch keeps the latest 64: it is logged even if the
+    compilation hangs, unless that holds the GIL. A recompilation is one of code that was compiled before. Compilations
+    that start while another one runs, within it or in another thread, are part of its range. Installing does not load
+    the compiler.
     """
 
     def install(self) -> None:
-        """Wrap the context manager once the compiler is loaded."""
         self._lock = Lock()
         self._running = 0  # compilations under way
         self._started: deque[tuple[datetime, int | None, dict[str, str]]] = deque(maxlen=_MAX_STARTED)
         self._steps: deque[tuple[str, int | None]] = deque(maxlen=_MAX_STARTED)  # id and step of each one
         self._list: Callable[[], list[Any]] | None = None
         self._last = self._latest()[-1:]
-        self._patch: Patch | None = None
         self._compiler = AfterImport(COMPILER, self._wrap)
 
     def remove(self) -> None:
-        """Restore the context manager."""
         self._compiler.cancel()
-        if self._patch is not None:
-            self._patch.remove()
+        self.unhook()
 
     def poll(self) -> None:
-        """Log the compilations that have started and ended since the last poll."""
         while self._started:
             timestamp, step, data = self._started.popleft()
             emit_at(step, "torch.compile.started", data, timestamp=timestamp)
@@ -84,7 +71,7 @@ class Compilations(Source):
             self._report(each)
 
     def _wrap(self) -> None:
-        self._patch = Patch(find(f"{COMPILER}.callback", "callback_handler"), "install_callbacks", self._compiling)
+        self.hook(Patch(find(f"{COMPILER}.callback", "callback_handler"), "install_callbacks", self._compiling))
 
     @contextmanager
     def _compiling(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Calls of backward, and the moment at which a rank has ended its own part of it."""
+"""The stages of a training step on the host: the backward of each thread, its cycles, and their durations as Stats."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
+from monitel.process.failures import call_each
 from monitel.profiler import ranges
 from monitel.profiler.ranges import record_past
+from monitel.stats.stat import Stat
+from monitel.torch.cycle import STAGES, Cycle
+from monitel.torch.device_stages import DeviceCycle
 from monitel.torch.hooks import (
     COMPILER,
     NO_GRAPH,
@@ -22,15 +26,23 @@ from monitel.torch.hooks import (
     find,
     never_compile,
 )
-from monitel.torch.recording import open_range, several_ranks
+from monitel.torch.ranks import WaitsForRanks
+from monitel.torch.recording import open_range, several_ranks, stage_stat
+from monitel.training import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.torch.stages.cycle import Cycle, TrainingThread
+    from monitel.torch.cycle import TrainingThread
+    from monitel.torch.device_stages import DeviceStages
+    from monitel.torch.loading import BatchLoading
+    from monitel.torch.steps import OptimizerSteps
 
 _ENGINE = "_execution_engine"  # the attribute of Variable through which Python runs the engine
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
+
+_SYNC = STAGES.index("sync")
+_IDLE = 16  # cycles of other threads after which a training thread without any has ended training
 
 
 class Backward(Source):
@@ -45,10 +57,6 @@ class Backward(Source):
     backward, because they would become part of its graphs.
 
     Ranges: ``training.backward``; ``training.forward``, recorded when it has ended: its begin is not known before.
-
-    Args:
-        thread: State of each thread.
-        start: Returns the cycle of a thread that has none.
     """
 
     def __init__(self, thread: TrainingThread, start: Callable[[], Cycle]) -> None:
@@ -58,7 +66,6 @@ class Backward(Source):
         self._on = False
 
     def install(self) -> None:
-        """Replace the object."""
         graph = current_graph()
         self._owner, base = find("torch.autograd.variable", "Variable"), find("torch._C", "_ImperativeEngine")
         self._engine = engine = getattr(self._owner, _ENGINE, None)
@@ -162,3 +169,91 @@ def _is_compiled() -> bool:
     """Return whether torch compiles backward, and with it all hooks (compiled autograd)."""
     compiled = sys.modules.get(f"{COMPILER}.compiled_autograd")
     return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
+
+
+class Stages(Source):
+    """Measures the stages of the training thread's cycles, as :class:`monitel.torch.cycle.Cycle` defines them.
+
+    The training thread is the first one that ends a cycle. If it has ended, or has no cycle while others have 16, the
+    next thread takes its place. Its stage in flight is read from its cycle; the hooks do nothing for it.
+    """
+
+    def __init__(
+        self,
+        window_size: float,
+        group: str | None,
+        thread: TrainingThread,
+        optimizers: OptimizerSteps,
+        loading: BatchLoading,
+        *,
+        device: DeviceStages | None = None,
+    ) -> None:
+        self._stats = [stage_stat("training.stage.duration", each, group, window_size) for each in STAGES]
+        self._adds = [each.add for each in self._stats]
+        self._thread = thread
+        self._optimizers = optimizers
+        self._device = device
+        self.needs = (WaitsForRanks(self._waiting), Backward(thread, self._start), optimizers, loading)
+        self.reset()
+
+    def reset(self) -> None:
+        self._thread.cycle = None
+        self._owner: Cycle | None = None
+        self._newest: Cycle | None = None  # the last one that was started before there was an owner
+        self._others_cycles = 0  # cycles of other threads since the last one of the owner
+
+    def install(self) -> None:
+        self._optimizers.foreign_step = self._step_elsewhere
+        stage.provide(self._stage_now)
+
+    def remove(self) -> None:
+        stage.forget(self._stage_now)
+        self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
+        call_each(Stat.flush, self._stats)
+
+    def _start(self) -> Cycle:
+        started = Cycle(self._log) if self._device is None else self._device.cycle(self._log)
+        if self._owner is None:
+            self._newest = started
+        return started
+
+    def _stage_now(self) -> stage.StageNow | None:
+        """Return the stage in flight of the training thread; before the first cycle has ended of the newest thread."""
+        mine = self._owner or self._newest
+        found = None if mine is None or not mine.thread.is_alive() else mine.in_flight()
+        if mine is None or found is None:
+            return None
+        name, waits, since_ns = found
+        return stage.StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
+
+    def _step_elsewhere(self) -> None:
+        """Handle an optimizer that steps inside backward, in a thread of autograd."""
+        if self._owner is not None:
+            self._owner.optimizer_began_in_backward()
+
+    def _waiting(self) -> Cycle | None:
+        """Return the cycle of the calling thread, if it may wait for other ranks."""
+        return self._thread.cycle if several_ranks() else None
+
+    def _log(self, mine: Cycle, stages: list[int] | None) -> None:
+        logged = stages is not None and (mine is self._owner or self._takes_over(mine))
+        if isinstance(mine, DeviceCycle):
+            if logged and self._device is not None:
+                self._device.log(mine)
+            else:
+                mine.cut_marks()
+        if stages is None or not logged:
+            return
+        self._others_cycles = 0
+        if not stages[_SYNC] and not several_ranks():
+            del stages[_SYNC]
+        for add, ns in zip(self._adds, stages, strict=False):
+            add(ns / 1e9)
+
+    def _takes_over(self, mine: Cycle) -> bool:
+        """Return whether a thread becomes the training thread, because there is none, or none that trains."""
+        self._others_cycles += 1
+        if self._owner is None or not self._owner.thread.is_alive() or self._others_cycles > _IDLE:
+            self._owner = mine
+            return True
+        return False

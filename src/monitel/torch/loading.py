@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -13,30 +14,24 @@ from torch.utils.data import DataLoader
 from monitel import clock
 from monitel.profiler import ranges
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, current_graph, find
-from monitel.torch.recording import open_range
+from monitel.torch.recording import open_range, training_activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from monitel.torch.stages.cycle import TrainingThread
+    from monitel.torch.cycle import TrainingThread
 
 _Batch = TypeVar("_Batch")
+_INCLUDE_DATA = frozenset(("evaluation", "checkpoint.save", "checkpoint.load"))  # activities
 _running: BatchLoading | None = None
 
 
 class BatchLoading(Source):
     """Reports each ``next()`` of a DataLoader's iterator to the thread's cycle, also of iterators that exist already.
 
-    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it.
-
-    Range: ``training.data``, for each ``next()``.
-
-    Args:
-        thread: State of each thread.
-
-    Attributes:
-        activity: Returns a context manager in which a request runs.
+    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it. The
+    function ``activity`` returns a context manager in which each request runs.
     """
 
     def __init__(self, thread: TrainingThread) -> None:
@@ -48,28 +43,18 @@ class BatchLoading(Source):
         """Wrap ``__next__`` of the base class of the iterators, and ``__iter__`` of the DataLoader."""
         global _running
         self._graph = current_graph()
-        self._patches = [
-            Patch(find("torch.utils.data.dataloader", "_BaseDataLoaderIter"), "__next__", self.request),
-            Patch(DataLoader, "__iter__", lambda original, loader: self.request(original, loader, opens=True)),
-        ]
+        self.hook(Patch(find("torch.utils.data.dataloader", "_BaseDataLoaderIter"), "__next__", self.request))
+        self.hook(Patch(DataLoader, "__iter__", lambda get, loader: self.request(get, loader, opens=True)))
         _running = self
 
     def remove(self) -> None:
-        """Restore the methods."""
         global _running
-        for each in self._patches:
-            each.remove()
+        self.unhook()
         if _running is self:
             _running = None
 
     def request(self, get: Callable[[Any], Any], source: Any, *, opens: bool = False) -> Any:
-        """Call ``get(source)`` as a request, and return its result.
-
-        Args:
-            get: Returns the next batch of an iterator, or opens an iterator.
-            source: The iterator, or what is opened.
-            opens: Whether an iterator is opened.
-        """
+        """Call ``get(source)`` as a request, and return its result."""
         thread = self._thread
         if thread.requests:
             return get(source)
@@ -96,8 +81,21 @@ class BatchLoading(Source):
         return result
 
     def reset(self) -> None:
-        """Forget the request in progress. For a forked child."""
         self._thread.requests = False
+
+
+class DataActivity(Source):
+    """Counts requests for batches as the activity ``data``, in the training thread."""
+
+    def __init__(self, loading: BatchLoading) -> None:
+        self.needs = (loading,)
+        self._loading = loading
+
+    def install(self) -> None:
+        self._loading.activity = partial(training_activity, "data", part_of=_INCLUDE_DATA)
+
+    def remove(self) -> None:
+        self._loading.activity = nullcontext
 
 
 class Batches(Generic[_Batch]):

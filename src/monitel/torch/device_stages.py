@@ -1,0 +1,303 @@
+"""The stages of a training step on the device: events on its stream, whose distances are read later."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from monitel.process.failures import call_each
+from monitel.stats.stat import Stat
+from monitel.torch.cycle import STAGES, Cycle
+from monitel.torch.devices import DeviceQueue
+from monitel.torch.hooks import Missing, Source
+from monitel.torch.recording import several_ranks, stage_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monitel.stats.pending import PendingSample
+    from monitel.torch.devices import CaptureGuard, Owner
+
+    Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
+    from monitel.torch.devices import Fetcher
+    from monitel.torch.steps import OptimizerSteps, Results
+
+EVENTS = 4096  #: Events that the device has not reached, at most.
+_REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
+
+_OPTIMIZER, _OTHER, _DATA, _FORWARD, _BACKWARD, _SYNC = range(len(STAGES))
+_MARKS = 1024  # of one cycle at most
+
+
+def accelerator() -> tuple[str, Any]:
+    """Return the type of the accelerator, and torch's module of it, such as torch.cuda."""
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        raise Missing("this torch was built for no accelerator")
+    module = torch.get_device_module(device)
+    if not all(hasattr(module, name) for name in _REQUIRED):
+        raise Missing(f"torch.{device.type} has no events on streams")
+    return device.type, module
+
+
+class _Cycle(NamedTuple):
+    marks: Sequence[Mark]
+    samples: Sequence[PendingSample]  # by stage
+    put: float  # monotonic seconds
+
+
+class DeviceClock(DeviceQueue):
+    """Records events on the current stream of the job's device, and reads the times between them, cycle by cycle.
+
+    No other device is used: that would take memory of it, and its events cannot be compared. The current device of a
+    thread may be another one: that of a new thread is the first, and a job may name its device in each call instead.
+
+    The training thread records events. While a graph is captured, none is recorded or read.
+    """
+
+    def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
+        super().__init__(captures, lost)
+        self._is_capturing: Callable[[], bool]
+        self._cycles: deque[_Cycle] = deque()
+        self._events = 0  # in these cycles
+
+    @property
+    def opened(self) -> int:
+        with self._lock:
+            return self._arrived + len(self._cycles)
+
+    def find_device(self, optimizer: Any) -> None:
+        """Find the device of the job, once: that of an optimizer's first parameter, or else the current one.
+
+        It is not found before the job has initialized the accelerator, because nothing here does that.
+        """
+        if self._device is not None:
+            return
+        with suppress(Exception):  # the device has failed; the job is about to notice
+            kind, module = accelerator()
+            if not getattr(module, "is_initialized", lambda: True)():
+                return
+            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
+            self._module = module
+            device = _device_of(optimizer)
+            on_it = device is not None and device.type == kind
+            self._device = device if on_it else torch.device(kind, module.current_device())
+
+    def mark(self) -> tuple[Any, str]:
+        """Record an event on the current stream of the job's device.
+
+        Returns:
+            The event, and an empty str; or None and the reason: "unused" if the device is not known yet, or one of the
+            reasons for a loss.
+        """
+        if self._device is None:
+            return None, "unused"
+        try:
+            if self._is_capturing():
+                return None, "capture"
+            if self._events >= EVENTS:
+                return None, "full"
+            event = self._module.Event(enable_timing=True)
+            event.record(self._module.current_stream(self._device))
+        except Exception:  # the device has failed; the job is about to notice
+            return None, "failed"
+        return event, ""
+
+    def put(self, marks: Sequence[Mark], samples: Sequence[PendingSample]) -> None:
+        """Read a cycle when the device has reached its end.
+
+        Args:
+            marks: The boundaries. The first one is the begin of the cycle, the last one that of the next cycle.
+            samples: Receives the duration of each stage in seconds.
+        """
+        with self._lock:
+            self._cycles.append(_Cycle(marks, samples, time.monotonic()))
+            self._events += len(marks)
+
+    def _deliver(self, owners: list[Owner]) -> None:
+        while self._cycles and all(event.query() for _, event in self._cycles[0].marks):
+            owners += _resolve(self._cycles[0])
+            with self._lock:
+                self._events -= len(self._cycles.popleft().marks)
+                self._arrived += 1
+
+    def _oldest(self) -> float:
+        return self._cycles[0].put if self._cycles else math.inf
+
+    def _take(self) -> tuple[object, Sequence[PendingSample]]:
+        with self._lock:
+            cycles = list(self._cycles)
+            self._cycles.clear()
+            self._events = 0
+            self._arrived += len(cycles)
+        return cycles, [sample for cycle in cycles for sample in cycle.samples]
+
+
+def _resolve(cycle: _Cycle) -> list[Owner]:
+    """Set the durations of a cycle's stages.
+
+    A stream may have reached its event before another one has reached the previous boundary, as where batches are
+    fetched ahead on a separate stream. The stage then takes no time, and the following one begins at that boundary.
+    """
+    seconds = [0.0] * len(cycle.samples)
+    ahead_ms = 0.0  # by which the last event was early, as a negative number
+    for (_, begin), (stage, end) in zip(cycle.marks, cycle.marks[1:], strict=False):
+        ms = ahead_ms + begin.elapsed_time(end)
+        ahead_ms = min(ms, 0.0)
+        seconds[stage] += max(ms, 0.0) / 1e3
+    return [sample.resolve(value) for sample, value in zip(cycle.samples, seconds, strict=True)]
+
+
+def _device_of(optimizer: Any) -> torch.device | None:
+    """Return the device of an optimizer's first parameter; None if it has none."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            device: torch.device = parameter.device
+            return device
+    return None
+
+
+class DeviceStages(Source):
+    """Measures the stages of a cycle by events on the current stream of the job's device.
+
+    The device is known when an optimizer has made its first step, so the cycle after that one is the first. Samples
+    belong to the window in which the cycle has ended on the host; their values are read later. Lost ones are counted.
+    """
+
+    def __init__(self, window_size: float, group: str | None, optimizers: OptimizerSteps, fetcher: Fetcher) -> None:
+        self._stats = [stage_stat("training.stage.device.duration", stage, group, window_size) for stage in STAGES]
+        self.needs = (optimizers, fetcher)
+        self._fetcher = fetcher
+        self._clock: DeviceClock | None = None
+        optimizers.listeners.append(self._optimizer_stepped)
+
+    def install(self) -> None:
+        """Start to record events; raise Missing without an accelerator."""
+        accelerator()
+        clock = DeviceClock(self._fetcher.captures, self._fetcher.count_lost)
+        if self._fetcher.serve(clock):
+            self._clock = clock
+
+    def reset(self) -> None:
+        """Record nothing. For a forked child, which cannot use the parent's device; the fetcher keeps its events."""
+        self._clock = None
+
+    def remove(self) -> None:
+        """Wait for pending cycles as a flush does, give up the rest, and flush the Stats."""
+        self._clock = None
+        call_each(Stat.flush, self._stats)
+
+    end = remove
+
+    def _optimizer_stepped(self, optimizer: object, _results: Results, _now_ns: int) -> None:
+        if self._clock is not None:
+            self._clock.find_device(optimizer)
+
+    def cycle(self, ended: Callable[[Cycle, list[int] | None], None]) -> Cycle:
+        """Return a new cycle for a thread, which is also measured on the device while events are recorded."""
+        return Cycle(ended) if self._clock is None else DeviceCycle(ended, self._clock)
+
+    def log(self, cycle: DeviceCycle) -> None:
+        """Log what a cycle has recorded on the device, unless it began before the device was known."""
+        marks, lost = cycle.cut_marks()
+        clock = self._clock
+        if clock is None or lost == "unused":  # it has been removed, or the device is not known yet
+            return
+        stats = self._stats if several_ranks() else self._stats[:_SYNC]
+        if lost:
+            self._fetcher.count_lost(len(stats), lost)
+            return
+        samples: list[PendingSample] = []
+        for stat in stats:
+            stat._add_pending(samples.append, self._fetcher.wait)
+        clock.put(marks, samples)
+
+
+class DeviceCycle(Cycle):
+    """A cycle whose boundaries are also recorded on the device, as events.
+
+    They are the end of the optimizer, begin and end of the last request for a batch, begin of backward, the moment at
+    which the rank's gradients are complete, and the end of backward.
+    """
+
+    def __init__(self, ended: Callable[[Cycle, list[int] | None], None], clock: DeviceClock) -> None:
+        super().__init__(ended)
+        self._clock = clock
+        self._lost = ""  # reason why the cycle under way is lost
+        self._marks: list[Mark] = []
+        self._begun: Any = None  # event at the begin of the request under way
+        self._batch: tuple[Any, Any] | None = None  # events at the begin and the end of the last request for training
+        self._complete = False
+
+    def optimizer_ended(self, now_ns: int) -> None:
+        """Mark the end of the optimizer, after the cycle was cut before it."""
+        super().optimizer_ended(now_ns)
+        if len(self._marks) > 1 and self._marks[-1][0] == _OPTIMIZER:
+            self._marks.pop()
+        self._record(_OPTIMIZER)
+
+    def batch_began(self, now_ns: int) -> None:
+        super().batch_began(now_ns)
+        self._begun = self._event()
+
+    def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
+        """Record the end of a request, if its batch may be one for training."""
+        super().batch_ended(now_ns, iterator, received, training)
+        begun, self._begun = self._begun, None
+        end = self._event() if self.trains and begun is not None else None
+        self._batch = None if end is None else (begun, end)
+
+    def backward_began(self, now_ns: int) -> None:
+        """Mark the begin of backward, and of what was before it."""
+        asked, training, batch = self.asks, self.trains, self._batch
+        super().backward_began(now_ns)
+        if batch is not None and training:
+            self._marks += [(_OTHER, batch[0]), (_DATA, batch[1])]
+        self._batch = None
+        self._record(_FORWARD if training or not asked else _OTHER)
+        self._complete = False
+
+    def gradients_complete(self) -> None:
+        super().gradients_complete()
+        self._record(_BACKWARD)
+        self._complete = True
+
+    def backward_ended(self, now_ns: int) -> None:
+        """Mark the end of backward, before the cycle is cut there.
+
+        If events of the cycle are missing, the next one may begin here.
+        """
+        lost, self._lost = self._lost, ""
+        if lost:
+            self._marks = []
+        self._record(_SYNC if self._complete else _BACKWARD)
+        self._lost = lost or self._lost
+        self._complete = False
+        super().backward_ended(now_ns)
+
+    def cut_marks(self) -> tuple[list[Mark], str]:
+        """End the cycle at the last boundary, where the next one begins; return its marks, and why some are missing."""
+        marks, lost = self._marks, self._lost or ("" if self._marks else "unused")
+        self._marks = marks[-1:]
+        self._lost = "" if marks else lost
+        return marks, lost
+
+    def _record(self, stage: int) -> None:
+        event = self._event()
+        if event is not None:
+            self._marks.append((stage, event))
+
+    def _event(self) -> Any:
+        """Return an event that is recorded now; None if the cycle is lost."""
+        if self._lost:
+            return None
+        event, why = self._clock.mark() if len(self._marks) < _MARKS else (None, "full")
+        if event is None:
+            self._lost = why
+            self._marks = []
+        return event

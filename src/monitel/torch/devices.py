@@ -1,0 +1,499 @@
+"""Numbers that devices deliver later, the thread that fetches them, and captures of graphs, during which it may not."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from monitel.process.failures import call_each
+from monitel.process.os_threads import Event, RLock, get_ident
+from monitel.process.worker import Worker
+from monitel.stats.aggregation import COUNT
+from monitel.torch.hooks import Missing, Patch, Source, find
+from monitel.torch.recording import GuardedStat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+TIMEOUT_S = 300.0  #: How long a device may take for a value before all that it owes are given up.
+_GRAPHS = (("cuda", "CUDAGraph"), ("xpu", "XPUGraph"), ("mtia", "MTIAGraph"), ("accelerator", "Graph"))
+
+#: Memory and events of values that were given up, and of a forked child's parent. The device may still write to them,
+#: and freeing them after a failure aborts the process.
+_abandoned: list[object] = []
+
+ROOM = 8192  #: Numbers of a device that may be pending; each takes 512 bytes of its memory.
+_MANY = 512  # staged numbers that are fetched soon
+_log = logging.getLogger("monitel.torch")
+_POLL_S = 1.0
+_FAST_POLL_S = 0.02  # after many numbers: each poll takes the GIL and calls the device, beside the training
+_WAITING_POLL_S = 0.001  # while a caller waits
+_WAIT_S = 2.0  # how long a flush waits for pending numbers
+_REQUIRED = ("Event", "Stream", "current_stream", "device", "stream")  # names in the module of a device
+_REASONS = {
+    "capture": "they were added during a graph capture; add the graph's output after replay() instead",
+    "full": "the device is too far behind",
+    "failed": "the device failed",
+    "timeout": "the device has not delivered them for 5 minutes",
+    "exit": "the device had not delivered them when instrumentation ended",
+}
+
+
+class Owner(Protocol):
+    """A Stat with pending samples, or a pending event."""
+
+    def _log_resolved(self) -> None:
+        """Log whatever is complete."""
+
+
+class Pending(Protocol):
+    """A sample or event detail whose number is not known yet."""
+
+    def resolve(self, value: float | None) -> Owner:
+        """Set the number, None if it is lost, and return the owner, whose ``_log_resolved()`` the caller then calls."""
+
+
+class CaptureGuard(Source):
+    """Tracks graph captures and keeps device calls of other threads out of them.
+
+    By default, a capture forbids other threads every call that may wait, such as an event query, and every memory
+    allocation. Such a call invalidates the capture, and with it the job (CUDA runtime API,
+    ``cudaStreamCaptureModeGlobal``; pytorch/pytorch#104555). So a starting capture waits a few microseconds for device
+    calls in progress, and no device call starts until the capture ends.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard all state. For a forked child, which has neither the capturing thread nor the owner of the lock."""
+        self._lock = RLock()
+        self._running = 0
+
+    def install(self) -> None:
+        """Wrap the capture methods of torch's graph classes, which torch.cuda.graph() and the compiler use too."""
+        for module, name in _GRAPHS:
+            graph = getattr(getattr(torch, module, None), name, None)
+            if hasattr(graph, "capture_begin") and hasattr(graph, "capture_end"):
+                self.hook(Patch(graph, "capture_begin", self._begin))
+                self.hook(Patch(graph, "capture_end", self._end))
+
+    @property
+    def is_capturing(self) -> bool:
+        """True while any capture is in progress. Takes no lock, so a signal handler may read it."""
+        return self._running > 0
+
+    @contextmanager
+    def device_calls(self) -> Iterator[bool]:
+        """Yield whether device calls are allowed. While they are, no capture starts before the block ends."""
+        with self._lock:
+            yield not self._running
+
+    def _begin(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._count(1)
+        try:
+            return original(*args, **kwargs)
+        except BaseException:
+            self._count(-1)
+            raise
+
+    def _end(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._running = max(0, self._running + change)  # a capture may have started before install()
+
+
+class DeviceQueue(ABC):
+    """Values that one device delivers later, in the order in which they were put. Nothing waits for the device.
+
+    Any thread may put values. One thread calls ``advance()``, that of
+    :class:`monitel.torch.devices.Fetcher`; ``abandon()`` follows when it has ended or timed out.
+
+    Args:
+        captures: Excludes graph captures while the device is called for more than a copy.
+        lost: Called with the number of lost values, a reason ("capture", "full", "failed", "timeout" or "exit"), and
+            optionally details.
+
+    Attributes:
+        settled: Number of entries that were delivered or given up, and logged.
+    """
+
+    def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
+        self.settled = 0
+        self._arrived = 0  # the same, and those that are being logged
+        self._captures = captures
+        self._lost = lost
+        self._lock = RLock()  # of what was put; held briefly, never while waiting for the device
+        self._device: torch.device | None = None
+        self._module: Any = None  # torch's module of that device, such as torch.cuda
+
+    @property
+    @abstractmethod
+    def opened(self) -> int:
+        """Number of entries that were put so far."""
+
+    @abstractmethod
+    def _deliver(self, owners: list[Owner]) -> None:
+        """Resolve what has arrived, and append the owners. The device of the queue is the current one."""
+
+    @abstractmethod
+    def _oldest(self) -> float:
+        """Return since when the device owes something, in monotonic seconds; infinity if it owes nothing."""
+
+    @abstractmethod
+    def _take(self) -> tuple[object, Sequence[Pending]]:
+        """Forget all entries; return what the device may still use, and the pending values."""
+
+    def advance(self) -> bool:
+        """Deliver what has arrived; return whether anything has. For a single thread."""
+        owners: list[Owner] = []
+        reason: tuple[object, ...] = ()
+        before = self._arrived
+        with self._captures.device_calls() as allowed:
+            if allowed and self.opened > before:
+                try:
+                    with self._module.device(self._device):  # else this thread would use the first device, too
+                        self._deliver(owners)
+                except Exception as error:  # the device has failed; the job is about to notice
+                    reason = "failed", error
+        arrived = self._arrived > before
+        if not reason and time.monotonic() > self._oldest() + TIMEOUT_S:
+            reason = ("timeout",)
+        if reason:
+            owners += self._give_up(*reason)
+        try:
+            log(owners)
+        finally:
+            self.settled = self._arrived
+        return arrived
+
+    def has_pending(self, up_to: int) -> bool:
+        """Return whether any of the first ``up_to`` entries is pending."""
+        return self.settled < up_to
+
+    def abandon(self) -> None:
+        """Give up all that is pending as lost, with the reason "exit"."""
+        try:
+            log(self._give_up("exit"))
+        finally:
+            self.settled = self._arrived
+
+    def _give_up(self, *reason: object) -> list[Owner]:
+        kept, pending = self._take()
+        _abandoned.append(kept)
+        if pending:
+            self._lost(len(pending), *reason)
+        return [each.resolve(None) for each in pending]
+
+
+def log(owners: list[Owner]) -> None:
+    """Have each owner log whatever is complete, once. If handlers raise, the first exception propagates at the end."""
+    call_each(lambda owner: owner._log_resolved(), list(dict.fromkeys(owners)))
+
+
+class _Batch:
+    """Numbers that are fetched together: staged, then copied to the host. They keep their memory until they arrive."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Tensor, Pending]] = []  # one element each, on the device
+        self.streams: dict[Any, None] = {}  # on which the numbers are computed
+        self.sent = math.inf  # monotonic seconds
+        self.on_host: Any = None
+        self.arrived: Any = None  # event
+
+
+class StagedNumbers(DeviceQueue):
+    """Copies numbers on their device when they are put, and fetches all of them by one copy.
+
+    ``put()`` copies a number on the current stream, so later changes to its tensor have no effect. At a poll all
+    numbers staged so far are joined and copied into pinned memory of the host on a separate stream, if no earlier copy
+    is under way, and read at the first poll after the copy is complete.
+    """
+
+    def __init__(
+        self, device: torch.device, captures: CaptureGuard, lost: Callable[..., None], wake: Callable[[], None]
+    ) -> None:
+        super().__init__(captures, lost)
+        self._device = device
+        self._module = torch.get_device_module(device)
+        self._is_capturing = getattr(self._module, "is_current_stream_capturing", None)
+        self._wake = wake
+        self._copying: Any = None  # stream
+        self._staged = _Batch()
+        self._sent = _Batch()  # being copied, or empty
+
+    @property
+    def opened(self) -> int:
+        with self._lock:
+            return self._arrived + len(self._sent.entries) + len(self._staged.entries)
+
+    def is_capturing(self) -> bool:
+        """Return whether operations on the current stream are recorded into a graph instead of executed."""
+        return self._is_capturing is not None and self._is_capturing()
+
+    def put(self, number: Tensor, pending: Pending) -> None:
+        """Stage a tensor of one element for ``pending``: one launch on the current stream, without waiting.
+
+        If too many numbers are pending, because the device is too far behind, the number is lost.
+        """
+        loss: tuple[object, ...] = ()
+        try:
+            if len(self._sent.entries) + len(self._staged.entries) >= ROOM:
+                loss = ("full",)
+            else:
+                stream = self._module.current_stream(self._device)
+                copy = number.detach().reshape(1).to(torch.float64, non_blocking=True, copy=True)
+                number.record_stream(stream)  # keeps its memory from being reused before the copy
+        except Exception as error:
+            loss = "failed", error
+        except BaseException:
+            pending.resolve(None)
+            raise
+        if loss:
+            pending.resolve(None)
+            self._lost(1, *loss)
+            return
+        with self._lock:
+            self._staged.streams[stream] = None
+            self._staged.entries.append((copy, pending))  # at once: a signal handler may add a sample, too
+        if len(self._staged.entries) >= _MANY:
+            self._wake()
+
+    def _deliver(self, owners: list[Owner]) -> None:
+        sent = self._sent
+        if sent.entries:
+            if not sent.arrived.query():
+                return
+            values = sent.on_host.tolist()
+            owners += [pending.resolve(value) for (_, pending), value in zip(sent.entries, values, strict=True)]
+        with self._lock:
+            self._arrived += len(sent.entries)
+            self._sent, self._staged = self._staged, _Batch()
+        if self._sent.entries:
+            self._send(self._sent)
+
+    def _send(self, batch: _Batch) -> None:
+        batch.sent = time.monotonic()
+        module, numbers = self._module, [number for number, _ in batch.entries]
+        if self._copying is None:
+            self._copying = module.Stream(self._device)
+        for stream in batch.streams:
+            written = module.Event()
+            written.record(stream)
+            self._copying.wait_event(written)
+        with module.stream(self._copying), torch.inference_mode(False):
+            batch.on_host = _pinned(len(numbers))
+            batch.on_host.copy_(torch.cat(numbers), non_blocking=True)
+            batch.arrived = module.Event()
+            batch.arrived.record(self._copying)
+
+    def _oldest(self) -> float:
+        return self._sent.sent
+
+    def _take(self) -> tuple[object, Sequence[Pending]]:
+        with self._lock:
+            batches = self._sent, self._staged
+            self._sent, self._staged = _Batch(), _Batch()
+            pending = [each for batch in batches for _, each in batch.entries]
+            self._arrived += len(pending)
+        return batches, pending
+
+
+def _pinned(numbers: int) -> Tensor:
+    try:
+        return torch.empty(numbers, dtype=torch.float64, device="cpu", pin_memory=True)
+    except RuntimeError:  # no pinned memory: the copy, and so the thread that fetches, waits for the device
+        return torch.empty(numbers, dtype=torch.float64, device="cpu")
+
+
+class Fetcher(Source):
+    """The queues of the devices, and the daemon thread that serves them. Both are created on first use.
+
+    Stat: ``training.tensors.lost`` (COUNT), which exists from the first loss on. Each reason is logged once.
+    """
+
+    def __init__(self, window_size: float) -> None:
+        self.captures = CaptureGuard()
+        self.needs = (self.captures,)
+        self._window_size = window_size
+        self._is_plain = _plain_tensor_check()
+        self._lost: GuardedStat | None = None
+        self._warned: set[str] = set()
+        self._start_empty()
+
+    def reset(self) -> None:
+        """Drop all queues. For a forked child: the parent fetches the numbers in them."""
+        _abandoned.append(self._queues)
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._numbers: dict[torch.device, StagedNumbers | None] = {}
+        self._queues: list[DeviceQueue] = []
+        self._lock = RLock()
+        self._worker = Worker("monitel-torch-devices", self._run, first=_POLL_S)
+        self._serving = 0  # identity of the thread
+        self._fast_until = 0.0
+        self._responsive = True  # False after wait() has timed out, until a device delivers again
+
+    def end(self) -> None:
+        """Wait for pending numbers as a flush does, give up the rest, and end the thread. Idempotent."""
+        self.wait()
+        self._worker.stop()
+        if self._worker.started:
+            with suppress(RuntimeError):  # an event handler has called this, in the thread itself
+                self._worker.join(time.monotonic() + _WAIT_S)
+        queues, self._queues, self._numbers = self._queues, [], {}
+        for queue in queues:
+            queue.abandon()
+        if self._lost is not None:
+            self._lost.flush()
+
+    remove = end
+
+    def read(self, tensor: torch.Tensor, pending: Pending) -> None:
+        """Resolve ``pending`` with the number of a tensor that torch provides. Never raises.
+
+        A number on a device is resolved when it arrives, others now. None stands for a number that cannot be read: in a
+        graph capture, where the device executes nothing, or of a tensor that does not hold its number itself.
+        """
+        value = None
+        try:
+            staged = self.queue_of(tensor)
+            if staged is None:
+                value = tensor.item() if self._is_plain(tensor) else None
+            elif not staged.is_capturing():
+                staged.put(tensor, pending)
+                return
+        except Exception as error:
+            self.count_lost(1, "failed", error)
+        pending.resolve(value)
+
+    def queue_of(self, tensor: torch.Tensor) -> StagedNumbers | None:
+        """Return the queue for a tensor, or None if the caller must read its value synchronously.
+
+        The latter applies on the CPU, on a device without streams, to a tensor of several elements or of complex
+        numbers, and to a tensor that does not hold its number itself.
+        """
+        device = tensor.device
+        try:
+            staged = self._numbers[device]
+        except KeyError:
+            staged = self._create(device)
+        if staged is None or tensor.numel() != 1 or tensor.is_complex() or not self._is_plain(tensor):
+            return None
+        return staged
+
+    def serve(self, queue: DeviceQueue) -> bool:
+        """Deliver what is put into a queue; return False if the interpreter shuts down and starts no more threads."""
+        with self._lock:
+            if self._worker.start():
+                self._queues = [*self._queues, queue]
+                return True
+            return False
+
+    def lost_to_capture(self, staged: StagedNumbers) -> bool:
+        """Return whether the current stream is being captured, and if so count one lost tensor.
+
+        Nothing may be put then: the copy would become part of the graph.
+        """
+        capturing = staged.is_capturing()
+        if capturing:
+            self.count_lost(1, "capture")
+        return capturing
+
+    def wait(self) -> None:
+        """Wait at most 2 s until all numbers that were put so far have arrived. Returns at once during a graph capture.
+
+        After a timeout, no call waits again until a device has delivered a number.
+        """
+        if self._serving == get_ident():  # an event handler flushes, in the thread itself
+            return
+        goals = [(queue, queue.opened) for queue in self._queues]
+        deadline = time.monotonic() + (_WAIT_S if self._responsive else 0.0)
+        pause = Event()
+        while any(queue.has_pending(opened) for queue, opened in goals):
+            if self.captures.is_capturing:  # nothing arrives before it ends
+                return
+            if time.monotonic() >= deadline:
+                self._responsive = False
+                return
+            self._worker.wake()
+            pause.wait(_WAITING_POLL_S)
+
+    def wake(self) -> None:
+        """Have the thread poll now, and frequently for a second."""
+        self._fast_until = time.monotonic() + _POLL_S
+        self._worker.wake()
+
+    def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
+        """Count lost numbers, and log the first loss for each reason."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
+            _log.warning("tensor values are lost: %s (counted in training.tensors.lost)", why)
+        with self._lock:
+            if self._lost is None:
+                self._lost = GuardedStat(
+                    "training.tensors.lost",
+                    [COUNT],
+                    self._window_size,
+                    unit="{tensor}",
+                    description="Tensors whose values were lost",
+                    monotonic=True,
+                )
+        for _ in range(numbers):
+            self._lost.add(1.0)
+
+    def _run(self) -> float:
+        """Advance every queue once; return the seconds until the next time."""
+        queues, self._serving = self._queues, get_ident()
+        for queue in queues:
+            try:
+                self._responsive = queue.advance() or self._responsive
+            except Exception:  # raised by an event handler
+                if "handler" not in self._warned:
+                    self._warned.add("handler")
+                    _log.warning("an event handler raised in the thread that fetches tensors", exc_info=True)
+        fast = time.monotonic() < self._fast_until and any(each.has_pending(each.opened) for each in queues)
+        return _FAST_POLL_S if fast else _POLL_S
+
+    def _create(self, device: torch.device) -> StagedNumbers | None:
+        """Create the queue of a device, which uses no device memory yet; None if the device cannot have one."""
+        with self._lock:
+            if device not in self._numbers:
+                created = None
+                if device.type not in {"cpu", "meta"}:
+                    module: Any = torch.get_device_module(device)
+                    if all(hasattr(module, name) for name in _REQUIRED):
+                        created = StagedNumbers(device, self.captures, self.count_lost, self.wake)
+                        if not self.serve(created):
+                            return None
+                self._numbers[device] = created
+            return self._numbers[device]
+
+
+def _plain_tensor_check() -> Callable[[torch.Tensor], bool]:
+    """Return a function that returns whether a tensor holds its numbers itself.
+
+    The numbers of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as
+    vmap, one tensor may stand for several, and none of them can be copied to the outside.
+    """
+    default = torch.Tensor.__torch_dispatch__
+    try:
+        transform = find("torch._C._functorch", "peek_interpreter_stack")
+    except Missing:
+        return lambda tensor: type(tensor).__torch_dispatch__ is default
+    return lambda tensor: type(tensor).__torch_dispatch__ is default and transform() is None

@@ -1,1 +1,0 @@
-"""Tensors as samples and event details, recorded without waiting for their device."""

@@ -1,1 +1,0 @@
-"""Sources of telemetry in PyTorch: each one installs hooks in torch and records what they report."""

@@ -1,0 +1,303 @@
+"""Tensors as samples of Stats and as details of events, recorded without a wait for their device."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from contextvars import copy_context
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from monitel.handlers import log_event, set_details_hook
+from monitel.logged_numbers import LoggedNumbers
+from monitel.process.failures import call_each
+from monitel.process.import_hook import AfterImport
+from monitel.stats._window import set_value_hook
+from monitel.stats.pending import lock, waiting
+from monitel.stats.stat import Stat
+from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from monitel.event import Event
+    from monitel.handlers import DetailsHook, Log
+    from monitel.torch.devices import Fetcher, StagedNumbers
+
+_log = logging.getLogger("monitel.torch")
+_on = False
+_warned = False
+_hooked = False
+#: Both are set once the compiler is loaded.
+_at_compile_time: Callable[[Callable[[Any], None]], None] | None = None
+_outside: Callable[[Stat, Any], None] | None = None
+
+
+class CompiledAdds(Source):
+    """Lets compiled functions add their samples right after their graph, each time they run.
+
+    Where the compiler meets ``Stat.add`` it traces :func:`_traced` instead. The operations of the graph stay the same,
+    and ``Stat.add`` itself is unchanged. The sample is read after the graph has run. In the body of an operation with a
+    separate graph, such as a checkpoint or a branch of ``torch.cond``, samples are not recorded; that is logged once.
+
+    Installing does not load the compiler. The hook cannot be removed from the compiler. After ``remove()``, ``add()``
+    causes a graph break again.
+    """
+
+    def install(self) -> None:
+        global _on
+        _on = True
+        self._compiler = AfterImport(COMPILER, _hook_compiler)
+
+    def remove(self) -> None:
+        """Stop compiling ``add``. Functions that are compiled already continue to add."""
+        global _on
+        _on = False
+        self._compiler.cancel()
+
+
+def _hook_compiler() -> None:
+    global _at_compile_time, _outside, _hooked
+    if _hooked:
+        return
+    try:
+        _at_compile_time = find(f"{COMPILER}.comptime", "comptime")
+        # disable(): neither add() nor the event handlers it runs are to be compiled
+        _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
+        _trace_instead(Stat.add, _traced)
+        _hooked = True
+    except Missing as missing:
+        _log.warning("Stat.add() in compiled code breaks the graph with this torch version: %s", missing)
+
+
+def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up by name
+    """Stand in for ``Stat.add`` in tracing; ``_plan()`` finds the arguments by the names of these locals."""
+    outside = _outside  # noqa: F841
+    _at_compile_time(_plan)  # type: ignore[misc]  # it is set before anything is traced
+
+
+def _plan(context: Any) -> None:
+    """Schedule the call of ``add`` after the graph. Runs while the compiler traces ``_traced``."""
+    global _warned
+    if not _on:
+        context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
+    try:
+        planned = _call_after_graph(context, "outside", "self", "v")
+    except Exception:
+        planned = False
+        reason = "this torch version lacks the required compiler hooks"
+    else:
+        reason = "it is inside an operation with a separate graph, such as a checkpoint"
+    if not planned and not _warned:
+        _warned = True
+        _log.warning("Stat.add() in compiled code records nothing: %s", reason)
+
+
+def _trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
+    """Have the compiler trace ``substitute`` where a method, in Python or C, is called. This cannot be undone.
+
+    For a method in C, torch has a public function, which has no effect on a method in Python. Calls of the latter are
+    intercepted where the compiler starts to trace them. The mark ``_torchdynamo_inline`` would lose ``self`` at a graph
+    break.
+    """
+    if not isinstance(method, FunctionType):
+        torch.compiler.substitute_in_graph(method, skip_signature_check=True)(substitute)
+        return
+    traced: Any = find(f"{COMPILER}.variables", "UserFunctionVariable")
+    call = traced.call_function
+
+    def call_function(self: Any, tracing: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.fn is method:
+            return call(traced(substitute), tracing, [*self.self_args(), *args], kwargs)
+        return call(self, tracing, args, kwargs)
+
+    traced.call_function = call_function
+
+
+def _call_after_graph(context: Any, function: str, *arguments: str) -> bool:
+    """Have the compiled code call a function after its graph has run.
+
+    This is how torch.compile treats a ``print`` among the ``reorderable_logging_functions``. It drops such calls for
+    functions that the compiled function calls, so the call is added to the outermost function's list.
+
+    Returns:
+        Whether the call was scheduled. It cannot be while a graph within this one is traced.
+    """
+    tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    if tracing.output.current_tracer.parent is not None:
+        return False
+    known = tracing.symbolic_locals
+    tracing.output.root_tx.debug_locals.append((known[function], [known[name] for name in arguments]))
+    return True
+
+
+class PendingEvent:
+    """Holds an event until its last number has arrived, then logs it as if it had been logged immediately.
+
+    The event keeps its timestamp and step. Handlers run in a copy of the context in which the event was created, so an
+    exporter finds the OpenTelemetry span that was current then. The monitel range of that time has ended.
+    """
+
+    def __init__(self, event: Event, keys: Iterable[str]) -> None:
+        self._event: Event | None = event
+        self._context = copy_context()
+        self._missing: set[object] = {*keys}  # keys, and earlier events with a number of the same name
+        self._names: tuple[str, ...] = ()  # of numbers, for which later events wait
+        self._next: list[PendingEvent] = []  # these events
+        self._optional = False  # not logged without numbers
+
+    @classmethod
+    def of_numbers(cls, event: LoggedNumbers, keys: Iterable[str]) -> PendingEvent:
+        """Hold the numbers that are pending, and those behind a pending number of their name; leave the others.
+
+        The numbers of one name are therefore logged in the order of the calls.
+        """
+        with lock():
+            behind = {name: event.data.pop(name) for name in waiting.keys() & event.data.keys()}
+            held = cls(event._later(behind), keys)
+            held._optional, held._names = bool(event.data), (*keys, *behind)
+            for name in held._names:
+                if (earlier := waiting.get(name)) is not None:
+                    held._missing.add(earlier)
+                    earlier._next.append(held)
+                waiting[name] = held
+        return held
+
+    def resolve(self, key: str, value: float | None) -> None:
+        """Set a pending detail; None drops it, because its value is lost. Idempotent."""
+        with lock():
+            if key in self._missing and self._event is not None:
+                if value is not None:
+                    self._event.data[key] = value
+                self._missing.remove(key)  # last: another thread may log the event as soon as nothing is missing
+
+    def _log_resolved(self) -> None:
+        """Log the event if it is complete, and those that have waited for it. Logs each at most once."""
+        found = [self]
+        call_each(lambda each: each._log(found), found)
+
+    def _log(self, found: list[PendingEvent]) -> None:
+        """Log the event if it is complete, and append those that have waited for it."""
+        with lock():  # of several threads one logs
+            if self._missing or self._event is None:
+                return
+            event, self._event = self._event, None
+        try:
+            if event.data or not self._optional:
+                self._context.run(log_event, event)
+        finally:
+            with lock():
+                for name in self._names:
+                    if waiting.get(name) is self:
+                        del waiting[name]
+                for each in self._next:
+                    each._missing.discard(self)
+            found += self._next
+
+
+class PendingDetail(NamedTuple):
+    """One pending detail of an event."""
+
+    event: PendingEvent
+    key: str
+    kind: Callable[[float], float]  # to the type of the tensor's item(); integers are exact up to 2**53
+
+    def resolve(self, value: float | None) -> PendingEvent:
+        """Set the number, None if it is lost, and return the event. The caller then calls its ``_log_resolved()``."""
+        self.event.resolve(self.key, None if value is None else self.kind(value))
+        return self.event
+
+
+class Tensors(Source):
+    """Lets ``Stat.add`` and ``emit`` take tensors of one element without waiting for their device.
+
+    A number on the CPU is read immediately, without torch's warning for tensors that require a gradient. A number on a
+    device is copied there and fetched later. Its sample counts immediately; its window, or the event, is logged once
+    the number has arrived. While torch.export runs a model with tensors that hold no numbers, nothing is added.
+
+    A DTensor raises TypeError: reading one is a collective operation, and a rank that adds alone would wait forever.
+    """
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.needs = (fetcher, CompiledAdds())
+        self._fetcher = fetcher
+
+    def install(self) -> None:
+        """Set the hooks of ``Stat.add`` and ``emit``. The previous hooks run for all other values."""
+        self._on = True
+        for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
+            never_compile(hook)
+        self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
+        self._details_hook: DetailsHook = set_details_hook(self._to_details)
+
+    def remove(self) -> None:
+        """Restore the previous hooks. Hooks that somebody else has set since stay; ours then only pass calls on."""
+        self._on = False
+        if (current := set_value_hook(self._value_hook)) != self._to_float:
+            set_value_hook(current)
+        if (others := set_details_hook(self._details_hook)) != self._to_details:
+            set_details_hook(others)
+
+    end = remove
+
+    def _to_float(self, stat: Stat, value: object) -> float | None:
+        if not self._on or not isinstance(value, Tensor):
+            return self._value_hook(stat, value)
+        _refuse_dtensor("add()", value)
+        staged = self._fetcher.queue_of(value)
+        if staged is None:
+            return None if torch.compiler.is_exporting() else self._value_hook(stat, value.detach())
+        if not self._fetcher.lost_to_capture(staged):
+            stat._add_pending(partial(staged.put, value), self._fetcher.wait)
+        return None
+
+    def _to_details(self, data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
+        given, log = self._details_hook(data, attributes)
+        if not self._on or not isinstance(given, Mapping):
+            return given, log
+        details, pending = dict(given), {}
+        for key, value in given.items():
+            if isinstance(value, Tensor) and value.numel() == 1:  # Event refuses other tensors, with a message
+                _refuse_dtensor("emit()", value)
+                if (staged := self._fetcher.queue_of(value)) is None:
+                    details[key] = value.item()
+                else:
+                    del details[key]
+                    if not self._fetcher.lost_to_capture(staged):
+                        pending[key] = staged, value
+        return details, partial(_hold, pending) if pending or waiting else log
+
+
+def _hold(pending: dict[str, tuple[StagedNumbers, Tensor]], event: Event) -> None:
+    """Log an event when its numbers have arrived, and the other numbers of a ``log()`` call now."""
+    numbers = event if isinstance(event, LoggedNumbers) else None
+    held = PendingEvent(event, pending) if numbers is None else PendingEvent.of_numbers(numbers, pending)
+    missing = dict(pending)
+    try:
+        while missing:
+            key, (staged, value) = next(iter(missing.items()))
+            kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
+            staged.put(value, PendingDetail(held, key, kind))
+            del missing[key]
+    finally:
+        for key in missing:  # an exception: they are lost
+            held.resolve(key, None)
+        try:
+            if numbers is not None and numbers.data:
+                log_event(numbers)
+        finally:
+            held._log_resolved()  # if all numbers are lost already
+
+
+def _refuse_dtensor(call: str, value: Tensor) -> None:
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(value, distributed.DTensor):
+        raise TypeError(
+            f"{call} does not take a DTensor, because reading its value is a collective operation: "
+            "pass loss.to_local() for the part of this rank, or call loss.full_tensor() on all ranks"
+        )
