@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from copy import copy
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from monitel.profiler.settings import DeviceType
 from monitel.profiler.trace import atomic_file, json_text, well_formed
@@ -22,11 +22,19 @@ _LISTS = ("stack", "kernels", "input_shapes", "concrete_inputs", "input_dtypes")
 _OTHERS: dict[str, Any] = {
     **{name: [] for name in (*_LISTS, "structured_input_shapes", "structured_input_strides")},
     **dict.fromkeys(("fwd_thread", "flow_id", "flow_type", "linked_correlation_id", "self_cuda_memory_usage"), 0),
+    **{f"{whose}_memory_usage": 0 for whose in ("cpu", "self_cpu", "device", "self_device")},
+    "flops": 0,
     **dict.fromkeys(("cuda_time", "cuda_time_total", "self_cuda_time_total"), 0.0),
+    **dict.fromkeys(("device_time", "device_time_total", "self_device_time_total"), 0.0),
     **dict.fromkeys(("device_time_str", "device_time_total_str", "self_device_time_total_str"), "0.000us"),
-    **dict.fromkeys(("python_id", "python_parent_id", "python_module_id"), -1),
+    **dict.fromkeys(("python_id", "python_parent_id", "python_module_id", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("self_cpu_percent", "total_cpu_percent", "total_device_percent"), -1),
-    **dict.fromkeys(("is_python_function", "flow_start"), False),
+    **dict.fromkeys(("is_python_function", "flow_start", "is_async", "is_remote", "is_legacy"), False),
+    "device_type": DeviceType.CPU,
+    "scope": 7,  # torch's RecordScope.USER_SCOPE
+    "is_user_annotation": True,
+    "use_device": None,
+    "overload_name": "",
     "activity_type": "user_annotation",
     "kwinputs": {},
     "metadata_json": "",
@@ -36,13 +44,8 @@ _OTHERS: dict[str, Any] = {
     "device_resource_id": attrgetter("thread"),
 }
 
-_METRICS = [
-    "self_cpu_time_total",
-    "self_cuda_time_total",
-    "self_xpu_time_total",
-    "self_privateuse1_time_total",
-]
 _DEVICES = ("cuda", "xpu", "privateuse1")
+_METRICS = [f"self_{device}_time_total" for device in ("cpu", *_DEVICES)]
 _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 _HEADERS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "# of Calls")
 _COLUMN = 12
@@ -61,7 +64,7 @@ class Interval(NamedTuple):
 
 
 class Timed:
-    """Attributes that events and averages share. Those of devices, memory and operators are constants.
+    """Attributes that events and averages share. Those of devices, memory and operators are constants in ``_OTHERS``.
 
     Attributes:
         count: Number of events.
@@ -75,33 +78,10 @@ class Timed:
     cpu_time_total: float
     self_cpu_time_total: float
 
-    device_type: ClassVar[DeviceType] = DeviceType.CPU
-    node_id: ClassVar[int] = -1
-    scope: ClassVar[int] = 7  # torch's RecordScope.USER_SCOPE
-    sequence_nr: ClassVar[int] = -1
-    is_user_annotation: ClassVar[bool] = True
-    is_async: ClassVar[bool] = False
-    is_remote: ClassVar[bool] = False
-    is_legacy: ClassVar[bool] = False
-    use_device: ClassVar[str | None] = None
-    overload_name: ClassVar[str] = ""
-    stack: list[str]
-    input_shapes: list[str]
-    flops: ClassVar[int] = 0
-    device_time: ClassVar[float] = 0.0
-    device_time_total: ClassVar[float] = 0.0
-    self_device_time_total: ClassVar[float] = 0.0
-    cpu_memory_usage: ClassVar[int] = 0
-    self_cpu_memory_usage: ClassVar[int] = 0
-    device_memory_usage: ClassVar[int] = 0
-    self_device_memory_usage: ClassVar[int] = 0
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in _OTHERS:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return _OTHERS[name](self) if callable(_OTHERS[name]) else copy(_OTHERS[name])
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OTHERS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return _OTHERS[name](self) if callable(_OTHERS[name]) else copy(_OTHERS[name])
 
     @property
     def cpu_time(self) -> float:
