@@ -91,7 +91,7 @@ class Track:
         return self.thread_name if self.task_name is None else f"{self.task_name} ({self.thread_name})"
 
 
-def track_of_thread() -> Track:
+def _track_of_thread() -> Track:
     """Return a new track for the calling thread. The caller stores it."""
     # Not current_thread(): it registers a dummy for a thread that the threading module did not start.
     return Track(_thread_id(), names().get(get_ident(), "thread"))
@@ -102,7 +102,7 @@ def _track_of_task(task: Any) -> Track:
     known = _of_tasks.get(id(task))
     if known is not None:
         return known[1]
-    thread = track_of_thread()
+    thread = _track_of_thread()
     track = Track(thread.thread_id, thread.thread_name, task.get_name())
     _of_tasks[id(task)] = ref(task, _forget(id(task))), track
     return track
@@ -323,7 +323,7 @@ def _current_track() -> Track:
     try:
         track: Track = _local.track
     except AttributeError:
-        track = _local.track = track_of_thread()
+        track = _local.track = _track_of_thread()
     return track
 
 

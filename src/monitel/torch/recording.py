@@ -13,7 +13,7 @@ from monitel.event import Event, Severity
 from monitel.handlers import log_event
 from monitel.process.os_threads import get_ident, local
 from monitel.profiler import ranges
-from monitel.profiler.ranges import Track, record_function, record_past, track_of_thread
+from monitel.profiler.ranges import Track, record_function, record_past
 from monitel.stats._window import own_add
 from monitel.stats.aggregation import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats.stat import Stat
@@ -138,7 +138,7 @@ class _Thread(local):
     def track(self) -> Track:
         """Return the track of this thread's steps. The thread has another id in a forked child."""
         if self._track is None or self._pid != os.getpid():
-            thread, self._pid = track_of_thread(), os.getpid()
+            thread, self._pid = ranges._track_of_thread(), os.getpid()
             self._track = Track(thread.thread_id, thread.thread_name, "steps")
         return self._track
 

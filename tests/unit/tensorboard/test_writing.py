@@ -76,19 +76,6 @@ def test_close_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Disk) -> None:
     assert 1 == writer.dropped
 
 
-def test_failing_disk_is_retried(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors are counted and logged once; no point is lost if the disk works again."""
-    disk.error = FULL
-    with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
-        writer.add_scalar("loss", 1, 1)
-        wait_until(lambda: writer.failed >= 3)
-        disk.error = None
-        writer.add_scalar("loss", 2, 2)
-        assert writer.flush(60)
-    assert ({"loss": [(1, 1), (2, 2)]}, 0) == (read(tmp_path), writer.dropped)
-    assert [f"cannot write to {tmp_path}: {FULL!r}"] == [each.getMessage().split("; ")[0] for each in caplog.records]
-
-
 def test_failing_disk_is_not_retried_for_each_point(tmp_path: Path, disk: Disk) -> None:
     """Even if each point is written at once while the disk works."""
     disk.error = FULL

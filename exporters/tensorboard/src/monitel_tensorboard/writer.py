@@ -65,8 +65,6 @@ class SummaryWriter:
 
     Attributes:
         log_dir: The folder, as an absolute path.
-        dropped: Number of dropped points.
-        replaced: Number of points at a step that their tag had reached before.
         failed: Number of failed attempts to write.
 
     Raises:
