@@ -211,8 +211,7 @@ class Box:
             if self._stopping or self._root is None or self.folder is not None or not is_due:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
-            root, self.room.mapped = open_root(self._root)
-            root.close()
+            open_root(self._root).close()
             path = self._root / self.name
             self.folder, self._lock = make_shown(path, self._fill)
         except Exception as error:  # a defect, too: the first item is recorded in here
@@ -223,7 +222,7 @@ class Box:
             self._opening.release()
         self._has_snapshot, self.problem = False, ""
         self._read(POSITION, self.note_position)
-        self._read(PAGE, lambda: context_page.open_page(path / PAGE, mapped=self.room.mapped))
+        self._read(PAGE, lambda: context_page.open_page(path / PAGE))
         self.room.box = self.folder
         for journal in self.journals.values():
             journal.enter_box()
@@ -231,7 +230,7 @@ class Box:
     def _fill(self, folder: Folder) -> None:
         self.names.folder = folder
         self.names.copy(folder)
-        self._slots = {name: SlotFile(folder, name, mapped=self.room.mapped) for name in (STATE, POSITION, TOTALS)}
+        self._slots = {name: SlotFile(folder, name, mapped=True) for name in (STATE, POSITION, TOTALS)}
         self._write_totals(self._slots)
 
     def _check_box(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import Folder, FolderError, Lock, box_roots, open_root
+from monitel.blackbox.folder import Folder, FolderError, Lock, MissingFolderError, box_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, PAGE, REJECTED, STATE
 from monitel.blackbox.recovery import NAME, is_alive
@@ -51,19 +51,15 @@ def find_boxes(root: Path | None = None) -> Boxes:
     """Find the boxes of this user, in a folder, or where ``configure()`` makes them. Never raises."""
     found = Boxes()
     for path in box_roots(root):
-        if not os.path.lexists(path):
-            continue
         try:
-            folder, _ = open_root(path)
-        except (FolderError, OSError, ValueError) as error:
+            with closing(Folder.open(path, probe=False)) as folder:
+                _search(folder, found)
+        except MissingFolderError:
+            continue
+        except (FolderError, ValueError) as error:
             found.problems.append(str(error))
-            continue
-        try:
-            _search(folder, found)
         except OSError as error:
             found.problems.append(f"{str(path)!r} cannot be searched: {error.strerror}")
-        finally:
-            folder.close()
     for each in vars(found).values():
         each.sort()
     return found

@@ -32,10 +32,7 @@ _LOCK = "lock"
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the folder in it is checked
-_MEMORY = {"tmpfs", "ramfs"}
-#: A network or a program (FUSE) would block the threads that record.
-_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
-_LOCAL |= {"overlay", "aufs", *_MEMORY}
+_MEMORY = {"tmpfs", "ramfs"}  # a disk, a network or a program (FUSE) would block the threads that record
 
 
 class FolderError(Exception):
@@ -387,15 +384,10 @@ def box_roots(given: Path | None) -> list[Path]:
     return automatic_roots() if given is None else [given]
 
 
-def open_root(given: Path | None = None) -> tuple[Folder, bool]:
-    """Open the folder that holds the boxes of this user. It is made if it is missing.
+def open_root(given: Path | None = None) -> Folder:
+    """Open the folder that holds the boxes of this user, which is in memory. It is made if it is missing.
 
-    Args:
-        given: The folder, in memory or on a local disk; None for the first of :func:`automatic_roots` that is in memory
-            and private.
-
-    Returns:
-        The folder, and True if it is in memory: files of a disk are never mapped, because a mapping waits for the disk.
+    None stands for the first of :func:`automatic_roots` that is private.
 
     Raises:
         FolderError: There is none. The message gives the reason.
@@ -412,7 +404,7 @@ def open_root(given: Path | None = None) -> tuple[Folder, bool]:
     raise FolderError("; ".join(reasons))
 
 
-def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
+def _open_root(path: Path, *, given: bool) -> Folder:
     if not given:
         parent = path.parent.stat()
         private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
@@ -431,18 +423,16 @@ def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
             raise FolderError(f"other users can write to {str(path)!r}: {advice}")
         if not given and status.st_mode & _OTHERS:
             raise FolderError(f"other users have access to {str(path)!r}: run chmod 700 on it, or remove it")
-        if kind not in (_LOCAL if given else _MEMORY):
-            raise FolderError(
-                f"{str(path)!r} is on a file system of the type {kind}: give a folder in memory, such as one in "
-                f"{str(_SHARED_MEMORY)!r}, or on a local disk"
-            )
+        if kind not in _MEMORY:
+            advice = f"give a folder in memory, such as one in {str(_SHARED_MEMORY)!r}"
+            raise FolderError(f"{str(path)!r} is on a file system of the type {kind}: {advice}")
     except BaseException:
         folder.close()
         with suppress(OSError):
             if made:
                 path.rmdir()
         raise
-    return folder, kind in _MEMORY
+    return folder
 
 
 def _file_system_of(descriptor: int) -> str:

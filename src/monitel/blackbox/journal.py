@@ -50,7 +50,6 @@ class Room:
 
     Attributes:
         box: The box; None without one.
-        mapped: The box is in memory, so that its files can be mapped.
         used: Bytes of segments in the box.
         memory: Bytes of segments in anonymous memory.
         problem: Why the last segment was not made in the box; empty if it was.
@@ -60,7 +59,6 @@ class Room:
 
     def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
         self.box: Folder | None = None
-        self.mapped = True
         self.used = self.memory = 0
         self.problem = ""
         self.others: Callable[[], int] = lambda: 0
@@ -138,7 +136,6 @@ class Segment:
         self.end = HEAD.size  # offset after its last record
         self.begun_s = time.monotonic()
         self.asked_s = 0.0  # monotonic time since which a sender waits for it to be moved to the disk; 0 for none
-        self.is_copied = False  # its file in the box is not mapped: each record is also written to it
         self.is_damaged = False  # a record was missing or senseless
 
 
@@ -218,8 +215,6 @@ class Journal:
                     # From the check to here nothing is called and no object is made, so nothing can interrupt.
                     self._begun = begun
                     segment.buffer[offset:end] = record  # a copy within memory: no system call, the GIL is kept
-                    if segment.is_copied:
-                        self._copy_to_file(segment, record, offset)
                     if self._begun is begun:  # again without interruption
                         segment.end = end
                         segment.next = self.next = following
@@ -236,27 +231,16 @@ class Journal:
         segment, offset, record, following = begun
         end = offset + len(record)
         segment.buffer[offset:end] = record
-        if segment.is_copied:
-            self._copy_to_file(segment, record, offset)
         if self._begun is begun:
             segment.end = end
             segment.next = self.next = following
             self._begun = None
-
-    def _copy_to_file(self, segment: Segment, record: bytes, offset: int) -> None:
-        try:
-            if (box := self.room.box) is not None:
-                box.write(segment.name, record, offset)
-        except OSError as error:
-            self.room.refuse(error)
 
     def _roll(self, length: int) -> None:
         """Begin a segment with room for a record. The caller holds the lock, and looks again what is active."""
         first, full, spare = self.next, self._active, self._spare
         new = spare if spare is not None and spare.size >= HEAD.size + length else self._make(HEAD.size + length)
         segments, head, kept = [*self.segments, new], HEAD.pack(MAGIC, first), None if new is spare else spare
-        if new.is_copied:
-            self._copy_to_file(new, head, 0)
         now = time.monotonic()
         if self.next == first and self._active is full and self._spare is spare:
             new.buffer[_HEAD_AT] = head  # again without interruption
@@ -291,12 +275,11 @@ class Journal:
         if box is None or not self.room.claim(size):  # the space of the segment is reserved
             return None
         new = Segment(f"{self.name}-{next(self._serials)}.log", BOX, size)  # a handler gets another number
-        new.is_copied = not self.room.mapped
         try:
             descriptor = box.open_file(new.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 os.posix_fallocate(descriptor, 0, size)
-                new.buffer = bytearray(size) if new.is_copied else map_file(descriptor, size)
+                new.buffer = map_file(descriptor, size)
             finally:
                 os.close(descriptor)
         except Exception as error:  # a defect, too: an item is recorded in here, and memory will do
@@ -311,7 +294,7 @@ class Journal:
         """Do ahead what :meth:`append` need not do then. Called by one thread, after each wake-up."""
         if self._is_excessive:  # append() was called with the lock held
             self._drop_excess()
-        if self._spare is None and self._active is not None and self.room.mapped:
+        if self._spare is None and self._active is not None:
             spare = self._make_in_box(_LARGE if self.reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
             if spare is not None:
                 with self.lock:
@@ -331,7 +314,7 @@ class Journal:
             self._spare = self._active = None
             for each in self.segments:
                 if each.where == BOX:
-                    each.where, each.is_copied = MEMORY, False
+                    each.where = MEMORY
                     self.room.change(-each.size, each.size)
 
     def abandon(self) -> None:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.checks import warnings_with
 
-from monitel import set_step
-from monitel.blackbox import folder, process
+from monitel.blackbox import process
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim
-from monitel.process.context_page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
+def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
     """Return a function that makes a box below the folder of the test."""
     boxes = []
 
     def make(**identity: Any) -> Box:
-        boxes.append(Box(tmp_path / "spool", tmp_path / "boxes", identity, mark="0123abcd"))
+        boxes.append(Box(tmp_path / "spool", own_boxes, identity, mark="0123abcd"))
         boxes[-1].open()
         boxes[-1].journals["logs"].append(EVENT, marshal.dumps("first", 2))
         return boxes[-1]
@@ -53,18 +51,18 @@ def test_journal_without_an_endpoint_is_on_disk_after_a_spill(make: Callable[...
     assert 1 == box.journals["logs"].account().on_disk
 
 
-def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], tmp_path: Path) -> None:
+def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], own_boxes: Path, tmp_path: Path) -> None:
     """Its items are in the box, never on the disk, and a collector has nothing to deliver of them."""
     box = make(off=("logs",))
     assert box.spill(30.0)
     box.tend_disk(0.0)
-    assert b"first" in Folder.open(tmp_path / "boxes" / box.name).read("logs-1.log")
+    assert b"first" in Folder.open(own_boxes / box.name).read("logs-1.log")
     assert not (tmp_path / "spool").exists()
     assert 0 == box.journals["logs"].account().recorded
     box.abandon()  # as if the process had been killed
-    (name,) = (each.name for each in (tmp_path / "boxes").iterdir())
-    (tmp_path / "boxes" / name).rename(tmp_path / "boxes" / (dead := "20260101T000000-1-1-000000"))
-    record = claim(tmp_path / "boxes", tmp_path / "spool", dead)
+    (name,) = (each.name for each in (own_boxes).iterdir())
+    (own_boxes / name).rename(own_boxes / (dead := "20260101T000000-1-1-000000"))
+    record = claim(own_boxes, tmp_path / "spool", dead)
     assert record is not None
     record.end({"logs": [(EVENT, "died")]})
     assert record.is_delivered
@@ -73,7 +71,7 @@ def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], tm
 
 
 def test_source_that_fails_is_left_out_of_the_snapshot(
-    make: Callable[..., Box], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other parts are there, and it is logged once; so is a part that is not a plain value, and a flush."""
     box = make()
@@ -81,20 +79,10 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
     box.flushes.append(lambda: int("flush"))
     box.snapshot()
     box.snapshot()
-    snapshot = read_snapshot(Folder.open(tmp_path / "boxes" / box.name))
+    snapshot = read_snapshot(Folder.open(own_boxes / box.name))
     assert snapshot is not None
     assert {"good", "next", "stack"} == {*snapshot.values}
     assert 3 == len(warnings_with(caplog, "black box"))
-
-
-def test_page_on_a_disk_has_the_step(make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is written with each snapshot, without a mapping."""
-    monkeypatch.setattr(folder, "_MEMORY", set())
-    box = make()
-    set_step(7)
-    box.snapshot()
-    assert box.folder is not None
-    assert 7 == read_page(box.folder.read("page")).step
 
 
 def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +111,14 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
 
 
 def test_record_of_another_version_is_left_alone(
-    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its files have another content."""
     monkeypatch.setattr(process, "VERSION", 2)
     box = make()
     box._slots["totals"].write(marshal.dumps("other", 2))
     box.abandon()  # as if the process had been killed
-    path = (tmp_path / "boxes" / box.name).rename(tmp_path / "boxes" / "20260101T000000-1-1-000000")
+    path = (own_boxes / box.name).rename(own_boxes / "20260101T000000-1-1-000000")
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
         claim(path.parent, tmp_path / "spool", path.name)
     assert path.exists()

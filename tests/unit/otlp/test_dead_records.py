@@ -40,9 +40,9 @@ LOSS = definition("loss")
 
 
 @pytest.fixture
-def boxes(tmp_path: Path) -> Path:
+def boxes(own_boxes: Path) -> Path:
     """The folder of boxes."""
-    return tmp_path / "boxes"
+    return own_boxes
 
 
 @pytest.fixture

@@ -219,14 +219,11 @@ def _place(given: Path | None) -> tuple[Path, int]:
         FolderError: There is none.
     """
     before = [each for each in ([given] if given else automatic_roots()) if os.path.lexists(each)]
-    root, in_memory = open_root(given)
-    with closing(root):
+    with closing(open_root(given)) as root:
         space = root.space()
         if root.path not in before:
             with suppress(OSError):
                 root.path.rmdir()  # open_root() has made it
-        if not in_memory:
-            raise FolderError(f"{str(root.path)!r} is not in memory: give a folder in /dev/shm")
         return root.path, space.f_bavail * space.f_frsize
 
 
