@@ -183,7 +183,6 @@ class Journal:
         self._dropped: Counter[str] = Counter()
         self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled
         self._active: Segment | None = None
-        self._begun: tuple[Segment, int, bytes, int] | None = None  # a record that is being written
         self._spare: Segment | None = None
         self._serials = count(1)
         self._is_rolling = self._is_excessive = False
@@ -203,38 +202,22 @@ class Journal:
         length = len(body)
         with self.lock:
             while True:
-                if self._begun is not None:
-                    self._finish()
                 segment, number = self._active, self.next
                 if segment is None or (end := (offset := segment.end) + _FRAME + length) > segment.size:
                     self._roll(_FRAME + length)
                     continue
                 record, following = _pack_frame(length, crc32(body, number & MASK)) + body, number + items
-                begun = segment, offset, record, following
-                if self.next == number and self._active is segment and self._begun is None:
-                    # From the check to here nothing is called and no object is made, so nothing can interrupt.
-                    self._begun = begun
-                    segment.buffer[offset:end] = record  # a copy within memory: no system call, the GIL is kept
-                    if self._begun is begun:  # again without interruption
-                        segment.end = end
-                        segment.next = self.next = following
-                        self._begun = None
+                place = slice(offset, end)
+                if self.next == number and self._active is segment:
+                    # From the check on nothing is called, and no object is made that the garbage collector tracks: no
+                    # signal handler and no destructor can interrupt.
+                    segment.buffer[place] = record  # a copy within memory: no system call, the GIL is kept
+                    segment.end = end
+                    segment.next = self.next = following
                     break
         if self._is_excessive:
             self._drop_excess()
         return number + items - 1
-
-    def _finish(self) -> None:
-        """Write the record that was begun by an interrupted :meth:`append`, which writes the same bytes once more."""
-        if (begun := self._begun) is None:
-            return
-        segment, offset, record, following = begun
-        end = offset + len(record)
-        segment.buffer[offset:end] = record
-        if self._begun is begun:
-            segment.end = end
-            segment.next = self.next = following
-            self._begun = None
 
     def _roll(self, length: int) -> None:
         """Begin a segment with room for a record. The caller holds the lock, and looks again what is active."""
@@ -266,7 +249,7 @@ class Journal:
         finally:
             self._is_rolling = nested
         new = Segment("", MEMORY, max(_SMALL, least))
-        new.buffer = bytearray(new.size)
+        new.buffer = memoryview(bytearray(new.size))  # bytes put into a bytearray make tracked objects, in append()
         self.room.change(memory=new.size)
         return new
 
@@ -321,8 +304,8 @@ class Journal:
         """Leave everything to the parent, in a forked child. What it appends is for nobody."""
         self.lock = RLock()  # another thread of the parent may hold the inherited one
         if self._active is not None:  # the fork may have interrupted append()
-            self._active.buffer = bytearray(self._active.size)
-        self._active = self._spare = self._begun = self._moving = self._tail = None
+            self._active.buffer = memoryview(bytearray(self._active.size))
+        self._active = self._spare = self._moving = self._tail = None
         self.fold = self.disk = self.loading = self._cursor = None
         self.segments, self._holes, self.reader = [], [], "nobody"
         self.before_remove = self.wake = lambda: None

@@ -190,7 +190,6 @@ class Recorder:
                 self._metrics.append(WINDOW, payload)
                 forget(serial, key_number)
             except BaseException:  # of a signal handler, before the window is in the journal or afterwards
-                self._metrics._finish()
                 if self._has_appended((serial, key_number)):
                     forget(serial, key_number)
                 raise
@@ -247,7 +246,6 @@ class Recorder:
         """
         with self._metrics.lock:
             content, numbers = self.open_windows()
-            self._metrics._finish()  # a signal handler that calls this may have interrupted it
             for number, (found, window) in zip(numbers, split(content), strict=True):
                 described = next(decode(window))
                 if not described.closed:  # samples that other threads add now
