@@ -100,7 +100,6 @@ class Box:
         open_windows: Returns the bytes of all open windows, and for each of them the number of its definition. It is
             called with the lock of the journal of metrics held, so that each window is either open or in the journal.
         flushes: Functions that append what was collected, called before each snapshot.
-        problem: Why there is no box, or why it is not used; empty if it is used.
         disk_problem: Why nothing is moved to the spool folder; empty if it can be.
     """
 
@@ -139,7 +138,7 @@ class Box:
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]
         self.folder: Folder | None = None
         self.disk: Folder | None = None
-        self.problem = self.disk_problem = ""
+        self.disk_problem = ""
         self._warned: set[str] = set()
         self._lock: Lock | None = None
         self._disk_lock: Lock | None = None
@@ -148,7 +147,7 @@ class Box:
         self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
         self._noted: object = None  # the totals on the disk are as of these items
-        self._spills: list[Event] = []  # to be set after the next round of the disk thread
+        self._next_round = Event()  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
         self._retry_at_s = math.inf
@@ -180,9 +179,8 @@ class Box:
                 lock._acquire_restore(state)
 
     def _report(self, place: str, error: object) -> None:
-        """Note a problem of the box or of the disk, and log the first one."""
+        """Log the first problem of the box, or of the disk, which is also noted."""
         if place == "box":
-            self.problem = str(error)
             noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
         else:
             self.disk_problem = str(error)
@@ -220,7 +218,7 @@ class Box:
             return
         finally:
             self._opening.release()
-        self._has_snapshot, self.problem = False, ""
+        self._has_snapshot = False
         self._read(POSITION, self.note_position)
         self._read(PAGE, lambda: context_page.open_page(path / PAGE))
         self.room.box = self.folder
@@ -237,7 +235,6 @@ class Box:
         if (folder := self.folder) is None:
             return
         if folder.is_there():
-            self.problem = ""
             if self.room.memory and self.room.problem:  # without one, the memory is older than the box
                 self._report("box", self.room.problem)
             return
@@ -396,14 +393,12 @@ class Box:
     def _move(self) -> None:
         while True:
             self._wake_disk.wait(self._interval_s)
-            closes, spills = self._closes, [*self._spills]
+            closes, done, self._next_round = self._closes, self._next_round, Event()
             if closes:
                 self._end_disk()
             else:
                 self.tend_disk(self._disk_after_s)
-            for each in spills:
-                self._spills.remove(each)
-                each.set()
+            done.set()
             if closes:
                 return
 
@@ -482,8 +477,7 @@ class Box:
         kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
         if not any(journal.is_in_memory(end) for journal, end in kept):
             return True  # the disk, which may hang, is not needed
-        done = Event()
-        self._spills.append(done)
+        done = self._next_round
         self._wake_disk.set()
         if self._mover is None or not self._mover.is_alive():
             self.tend_disk(self._disk_after_s)
@@ -538,7 +532,7 @@ class Box:
         self._is_over = self._stopping = True
         _close(self._lock, self._disk_lock, self.folder, self.disk)
         self.folder = self.disk = self._writer = self._mover = None
-        self._slots, self._disk_slots, self._spills = {}, {}, []
+        self._slots, self._disk_slots = {}, {}
         self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()  # perhaps held
         self.names.renew()
         self.room.renew()

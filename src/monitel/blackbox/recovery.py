@@ -271,13 +271,10 @@ class Dead:
             self._slots[POSITION].write(pack_position(self.journals))
 
     def _note_removal(self) -> None:
-        self._slots[TOTALS].write(marshal.dumps(self._totals(), 2))
-        self.note_position()
-
-    def _totals(self) -> tuple[Any, ...]:
         fold = self.journals["metrics"].fold
         holes = {name: journal.holes() for name, journal in self.journals.items()}
-        return *(self.totals if fold is None else fold.plain()), holes
+        self._slots[TOTALS].write(marshal.dumps((*(self.totals if fold is None else fold.plain()), holes), 2))
+        self.note_position()
 
     def tend(self) -> None:
         """Remove what is settled, unless the totals cannot be written, and load what senders wait for."""

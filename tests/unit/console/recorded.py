@@ -77,7 +77,7 @@ class Recorded:
         }
         self.box = Box(spool, root, {**usual, **identity}, interval_s=0.02)
         self.box.open()
-        assert self.box.folder is not None, self.box.problem
+        assert self.box.folder is not None
         self.path = self.box.folder.path
         self.open: list[tuple[Definition, OpenWindow]] = []
         self.box.open_windows = lambda: (
