@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.activity import Doing
@@ -83,14 +83,8 @@ class Deaths:
         return (Death(owner, end).how, end.time_ns) if end is not None and end.time_ns else None
 
 
-class SignOfLife(NamedTuple):
-    """A time, Unix ns, at which a process is known to have lived, and its source, e.g. ``"heartbeat"``."""
-
-    time_ns: int
-    source: str
-
-
-_NEVER = SignOfLife(0, "")
+#: A time, Unix ns, at which a process is known to have lived, and its source, e.g. "heartbeat".
+SignOfLife = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class Death:
 
     owner: Owner
     end: End | None  # from its parent, or from the stacks of a crash
-    last_seen: SignOfLife = _NEVER
+    last_seen: SignOfLife = (0, "")
     doing: Doing = Doing()  # noqa: RUF009  immutable
     stacks: str = ""  # of the threads at a crash, else that of the main thread in the last second
     exception: tuple[str, str, str] | None = None  # type, message and place of the last one that was not caught
@@ -108,13 +102,13 @@ class Death:
     @property
     def time_ns(self) -> int:
         """Time of the death, Unix ns: the last sign of life, if nobody has observed the end."""
-        return max(0 if self.end is None else self.end.time_ns, self.last_seen.time_ns)
+        return max(self.end.time_ns if self.end else 0, self.last_seen[0])
 
     @property
     def how(self) -> str:
         """The cause in words, e.g. ``"killed by SIGKILL"``."""
         end = self.end
-        if end is None or (end.signal is None and end.code is None):
+        if end is None or end.signal is end.code is None:
             return "ended without a shutdown"
         if end.signal is None:
             return f"ended with exit code {end.code} without a shutdown"
@@ -161,44 +155,44 @@ class Death:
     def _exit(self) -> dict[str, Any]:
         end = self.end or End()
         reason = "code" if end.code is not None else "unknown" if end.signal is None else "signal"
-        observed = end.time_ns >= self.last_seen.time_ns and end.time_ns > 0
+        observed = end.time_ns >= self.last_seen[0] and end.time_ns > 0
         moment = datetime.fromtimestamp(self.time_ns // 1_000_000 / 1000, timezone.utc)
         return {
             "process.exit.code": end.code,
             "process.exit.signal": None if end.signal is None else signal_name(end.signal),
             "process.exit.reason": "out_of_memory" if end.out_of_memory else reason,
             "process.exit.time": moment.isoformat(timespec="milliseconds") if self.time_ns else None,
-            "process.exit.time.source": ("parent" if observed else self.last_seen.source) or None,
+            "process.exit.time.source": ("parent" if observed else self.last_seen[1]) or None,
         }
 
 
 def death_of(record: Record, deaths: Deaths) -> Death:
     """Return the death of a process, from its record and from the ends that its parent has observed. Never raises."""
+    observed = deaths.of(record.owner)
     try:
-        death = _described(record, deaths)
+        death = _described(record, observed)
         death.event()
     except Exception:  # the values are of another version of monitel
         _log.debug("the description of a death cannot be read", exc_info=True)
-        return Death(record.owner, deaths.of(record.owner), stacks=record.stacks)
+        return Death(record.owner, observed, stacks=record.stacks)
     return death
 
 
-def _described(record: Record, deaths: Deaths) -> Death:
-    now_ns = time.time_ns()
-    last_seen = max(sign for sign in _signs(record) if sign.time_ns <= now_ns or sign.source == _CREATION)
-    last_seen = last_seen._replace(time_ns=min(last_seen.time_ns, now_ns))
-    end, crash = deaths.of(record.owner), crash_signal(record.stacks)
-    if crash is not None and (end is None or end.signal is end.code is None):
-        end = replace(end or End(), signal=crash)
-    perhaps = end is None or (end.code is None and end.signal in {None, signal.SIGKILL})
-    if perhaps and killed_for_memory(record.owner):
-        end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
+def _described(record: Record, observed: End | None) -> Death:
+    end = observed or End()
+    now_ns, crash = time.time_ns(), crash_signal(record.stacks)
+    last_ns, source = max(each for each in _signs(record) if each[0] <= now_ns or each[1] == _CREATION)
+    last_ns = min(last_ns, now_ns)
+    if crash is not None and end.signal is end.code is None:
+        end = replace(end, signal=crash)
+    if end.code is None and end.signal in {None, signal.SIGKILL} and killed_for_memory(record.owner):
+        end = replace(end, signal=signal.SIGKILL, out_of_memory=True)
     return Death(
         record.owner,
-        end,
-        last_seen,
-        record.doing_at(max(last_seen.time_ns, 0 if end is None else end.time_ns)),
-        record.stacks if crash is not None and end is not None and end.signal == crash else record.stack,
+        end if end != End() else None,
+        (last_ns, source),
+        record.doing_at(max(last_ns, end.time_ns)),
+        record.stacks if crash is not None and end.signal == crash else record.stack,
         record.exception,
         record.page.waits_left_out,
     )
@@ -211,15 +205,15 @@ def _seconds(time_ns: int | None) -> float | None:
 def _signs(record: Record) -> Iterator[SignOfLife]:
     """Yield the signs of life in a record. There is always one."""
     page = record.page
-    yield SignOfLife(record.created_ns, _CREATION)
+    yield record.created_ns, _CREATION
     if record.snapshot is not None:
-        yield SignOfLife(record.time_ns, "heartbeat")
+        yield record.time_ns, "heartbeat"
     if page.heartbeat_unix_ns is not None:
-        yield SignOfLife(page.heartbeat_unix_ns, "heartbeat")
+        yield page.heartbeat_unix_ns, "heartbeat"
     for moment_ns, source in ((page.step_ns, "step"), *((wait.start_ns, "wait") for wait in page.waits)):
         if moment_ns is not None and (unix_ns := page.unix_ns(moment_ns)) is not None:
-            yield SignOfLife(unix_ns, source)
-    yield from (SignOfLife(event.observed_ns, "event") for event in record.events)
+            yield unix_ns, source
+    yield from ((event.observed_ns, "event") for event in record.events)
 
 
 def signal_name(number: int) -> str:
