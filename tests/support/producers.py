@@ -18,8 +18,8 @@ import monitel
 from monitel import COUNT, VALUE, Stat
 from monitel.blackbox import disk, journal
 from monitel.profiler import record_function
-from monitel_otlp.export import engine, requests, sender
-from monitel_otlp.messages.request import LEVELS, count_records
+from monitel_otlp.export import engine, sender
+from monitel_otlp.messages.request import LEVELS, Encoder, count_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -186,7 +186,7 @@ def make_small(
     monkeypatch.setattr(engine, "SPOOL_BYTES", spool_bytes)
     monkeypatch.setattr(engine, "DISK_AFTER_S", after_s)
     monkeypatch.setattr(engine, "SNAPSHOT_S", 0.05)
-    monkeypatch.setattr(requests.Encoder, "most", 16)
+    monkeypatch.setattr(Encoder, "most", 16)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
     monkeypatch.setattr(journal, "_SMALL", 2_000)
     monkeypatch.setattr(journal, "_LARGE", 4_000)

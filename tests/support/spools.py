@@ -17,8 +17,8 @@ from monitel.blackbox.forms import NUMBER, Definition
 from monitel.blackbox.record import EVENT, REJECTED
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
-from monitel_otlp.export.ended import oldest_first, peek, peeked
-from monitel_otlp.export.rejected import Rejected
+from monitel_otlp.export.records import oldest_first, peek, peeked
+from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import REQUESTS, encode_resource
 
 if TYPE_CHECKING:

@@ -40,22 +40,20 @@ class Record:
         from opentelemetry.sdk.resources import Resource  # late: monitel_otlp may be missing
 
         from monitel.blackbox.box import Box
-        from monitel_otlp.export.recorder import Recorder
-        from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, Outbox
+        from monitel_otlp.export.recorder import ExportRecorder, MetricSeries
+        from monitel_otlp.export.sender import Outbox
+        from monitel_otlp.messages.log_records import LogsEncoder
         from monitel_otlp.messages.request import encode_resource
-        from monitel_otlp.metrics.series import SeriesTable
-        from monitel_otlp.metrics.totals import Totals, definitions_of
-        from monitel_otlp.metrics.windows import Mapping, WindowPoints
+        from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
 
         self.resource = Resource({"service.name": "bench"})
         encoded = encode_resource(self.resource)
         box = Box(None, None, {})
-        self.recorder = Recorder(box, SeriesTable(2 * _ITEMS, {"training.rank": 3}))
-        totals = Totals(definitions_of(self.recorder.definitions.__getitem__), histograms=False)
-        box.journals["metrics"].fold = totals
-        points = WindowPoints(Mapping("cumulative", time.time_ns(), "percentiles"))
+        self.recorder = ExportRecorder(box, MetricSeries(2 * _ITEMS, {"training.rank": 3}))
+        mapping = Mapping("cumulative", time.time_ns(), "percentiles")
+        totals = box.journals["metrics"].fold = Totals(self.recorder.definitions.__getitem__, mapping)
         self.events = Outbox(box.journals["logs"], LogsEncoder(encoded))
-        self.windows = Outbox(box.journals["metrics"], MetricsEncoder(encoded, totals, points))
+        self.windows = Outbox(box.journals["metrics"], WindowsEncoder(encoded, mapping, totals))
 
     @staticmethod
     def deliver(outbox: Any) -> None:

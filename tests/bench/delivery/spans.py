@@ -78,14 +78,12 @@ def delivery(drop: Any) -> None:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from monitel.blackbox.box import Box
-    from monitel_otlp.export.recorder import Recorder
-    from monitel_otlp.export.requests import Outbox, SpansEncoder
-    from monitel_otlp.metrics.series import SeriesTable
+    from monitel_otlp.export.sender import Outbox
+    from monitel_otlp.traces.mapping import SpansEncoder
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
     box = Box(None, None, {})
     queued = QueuedSpans(SpanSettings(budget=_MANY), first=lambda: True)
-    recorder = Recorder(box, SeriesTable(), queued)
     outbox = Outbox(box.journals["traces"], SpansEncoder(b""))
     kept = InMemorySpanExporter()
     provider = TracerProvider()
@@ -93,7 +91,8 @@ def delivery(drop: Any) -> None:
     tracer = provider.get_tracer("bench")
 
     def deliver() -> None:
-        recorder.flush_ranges()
+        queued.prepare(last=False)
+        queued.flush(box.journals["traces"], box.journals["steps"])
         while (request := outbox.next()) is not None:
             outbox.settle(request.sent)
 

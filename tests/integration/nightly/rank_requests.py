@@ -12,10 +12,8 @@ from opentelemetry.sdk.resources import Resource
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
 from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
-from monitel_otlp.export.requests import MetricsEncoder
 from monitel_otlp.messages.request import encode_resource
-from monitel_otlp.metrics.totals import Totals, definitions_of
-from monitel_otlp.metrics.windows import Mapping, WindowPoints
+from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,9 +47,9 @@ class RankRequests:
             "training.world_size": ranks,
         }
         self._stats: list[monitel.StatDefinition] = []
-        self._totals = Totals(definitions_of(self._definition), histograms=False)
-        points = WindowPoints(Mapping("cumulative", start_ns, "percentiles"))
-        self._encoder = MetricsEncoder(encode_resource(Resource(resource)), self._totals, points)
+        mapping = Mapping("cumulative", start_ns, "percentiles")
+        self._totals = Totals(self._definition, mapping)
+        self._encoder = WindowsEncoder(encode_resource(Resource(resource)), mapping, self._totals)
 
     def _definition(self, number: int) -> Definition:
         stat = self._stats[number]

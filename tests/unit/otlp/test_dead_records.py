@@ -22,10 +22,10 @@ from monitel.process.os_threads import Event
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import Settings, resolve
-from monitel_otlp.export import rejected
-from monitel_otlp.export.dead import Collected, Leftovers, collect
-from monitel_otlp.export.ended import take
-from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
+from monitel_otlp.export import records
+from monitel_otlp.export.collector import Collected, Leftovers, collect
+from monitel_otlp.export.records import ReplayOutcome, deliver, deliver_rejected, take
+from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import make_run_folder, remove_run_folder
@@ -200,9 +200,9 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     transports = make_transports(resolve(receiver.url))
     with closing(take(path, [boxes])) as dead:
         assert dead.disk is not None
-        rejected.store(dead, rejected.Rejected("logs", "another", 1, b""))
+        records._store(dead, Rejected("logs", "another", 1, b""))
         assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected_requests(path)]
-        monkeypatch.setattr(rejected, "MOST_BYTES", 0)
+        monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 0)
         first = deliver_rejected(dead, transports)
         assert (1, 1) == (first.delivered, first.set_aside)
         receiver.forget_rules()

@@ -413,7 +413,7 @@ def test_rejected_requests_have_a_limit(
     backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As the spool has. Beyond it they are only counted, which is logged once."""
-    monkeypatch.setattr("monitel_otlp.export.rejected.MOST_BYTES", 2000)
+    monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 2000)
     answers(backend, lambda _names: refusal(backend, "invalid"))
     pipeline = start(**to(backend), export_interval=3600.0)
     emit(pipeline, *(f"event {number}" for number in range(10)))

@@ -26,8 +26,8 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect
-from monitel_otlp.export.replay import deliver_marked
+from monitel_otlp.export.collector import collect
+from monitel_otlp.export.records import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
 

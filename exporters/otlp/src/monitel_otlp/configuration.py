@@ -30,8 +30,8 @@ from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, s
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
-from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.system import report_system
 

@@ -37,8 +37,8 @@ from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import RankCheck, child_resource
 from monitel_otlp.export.engine import Engine
+from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.messages.attributes import plain_attributes
-from monitel_otlp.metrics.series import SERIES_LIMIT
 
 if TYPE_CHECKING:
     import os

@@ -16,14 +16,13 @@ from tests.support.pipelines import reported_drops
 import monitel
 from monitel import COUNT, Stat
 from monitel.blackbox.account import Account, exit_summary
-from monitel_otlp.metrics.windows import WindowPoints
+from monitel_otlp.metrics.windows import WindowsEncoder
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.metrics.points import Points
-    from monitel_otlp.metrics.totals import Row
+    from monitel_otlp.metrics.windows import Series
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
@@ -82,13 +81,13 @@ def test_windows_that_cannot_be_encoded_are_counted(
 ) -> None:
     """A bug in the encoding of one window loses only that window, and is logged once."""
 
-    def faulty(points: WindowPoints, row: Row, target: Points) -> None:
-        if row.series.definition.name == "bad":
+    def faulty(encoder: WindowsEncoder, draft: Any, series: Series, *target: Any) -> None:
+        if series.described.definition.name == "bad":
             raise OverflowError("injected")
-        write(points, row, target)
+        write(encoder, draft, series, *target)
 
-    write = WindowPoints._write
-    monkeypatch.setattr(WindowPoints, "_write", faulty)
+    write = WindowsEncoder._write_row
+    monkeypatch.setattr(WindowsEncoder, "_write_row", faulty)
     pipeline = start()
     for name in ("bad", "good"):
         stat = Stat(name, [COUNT], 60.0)

@@ -14,10 +14,9 @@ from tests.support.producers import answer_at_random, checked_continuously, emit
 from monitel.blackbox import disk, journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
-from monitel_otlp.messages.log_records import EventMapping
-from monitel_otlp.metrics.totals import Draft
-from monitel_otlp.metrics.windows import WindowPoints
-from monitel_otlp.traces.mapping import RangeMapping
+from monitel_otlp.messages.log_records import LogsEncoder
+from monitel_otlp.metrics.windows import Draft, WindowsEncoder
+from monitel_otlp.traces.mapping import RangeMapping, SpansEncoder
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
@@ -29,7 +28,10 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
-    "encoders": [(EventMapping, "write"), (RangeMapping, "write"), (WindowPoints, "_write"), (Draft, "rows")],
+    "encoders": [
+        *((LogsEncoder, "_write_record"), (SpansEncoder, "_write_span")),
+        *((WindowsEncoder, "_write_row"), (Draft, "rows")),
+    ],
     "recorder": [(RangeMapping, "plain"), (Box, "_read")],
 }
 

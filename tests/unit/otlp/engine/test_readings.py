@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monitel.blackbox.record import READING, Item
-from monitel_otlp.export.requests import ReadingsEncoder
+from monitel_otlp.metrics.readings import ReadingsEncoder
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff"])

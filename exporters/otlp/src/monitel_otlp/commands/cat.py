@@ -16,7 +16,7 @@ from monitel.blackbox.folder import FolderError, check_platform
 from monitel.text import show, warn
 from monitel_otlp.commands.arguments import add_source
 from monitel_otlp.commands.replay import nothing_left
-from monitel_otlp.export.ended import damaged_ends, oldest_first, peek, peeked
+from monitel_otlp.export.records import damaged_ends, oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS
 
 if TYPE_CHECKING:

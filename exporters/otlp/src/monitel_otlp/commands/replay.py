@@ -19,9 +19,16 @@ from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
 from monitel_otlp.commands.arguments import add_destination, add_source, headers_of
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.dead import collect
-from monitel_otlp.export.ended import oldest_first, oldest_ns, peek, take
-from monitel_otlp.export.replay import ReplayOutcome, deliver, deliver_rejected
+from monitel_otlp.export.collector import collect
+from monitel_otlp.export.records import (
+    ReplayOutcome,
+    deliver,
+    deliver_rejected,
+    oldest_first,
+    oldest_ns,
+    peek,
+    take,
+)
 from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:

@@ -23,21 +23,23 @@ from monitel.runs.values import latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.environment import temporality_preference
-from monitel_otlp.export import rejected
 from monitel_otlp.export.application import ApplicationThread
-from monitel_otlp.export.dead import Leftovers
-from monitel_otlp.export.recorder import Recorder
-from monitel_otlp.export.rejected import Rejected
-from monitel_otlp.export.requests import JOURNALS_OF, outboxes
-from monitel_otlp.export.sender import Sender
+from monitel_otlp.export.collector import Leftovers
+from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
+from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.metrics.points import MILLISECOND_NS
-from monitel_otlp.metrics.readings import Readings
-from monitel_otlp.metrics.self_metrics import SelfMetrics
-from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
-from monitel_otlp.metrics.totals import Totals, definitions_of
-from monitel_otlp.metrics.windows import Mapping, WindowPoints
+from monitel_otlp.metrics.readings import (
+    COALESCED,
+    DISCARDED,
+    LEFT_OUT,
+    NONFINITE,
+    OwnMetrics,
+    OwnValues,
+    Readings,
+)
+from monitel_otlp.metrics.windows import Mapping, Totals
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.runs.values import RunValues
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.messages.request import Request
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
@@ -106,14 +107,13 @@ class Engine:
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         self._read_ns = 0  # time of the last reading
         encoded = encode_resource(resource)
-        off = [name for signal in settings.off for name in JOURNALS_OF[signal]]
         identity = {
             "resource": encoded,
             "attributes": plain_attributes(resource.attributes),
             "scope": tuple(SCOPE),
             "mapping": tuple(self.mapping),
             "run": os.environ.get(RUN_FOLDER, ""),
-            "off": sorted(off),
+            "off": sorted(name for signal in settings.off for name in JOURNALS_OF[signal]),
         }
         give_way()
         self.box = Box(
@@ -127,27 +127,20 @@ class Engine:
             disk_after_s=DISK_AFTER_S,
             mark=settings.mark,
         )
-        self._table = SeriesTable(series_limit, point_attributes)
-        self.recorder = Recorder(self.box, self._table, ranges)
-        self._senders: dict[str, Sender] = {}
-        self._own = SelfMetrics(
-            self.account,
-            {
-                "monitel.stat.nonfinite": lambda: self.recorder.nonfinite,
-                "monitel.stat.discarded": lambda: self.recorder.discarded,
-                "monitel.log.coalesced": lambda: self._points.coalesced,
-                "monitel.black_box.left_out": self._left_out if settings.box.root else lambda: 0,
-            },
-            lambda: self.box.disk_bytes,
-            self._senders,
-            point_attributes,
-            temporality=temporality,
-            start_ns=now_ns,
+        self._table = MetricSeries(series_limit, point_attributes)
+        self.recorder = ExportRecorder(self.box, self._table, ranges)
+        self._own = OwnMetrics(point_attributes, temporality=temporality, start_ns=now_ns)
+        self._readings = Readings(self._table, delta=self.mapping.delta, idle_interval=settings.idle_interval)
+        self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)
+        self.box.journals["metrics"].fold = self._totals
+        self._outboxes = outboxes(
+            self.box.journals,
+            encoded,
+            self.mapping,
+            self._totals,
+            write_queue_size=self._write_queue_size,
+            pause=Pace().pause,
         )
-        self._readings = Readings(
-            self._table, self._own, delta=self.mapping.delta, idle_interval=settings.idle_interval
-        )
-        self._points = WindowPoints(self.mapping)
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
         self._patience_s = _COLLECT
@@ -156,10 +149,8 @@ class Engine:
         self.application = ApplicationThread()
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
         self._accepted = Event()
-        self._make_senders(encoded)
-        self._leftovers: Leftovers | None = None
-        if leftovers:
-            self._leftovers = Leftovers(settings, self.box.name, self._accepted)
+        self._senders = self._make_senders()
+        self._leftovers = Leftovers(settings, self.box.name, self._accepted) if leftovers else None
         self.box.sources["counters"] = self._readings.plain
         self.box.flushes.insert(0, self._flush)
         self.box.start()
@@ -168,6 +159,25 @@ class Engine:
             sender.start()
         if self._leftovers is not None:
             self._leftovers.start()
+
+    def _make_senders(self) -> dict[str, Sender]:
+        """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
+        found = {}
+        transports = make_transports(self.settings)
+        for signal in SIGNALS:
+            if signal in transports:
+                found[signal] = Sender(
+                    self._outboxes[signal],
+                    transports[signal],
+                    accepted=self._accepted,
+                    note_position=self.box.note_position,
+                    set_aside=self._set_aside,
+                    interval=self.settings.interval,
+                )
+            elif signal not in self.settings.off:
+                for outbox in self._outboxes[signal]:
+                    outbox.journal.reader = "disk"
+        return found
 
     @property
     def spool_dir(self) -> Path:
@@ -198,24 +208,22 @@ class Engine:
         """Return the account of each signal."""
         found = {}
         for signal in SIGNALS:
-            journal = self.box.journals[signal]
+            journal, ranges = self.box.journals[signal], self._ranges if signal == "traces" else None
             with journal.lock:
-                now = journal.account()
-                queued = dropped = folded = folding = 0
-                if signal == "traces" and self._ranges is not None:
-                    queued, dropped, folding = self._ranges.queued, self._ranges.dropped, self._ranges.folding()
-                    folded = self.recorder.folded
-                lost = self.recorder.lost[signal]
-            reasons = Counter(now.dropped)
-            reasons["queue_full"] += dropped
-            reasons["encoding"] += lost
-            waiting = queued + folding
+                now, reasons = journal.account(), Counter[str]()
+                waiting = folded = 0
+                if ranges is not None:
+                    waiting, folded = ranges.queued + ranges.folding(), ranges.folded
+                    reasons.update(queue_full=ranges.dropped, encoding=ranges.lost)
+                reasons["encoding"] += self.recorder.lost[signal]
             if self._is_over:  # they could not be taken
                 reasons["exit"] += waiting
                 waiting = 0
+            recorded = now.recorded + waiting + folded + reasons.total()
+            reasons.update(now.dropped)
             found[signal] = replace(
                 now,
-                recorded=now.recorded + queued + dropped + folding + folded + lost,
+                recorded=recorded,
                 folded=folded,
                 waiting=now.waiting + waiting,
                 dropped=MappingProxyType({reason: items for reason, items in reasons.items() if items}),
@@ -230,11 +238,18 @@ class Engine:
         if not self._collecting.acquire(timeout=self._patience_s):
             return
         try:
-            self.recorder.flush_ranges()
+            self._flush_ranges()
             if time.monotonic() >= self._next_round:
                 self._round(asked=False)
         finally:
             self._collecting.release()
+
+    def _flush_ranges(self, *, last: bool = False) -> None:
+        if (ranges := self._ranges) is not None:
+            ranges.prepare(last=last)
+            if self.recorder.is_idle and ranges.queued:
+                self.recorder.begin()
+            ranges.flush(self.box.journals["traces"], self.box.journals["steps"], last=last)
 
     def _round(self, *, asked: bool) -> None:
         """Close expired windows, append the process's counters if they are to be sent, and wake the senders.
@@ -271,19 +286,33 @@ class Engine:
 
     def _read(self, *, asked: bool) -> None:
         """Append the counters, waits and metrics of the process, if it is time."""
-        metrics, readings = self.box.journals["metrics"], self.box.journals["readings"]
-        if not (self._readings.is_due(self._items_lost()) or asked or metrics.next > self._windows_seen):
+        journal, windows = self.box.journals["readings"], self.box.journals["metrics"].next
+        accounts = self.account()
+        lost = sum(each.lost for each in accounts.values())
+        if not (self._readings.is_due(lost) or asked or windows > self._windows_seen):
             return
-        self._windows_seen = metrics.next
+        self._windows_seen = windows
         self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
-        for content, points, changed in self._readings.messages(self._read_ns):
+        for content, points, changed in self._readings.messages(self._read_ns, self._own, self._own_values(accounts)):
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
-            if changed or readings.settled == readings.next - 1:
-                number = readings.append(READING, marshal.dumps((content, points, self._windows_seen), 2))
+            if changed or journal.settled == journal.next - 1:
+                number = journal.append(READING, marshal.dumps((content, points, windows), 2))
                 self._changed_reading = number if changed else self._changed_reading
 
-    def _left_out(self) -> int:
-        return sum(self.box.journals[signal].left_out for signal in SIGNALS)
+    def _own_values(self, accounts: dict[str, Account]) -> OwnValues:
+        recorder = self.recorder
+        left_out = sum(self.box.journals[signal].left_out for signal in SIGNALS) if self.settings.box.root else 0
+        totals = {
+            NONFINITE: recorder.nonfinite,
+            DISCARDED: recorder.discarded,
+            COALESCED: self._totals.coalesced,
+            LEFT_OUT: left_out,
+        }
+        seconds = {signal: sender.seconds for signal, sender in self._senders.items()}
+        return OwnValues(accounts, totals, self.box.disk_bytes, seconds)
+
+    def _write_queue_size(self, metrics: Any) -> None:
+        self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())
 
     def _items_lost(self) -> int:
         return sum(each.lost for each in self.account().values())
@@ -307,7 +336,7 @@ class Engine:
             return False
         try:
             for _ in range(2):  # a step is over when it is found so twice
-                self.recorder.flush_ranges(last=last)
+                self._flush_ranges(last=last)
             self._round(asked=True)
         finally:
             self._collecting.release()
@@ -419,39 +448,13 @@ class Engine:
         newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
         return newest + MILLISECOND_NS if newest else 0
 
-    # ---- senders
-
-    def _make_senders(self, resource: bytes) -> None:
-        """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
-        box, pace = self.box, Pace()
-        definitions = definitions_of(self.recorder.definitions.__getitem__)
-        totals = Totals(definitions, histograms=self.mapping.totals_of_histograms, after_ns=self.mapping.after_ns)
-        box.journals["metrics"].fold = totals
-        self._totals = totals
-        found = outboxes(
-            box.journals, resource, totals, self._points, write_queue_size=self._own.write_queue_size, pause=pace.pause
-        )
-        transports = make_transports(self.settings)
-        for signal in SIGNALS:
-            if signal in transports:
-                self._senders[signal] = Sender(
-                    found[signal],
-                    transports[signal],
-                    accepted=self._accepted,
-                    note_position=box.note_position,
-                    set_aside=self._set_aside,
-                    interval=self.settings.interval,
-                )
-            elif signal not in self.settings.off:
-                for outbox in found[signal]:
-                    outbox.journal.reader = "disk"
-
-    def _set_aside(self, request: Request, items: int, reason: str) -> None:
-        journal = self.box.journals[REJECTED]
-        if not self._rejected_is_full and rejected.is_full(journal):
+    def _set_aside(self, request: Rejected) -> None:
+        journal, place = self.box.journals[REJECTED], f", and goes to {self.spool_dir}"
+        if not (self._rejected_is_full or Rejected.has_room(journal)):
             self._rejected_is_full = True
             _log.warning("%s is full: further rejected requests are only counted", self.spool_dir)
-        if not self._rejected_is_full:
-            rejected.append(journal, Rejected(request.signal, reason, items, request.body))
-        place = "" if self._rejected_is_full else f", and goes to {self.spool_dir}"
-        _log.warning("a request was rejected%s: %s", place, reason)
+        if self._rejected_is_full:
+            place = ""
+        else:
+            request.append(journal)
+        _log.warning("a request was rejected%s: %s", place, request.reason)

@@ -1,51 +1,124 @@
-"""The parts of the record that only a backend needs: records of Python's logging, ranges, and the ids of traces."""
+"""The parts of the record that only a backend needs: metric names, ids of traces, and records of Python's logging."""
 
 from __future__ import annotations
 
 import logging
 import marshal
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.trace import get_current_span
 
-from monitel.blackbox import recorder
-from monitel.blackbox.record import EVENT, RANGES, SPANS
-from monitel_otel.names import describe
-from monitel_otlp.traces.mapping import RangeMapping
+import monitel
+from monitel.attributes import typed_items
+from monitel.blackbox.record import EVENT
+from monitel.blackbox.recorder import Recorder, Series, SeriesTable
+from monitel.process.os_threads import RLock
+from monitel_otel.names import NAMES, describe, unit_of_number
+from monitel_otlp.messages.attributes import plain_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Mapping
 
     from monitel.blackbox.box import Box
     from monitel.blackbox.forms import LogRecord
-    from monitel.blackbox.journal import Journal
-    from monitel_otlp.metrics.series import SeriesTable
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
-_RANGES_PER_RECORD = 200
+SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
+_OVERFLOW = "otel.metric.overflow"
 
 
-class Recorder(recorder.Recorder):
-    """Also appends ranges and records of Python's logging.
+class MetricSeries(SeriesTable):
+    """The series of windows, logged numbers and counters, no two of which have the same metric name.
 
-    Args:
-        box: The box.
-        table: The series of the pipeline.
-        ranges: The ranges that become spans; None without them.
-
-    Attributes:
-        folded: Number of ranges that are part of a complete folded span.
+    A name has at most ``limit`` sets of attributes. Further sets share one series with the attribute
+    ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once. ``attributes`` are added to every point
+    that does not have them, e.g. the rank.
     """
 
-    def __init__(self, box: Box, table: SeriesTable, ranges: QueuedSpans | None = None) -> None:
+    def __init__(self, limit: int = SERIES_LIMIT, attributes: Mapping[str, str | int] | None = None) -> None:
+        super().__init__()
+        self._limit = limit
+        self.attributes = dict(attributes or {})
+        self._identity = typed_items(self.attributes)
+        self._lock = RLock()  # a garbage collection inside may destruct a Stat, whose last window needs a series
+        self._counter_definitions: dict[str, monitel.StatDefinition] = {}
+        self._series_of_name: Counter[Hashable] = Counter()
+        self._overflowing: set[Hashable] = set()
+        self._unreported: list[str] = []  # names of series in it that are not logged yet
+
+    def of_stat(self, definition: monitel.StatDefinition) -> Series:
+        """Return the series of a Stat's windows."""
+        name, first = NAMES.of_stat(definition)
+        attributes = definition.attributes
+        if not attributes and not self.attributes:
+            return self._series.get(name) or self._new(name, name, first, {})
+        attributes = {**self.attributes, **attributes}
+        key = name, typed_items(attributes)
+        return self._series.get(key) or self._new(key, name, first, attributes)
+
+    def of_counter(self, counter: monitel.Counter) -> Series:
+        """Return the series of a counter."""
+        key = "counter", counter.name, self.identity(counter.attributes)
+        if (found := self._series.get(key)) is not None:
+            return found
+        metric = NAMES.of("counter", counter.name)
+        description = describe("counter", counter.name, metric, counter.description)
+        definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
+        definition = self._counter_definitions.setdefault(metric, definition)
+        series = self._new(key, ("counter", metric), definition, {**self.attributes, **counter.attributes})
+        self.warn()
+        return series
+
+    def identity(self, attributes: Mapping[str, Any]) -> Hashable:
+        """Return a key that identifies the attributes of the points of a ``monitel.log()`` call or a counter."""
+        return typed_items({**self.attributes, **attributes}) if attributes else self._identity
+
+    def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:
+        metric = NAMES.of("logged number", name)
+        description = describe("logged number", name, metric)
+        definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
+        series = self._new(key, ("number", metric), definition, {**self.attributes, **attributes})
+        self.warn()
+        return series
+
+    def _new(
+        self, key: Hashable, owner: Hashable, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
+    ) -> Series:
+        """Add a series with a key; ``owner`` is the metric name, with the kind of its source unless that is a Stat."""
+        name = owner if isinstance(owner, str) else definition.name
+        with self._lock:
+            if key not in self._series and self._series_of_name[owner] >= self._limit:
+                attributes = {**self.attributes, _OVERFLOW: True}
+                key = owner, typed_items(attributes)
+                if owner not in self._overflowing:
+                    self._overflowing.add(owner)
+                    self._unreported.append(definition.name)
+            # May destruct a Stat with the same key.
+            created = Series(name, definition, plain_attributes(dict(attributes)))
+            series = self._series.setdefault(key, created)
+            if series is created:
+                self._series_of_name[owner] += 1
+        return series
+
+    def warn(self) -> None:
+        """Log the names that have reached the limit. :meth:`of_stat`, called with a lock held, leaves it to others."""
+        while self._unreported:
+            _log.warning(
+                "%r has more than %d sets of attributes: further sets are sent as one series with %s=true",
+                *(self._unreported.pop(), self._limit, _OVERFLOW),
+            )
+
+
+class ExportRecorder(Recorder):
+    """Appends windows, numbers, events and records of Python's logging, with the ids of the ranges around them."""
+
+    def __init__(self, box: Box, table: MetricSeries, ranges: QueuedSpans | None = None) -> None:
         super().__init__(box, table, *(() if ranges is None else (ranges.open_ranges,)))
-        self._traces, self._steps = box.journals["traces"], box.journals["steps"]
         self._ranges = ranges
-        self._range_mapping = RangeMapping()
-        self.folded = 0
 
     def record(self, record: LogRecord) -> None:
         """Append a record of Python's logging."""
@@ -60,58 +133,11 @@ class Recorder(recorder.Recorder):
         else:
             self._logs.append(EVENT, payload)
 
-    def flush_ranges(self, *, last: bool = False) -> None:
-        """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
-
-        Args:
-            last: Treat all ranges and steps as ended.
-        """
-        ranges = self._ranges
-        if ranges is None:
-            return
-        ranges.prepare(last=last)
-        if self.is_idle and ranges.queued:
-            self.begin()
-        for _ in range(0, ranges.queued, _RANGES_PER_RECORD):  # a thread may end ranges as fast as they are taken
-            with self._traces.lock:  # a range is queued, or in the journal
-                taken = ranges.take(_RANGES_PER_RECORD)
-                if not taken:
-                    break
-                lost = self._append_spans(self._traces, RANGES, [(each, None) for each in taken])
-                self.lost["traces"] += lost
-        with self._traces.lock:
-            finished = ranges.finish(last=last)
-            self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
-        for begin in range(0, len(finished), _RANGES_PER_RECORD):
-            self._append_spans(self._steps, SPANS, finished[begin : begin + _RANGES_PER_RECORD])
-
-    def _append_spans(self, journal: Journal, kind: int, ended: Sequence[tuple[Any, Any]]) -> int:
-        """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
-        spans = list[Any]()
-        for each in ended:
-            try:
-                spans.append(self._range_mapping.plain(*each))
-            except Exception:
-                if not self._failed:
-                    self._failed = True
-                    _log.warning("a range cannot be recorded (further ones are only counted)", exc_info=True)
-        try:
-            payload = self._dumps(spans)
-        except ValueError:
-            spans = [each for each in spans if _is_plain(each)]
-            payload = self._dumps(spans)
-        if spans:
-            journal.append(kind, payload, len(spans))
-        return len(ended) - len(spans)
-
-    def _describe(self, noun: str, series: recorder.Series) -> str:
+    def _describe(self, noun: str, series: Series) -> str:
         first = series.definition
-        if noun != "Stat":
-            return first.description
-        return describe(noun, first.name, series.name, first.description)
+        return describe(noun, first.name, series.name, first.description) if noun == "Stat" else first.description
 
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
-        """Return trace id, span id and flags of the innermost open range or span; nothing without one."""
         inside = None if self._ranges is None else self._ranges.innermost()
         if inside is not None:
             return inside.trace_id, inside.span_id, 1
@@ -121,11 +147,3 @@ class Recorder(recorder.Recorder):
         if not context.trace_id:
             return ()
         return context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"), int(context.trace_flags)
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        marshal.dumps(value, 2)
-    except ValueError:
-        return False
-    return True

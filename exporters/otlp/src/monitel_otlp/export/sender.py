@@ -1,28 +1,41 @@
-"""The thread that sends the items of one signal, in their order, one attempt at a time."""
+"""Delivery of the items of one signal, in their order: items i to j of a journal are encoded, sent, and settled."""
 
 from __future__ import annotations
 
 import logging
+import marshal
+import sys
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.record import READING, REQUEST
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.export.requests import Search, next_of
+from monitel_otlp.messages.log_records import LogsEncoder
 from monitel_otlp.messages.request import count
+from monitel_otlp.metrics.readings import ReadingsEncoder
+from monitel_otlp.metrics.windows import WindowsEncoder
+from monitel_otlp.traces.mapping import SpansEncoder
 from monitel_otlp.transport.answer import Answer, Transport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from monitel_otlp.export.requests import Outbox
-    from monitel_otlp.messages.request import Request
+    from monitel.blackbox.journal import Journal
+    from monitel.blackbox.record import Item
+    from monitel_otlp.messages.request import Encoder, Request
+    from monitel_otlp.metrics import windows
 
 _log = logging.getLogger("monitel.otlp")
+
+REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
+MOST_REJECTED_BYTES = 1 << 30  # as of the other journals on the disk
+#: The journals whose items are sent to the endpoint of each signal, in their order.
+JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds after a failure
 _REFUSED_PAUSE = 180.0  # seconds
@@ -30,15 +43,188 @@ _LONGEST_RETRY_AFTER = 600.0  # seconds; a longer pause that a backend requests 
 _INVALID_RETRY_AFTER = 86_400.0  # seconds; a Retry-After beyond a day is a mistake, and is ignored
 _DISK_PAUSE = 0.02  # seconds until the disk has loaded what is to be sent
 _TRIES = 3  # of a request with which the backend fails
+_PARTS = 20  # attempts at parts of a rejected request: halves of 500 items find one item in 19
 _random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
 
 
-def backoff(answer: Answer, failures: int) -> float:
-    """Return the seconds until the next attempt: the pause that the backend has requested, if that is longer than ours.
+class Rejected(NamedTuple):
+    """A request that a backend has rejected, as the journal of these keeps it for ``replay --rejected``.
 
-    Args:
-        answer: The last answer.
-        failures: The number of attempts that have failed in a row.
+    Attributes:
+        signal: Its signal.
+        reason: The answer of the backend.
+        items: Number of items in it; 0 for what monitel has made itself.
+        body: The protobuf message.
+    """
+
+    signal: str
+    reason: str
+    items: int
+    body: bytes
+
+    def append(self, journal: Journal) -> None:
+        """Append the request to its journal."""
+        reason = self.reason.encode("utf-8", "backslashreplace").decode()
+        journal.append(REQUEST, marshal.dumps(tuple(self._replace(reason=reason)), 2))
+
+    @staticmethod
+    def has_room(journal: Journal) -> bool:
+        """Return True if the journal takes another request."""
+        return sum(each.end for each in journal.segments) < MOST_REJECTED_BYTES
+
+
+@dataclass
+class _Search:
+    """The search for the items that a backend rejects, in the request up to an item."""
+
+    end: int
+    left: int = _PARTS
+    has_accepted: bool = False
+    has_rejected: bool = False
+
+
+class Outbox:
+    """The items of one journal that are being sent.
+
+    They are held here until they are settled, because the journal may drop its oldest items meanwhile.
+
+    Attributes:
+        request: The request that is being sent; None before :meth:`next`.
+        search: The search for rejected items in it; None if none was rejected.
+    """
+
+    def __init__(self, journal: Journal, encoder: Encoder) -> None:
+        self.journal = journal
+        self.encoder = encoder
+        self.request: Request | None = None  # of the first part
+        self.search: _Search | None = None
+        self._parts: list[Sequence[Item]] = []  # of one read, in order
+
+    @property
+    def is_empty(self) -> bool:
+        """True if everything is settled."""
+        return self.journal.settled >= self.journal.next - 1
+
+    def head(self) -> Item | None:
+        """Return the next item; None if there is none, or the disk has to load it."""
+        if not self._parts:
+            read = self.journal.read(self.encoder.most)
+            if not read:
+                return None
+            self._parts = _split_after(read, self.journal.sending)
+        return self._parts[0][0]
+
+    def next(self, before: int = sys.maxsize) -> Request | None:
+        """Return the request to send now, of items before a number; None if :meth:`head` is not one of them."""
+        head = self.head()
+        if head is None or head.number >= before:
+            return None
+        if self.request is None:
+            self._parts[:1] = _split_after(self._parts[0], before - 1)
+            if self.encoder.totals is not None:
+                with self.journal.lock:
+                    self.encoder.totals.pass_dropped(head.number)
+            self.request = self.encoder.encode(self._parts[0])
+            if len(self.request.body) > REQUEST_BYTES and self.split():
+                return self.next(before)
+        self.journal.sending = self.request.items[-1].last
+        return self.request
+
+    def split(self) -> bool:
+        """Send the two halves of the items, one after the other, instead; return False for a single item."""
+        items = self._parts[0]
+        if half := len(items) // 2:
+            self._parts[:1] = [items[:half], items[half:]]
+        elif (only := items[0]).items > 1:
+            self._parts[:1] = [[each] for each in only.split(only.items // 2)]
+        else:
+            return False
+        self.request = None
+        return True
+
+    def join(self) -> None:
+        """Send what is left of a request with a rejected item at once."""
+        if self.search is not None:
+            number = sum(part[-1].last <= self.search.end for part in self._parts)
+            self._parts[:number] = [[item for part in self._parts[:number] for item in part]]
+
+    def settle(self, delivered: int, **dropped: int) -> None:
+        """Note the outcome of the items that are sent now, in one step with the totals."""
+        assert self.request is not None
+        if self.request.lost:
+            dropped["encoding"] = self.request.lost
+        last = self.request.items[-1].last
+        with self.journal.lock:
+            if self.encoder.totals is not None:
+                self.encoder.totals.commit(last, self.request.draft)
+            self.journal.settle(last, delivered, **dropped)
+        del self._parts[0]
+        self.request = None
+        if self.search is not None and last >= self.search.end:
+            self.search = None
+
+    def give_back(self) -> None:
+        """Send nothing more."""
+        self._parts, self.request = [], None
+        self.journal.give_back()
+
+
+def _split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
+    """Split items after the one with a number; one part if that is not among them, or is the last one."""
+    for index, item in enumerate(items):
+        if item.number <= last <= item.last and last < items[-1].last:
+            if last == item.last:
+                return [items[: index + 1], items[index + 1 :]]
+            first, rest = item.split(last + 1 - item.number)
+            return [[*items[:index], first], [rest, *items[index + 1 :]]]
+    return [items]
+
+
+def outboxes(
+    journals: dict[str, Journal],
+    resource: bytes,
+    mapping: windows.Mapping,
+    totals: windows.Totals,
+    *,
+    write_queue_size: Callable[[Any], object] | None = None,
+    pause: Callable[[], object] = lambda: None,
+) -> dict[str, list[Outbox]]:
+    """Return the outboxes of each signal; the arguments are those of the encoders."""
+    encoders: dict[str, Encoder] = {
+        "metrics": WindowsEncoder(resource, mapping, totals, write_queue_size, pause),
+        "readings": ReadingsEncoder(resource, write_queue_size),
+        "logs": LogsEncoder(resource),
+        "traces": SpansEncoder(resource),
+        "steps": SpansEncoder(resource),
+    }
+    return {signal: [Outbox(journals[name], encoders[name]) for name in names] for signal, names in JOURNALS_OF.items()}
+
+
+def next_of(outboxes: Sequence[Outbox]) -> Outbox | None:
+    """Return the outbox with the next request of a signal; None if there is none, or the disk has to load it.
+
+    A reading follows the windows that were recorded before it: Prometheus takes the data of a process in the order of
+    time.
+    """
+    main, *beside = outboxes
+    before = sys.maxsize
+    for each in beside:
+        head = each.head()
+        if head is None and each.journal.loading is not None:
+            return None
+        if head is not None and head.kind == READING:
+            before = min(before, int(head.value[2]))
+    if main.next(before) is not None:
+        return main
+    if main.journal.loading is not None and main.journal.settled + 1 < before:
+        return None
+    return next((each for each in beside if each.next() is not None), None)
+
+
+def backoff(answer: Answer, failures: int) -> float:
+    """Return the seconds until the next attempt, after so many failures in a row: longer each time.
+
+    It is at least the pause that the backend has requested.
     """
     own = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
     if answer.verdict is Verdict.REFUSED:
@@ -52,7 +238,7 @@ def _asked(answer: Answer) -> float:
 
 
 class Sender:
-    """Sends the items of journals in order, and retries them in that order.
+    """Sends the items of journals in order, one attempt at a time, and retries them in that order.
 
     After each failure it pauses, longer each time, and at least as long as the backend has requested by Retry-After.
     Only the end makes an attempt earlier, unless the backend has requested the pause. What the backend refuses for a
@@ -65,7 +251,7 @@ class Sender:
         outboxes: The journals of the signal.
         transport: Makes the attempts.
         note_position: Called before a request is sent, and when its items are settled.
-        set_aside: Called with a rejected request, its number of items in accounts, and the reason.
+        set_aside: Called with each rejected request.
         accepted: Is set when the backend accepts a request of the first journal.
         interval: Seconds between two looks at the journals.
 
@@ -83,7 +269,7 @@ class Sender:
         transport: Transport,
         *,
         note_position: Callable[[], object],
-        set_aside: Callable[[Request, int, str], object],
+        set_aside: Callable[[Rejected], object],
         accepted: Event | None = None,
         interval: float = 5.0,
     ) -> None:
@@ -106,6 +292,8 @@ class Sender:
         self._tries = 0  # failed attempts of the oldest request with the verdict FAILED
         self._unanswered = False  # the backend may have accepted the oldest request
         self._is_hopeless = False  # the backend has rejected all items of a request, and accepted none since
+
+    # ---- the thread
 
     def start(self) -> None:
         """Start the thread."""
@@ -148,18 +336,8 @@ class Sender:
         if not self._worker.started:
             self._transport.close()
 
-    def deliver(self, stopped: Event, on_settled: Callable[[], object] = lambda: None) -> float:
-        """Send until nothing is left, an attempt fails, or ``stopped`` is set; return the seconds to wait then.
-
-        It is zero if the disk has to load what is to be sent.
-        """
-        while not stopped.is_set() and (outbox := next_of(self._outboxes)) is not None:
-            if not self._send(outbox):
-                break
-            on_settled()
-        return 0.0 if self.trouble is None else max(0.0, self._not_before - time.monotonic())
-
     def _send_waiting(self) -> float:
+        """Send until there is nothing, or a pause; return the seconds until the next call."""
         with self._sending:
             if self.finished.is_set():
                 return self._interval
@@ -178,9 +356,22 @@ class Sender:
                 return _DISK_PAUSE
             return pause if self.trouble else self._interval
 
+    # ---- requests and their answers
+
+    def deliver(self, stopped: Event, on_settled: Callable[[], object] = lambda: None) -> float:
+        """Send until nothing is left, an attempt fails, or ``stopped`` is set; return the seconds to wait then.
+
+        It is zero if the disk has to load what is to be sent.
+        """
+        while not stopped.is_set() and (outbox := next_of(self._outboxes)) is not None:
+            if not self._send(outbox):
+                break
+            on_settled()
+        return 0.0 if self.trouble is None else max(0.0, self._not_before - time.monotonic())
+
     def _send(self, outbox: Outbox) -> bool:
         """Send a request; return False if it is to be sent again."""
-        request, search = outbox.request, outbox.search
+        request = outbox.request
         assert request is not None
         if not request.body:  # nothing is to be sent for windows without aggregations
             self._settle(outbox, request.sent)
@@ -189,18 +380,18 @@ class Sender:
         answer = self._attempt(request)
         if answer is None:
             return False
-        if answer.verdict is Verdict.FAILED:
+        verdict = answer.verdict
+        if verdict is Verdict.FAILED:
             self._tries += 1
-            is_rejected = search is not None or self._tries >= _TRIES
-            answer = replace(answer, verdict=Verdict.REJECTED if is_rejected else Verdict.RETRY)
-        if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+            verdict = Verdict.REJECTED if outbox.search is not None or self._tries >= _TRIES else Verdict.RETRY
+        if verdict in {Verdict.RETRY, Verdict.REFUSED}:
             self._failed(answer)
             return False
         if self.failures:
             _log.warning("%s: delivering again", self._transport.url)
-        if answer.verdict is Verdict.DELIVERED:
+        if verdict is Verdict.DELIVERED:
             self._acknowledge(outbox, request, answer)
-        elif answer.verdict is Verdict.TOO_LARGE and outbox.split():
+        elif verdict is Verdict.TOO_LARGE and outbox.split():
             pass
         elif self._unanswered:
             self._reject(outbox, request, answer, "unconfirmed")
@@ -266,20 +457,18 @@ class Sender:
         """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
         rejected = _estimate(answer.rejected, request) or request.sent
         counted = rejected if outbox.journal.name == request.signal else 0  # data of the pipeline itself are not items
-        self._set_aside(request, counted, f"{self._transport.url}: {answer.reason}")
+        text = f"{self._transport.url}: {answer.reason}"
+        self._set_aside(Rejected(request.signal, text, counted, request.body))
         self._settle(outbox, request.sent - rejected, **{reason: rejected})
 
     def _search(self, outbox: Outbox, request: Request, answer: Answer) -> bool:
-        """Search for the rejected items of a request by halves, with a limited number of attempts.
+        """Search for the rejected items of a request by halves; return False if they are to be settled as rejected.
 
         When one item is found, the rest of the request is sent at once. If that is rejected, too, and no part of the
         request was accepted, the whole request counts as rejected; and so do the next ones until one is accepted. Items
         are not split if the backend reports that it has stored none of them.
-
-        Returns:
-            False if the items are to be settled as rejected.
         """
-        search = outbox.search = outbox.search or Search(request.items[-1].last)
+        search = outbox.search = outbox.search or _Search(request.items[-1].last)
         self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
         search.left -= 1
         if search.left < 0 or self._is_hopeless or 0 < count(request.items) <= answer.rejected or not outbox.split():
@@ -289,14 +478,10 @@ class Sender:
 
 
 def _estimate(rejected: int, request: Request) -> int:
-    """Return the number of items of a request that a backend has rejected.
+    """Return the number of items of a request for a number of rejected points, log records or spans.
 
-    It is exact for log records and spans. For metrics it is an estimate, because the backend counts points: the
-    rejected points divided by the average points per item, rounded up, and at most all items.
-
-    Args:
-        rejected: Number of points, log records or spans that the backend has rejected.
-        request: The request.
+    It is exact for log records and spans. For metrics it is an estimate: the rejected points divided by the average
+    points per item, rounded up, and at most all items.
     """
     if rejected <= 0 or not request.sent:
         return 0

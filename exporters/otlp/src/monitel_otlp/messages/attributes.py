@@ -18,7 +18,6 @@ _log = logging.getLogger("monitel.otlp")
 #: A value that :mod:`marshal` writes and reads unchanged: exact built-in types only.
 Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
 
-_SCALARS = frozenset({bool, int, float, str})
 _EXACT = frozenset({type(None), bool, int, float, str, bytes})
 _TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
     (str, str.__str__),
@@ -29,11 +28,7 @@ _TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
 
 
 def plain_value(value: Any) -> Plain:
-    """Return the value of an attribute, or the body of a log record, as exact built-in values.
-
-    Raises:
-        TypeError: The protocol has no such type.
-    """
+    """Return an attribute, or the body of a log record; raise TypeError if the protocol has no such type."""
     if type(value) in _EXACT:
         return value  # type: ignore[no-any-return]
     for kind, exact in _TO_EXACT:
@@ -47,22 +42,15 @@ def plain_value(value: Any) -> Plain:
 
 
 def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Plain]:
-    """Return attributes as exact built-in values. Attributes that the protocol cannot hold are omitted."""
+    """Return attributes without those that the protocol cannot hold."""
     if not attributes:
         return {}
     # The mappings of the SDK take a lock for each item, but not in copy().
-    found: Any = attributes.copy() if hasattr(attributes, "copy") else attributes
-    if type(found) is not dict:
-        found = dict(found)
-    for key, value in found.items():
-        if type(value) not in _EXACT or type(key) is not str:
-            return _plain_items(found)
-    return found  # type: ignore[no-any-return]
-
-
-def _plain_items(attributes: Mapping[str, Any]) -> dict[str, Plain]:
+    given: Any = attributes.copy() if hasattr(attributes, "copy") else attributes
+    if type(given) is dict and all(type(value) in _EXACT and type(key) is str for key, value in given.items()):
+        return given
     found: dict[str, Plain] = {}
-    for key, value in attributes.items():
+    for key, value in given.items():
         try:
             found[str.__str__(key)] = plain_value(value)
         except (TypeError, RecursionError):
@@ -73,31 +61,26 @@ def _plain_items(attributes: Mapping[str, Any]) -> dict[str, Plain]:
 class Limits:
     """The limits of attributes in the SDK's variables: long texts are truncated, the oldest attributes are dropped.
 
-    A warning is logged once for each name.
-
-    Args:
-        noun: Names the owner of the attributes in the warning, e.g. ``"event"``.
-        count: The maximum number of attributes; None for no limit.
-        length: The maximum number of characters of a text; None for no limit.
+    A warning is logged once for each name, which ``noun`` describes. A limit is None if there is none.
     """
 
     def __init__(self, noun: str, count: int | None, length: int | None) -> None:
         self._noun = noun
         self._count = count
-        self.length = length
+        self._length = length
         self._warned: set[str] = set()
 
     def exceeded(self, number: int) -> bool:
         """Return True if :meth:`apply` may change so many attributes."""
-        return self.length is not None or (self._count is not None and number > self._count)
+        return self._length is not None or (self._count is not None and number > self._count)
 
     def apply(self, name: str, attributes: dict[str, Plain]) -> int:
         """Change the attributes of an event or range, and return the number of dropped attributes."""
-        if self.length is not None:
+        if self._length is not None:
             for key, value in attributes.items():
-                if (short := _truncated(value, self.length)) != value:
+                if (short := _truncated(value, self._length)) != value:
                     attributes[key] = short
-                    self._warn(name, "a text longer than %d characters is truncated", self.length)
+                    self._warn(name, "a text longer than %d characters is truncated", self._length)
         if self._count is None or len(attributes) <= self._count:
             return 0
         oldest = list(attributes)[: len(attributes) - self._count]
@@ -120,13 +103,14 @@ def _truncated(value: Plain, length: int) -> Plain:
     return {key: _truncated(each, length) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
+def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool = False) -> None:
     """Append attributes to a repeated field of ``KeyValue``.
 
     Fields are assigned one by one, because message constructors with keywords take twice as long.
 
     Raises:
-        TypeError: A value has an unsupported type.
+        TypeError: A key is not a str, or a value has an unsupported type: with ``scalars``, any but str, int, float
+            and bool.
         ValueError: An int does not fit in 64 bits, or a text cannot be encoded in UTF-8.
     """
     add = field.add
@@ -140,47 +124,14 @@ def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
             pair.value.double_value = value
         elif kind is int:
             pair.value.int_value = value
+        elif scalars and kind is not bool:
+            raise TypeError(f"expected a str, int, float or bool, got {kind}")
         else:
             write_value(pair.value, value)
 
 
-def write_scalars(field: Any, attributes: Mapping[str, Any]) -> bool:
-    """Append attributes to an empty repeated field of ``KeyValue``, if all of them are usual ones; else it stays empty.
-
-    Usual are keys that are not empty, and a str, float, int or bool that the protocol can hold. They are checked while
-    they are written, which takes a third less time than a check before.
-    """
-    add = field.add
-    try:
-        for key, value in attributes.items():
-            kind = type(value)
-            pair = add()
-            pair.key = key
-            if kind is str:
-                pair.value.string_value = value
-            elif kind is float:
-                pair.value.double_value = value
-            elif kind is int:
-                pair.value.int_value = value
-            elif kind is bool:
-                pair.value.bool_value = value
-            if not key or kind not in _SCALARS:
-                break
-        else:
-            return True
-    except (TypeError, ValueError):  # a key that is not a str, an int beyond 64 bits, a lone surrogate
-        pass
-    del field[:]
-    return False
-
-
 def write_value(field: Any, value: Any) -> None:
-    """Fill an empty ``AnyValue`` with exact built-in values. None leaves it empty, which is the protocol's null.
-
-    Raises:
-        TypeError: A value has an unsupported type.
-        ValueError: An int does not fit in 64 bits, or a text cannot be encoded in UTF-8.
-    """
+    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. Raises as above."""
     if isinstance(value, bool):
         field.bool_value = value
     elif isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Mapping of events to log records of the protocol."""
+"""Events, and records of Python's logging, as log records of the protocol."""
 
 from __future__ import annotations
 
@@ -6,40 +6,64 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates, recordable, text_of
+from monitel.blackbox.forms import LogRecord
+from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import SeverityNumber, log_record_limits
-from monitel_otlp.messages.attributes import Limits, write_attributes, write_scalars, write_value
+from monitel_otlp.messages.attributes import Limits, write_attributes, write_value
+from monitel_otlp.messages.request import Encoder, write_scope
 
 if TYPE_CHECKING:
-    from monitel.blackbox.forms import LogRecord
+    from collections.abc import Sequence
+
+    from monitel.blackbox.record import Item
 
 _log = logging.getLogger("monitel.otlp")
 
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
-
-
 _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application emits has no lists
 
 
-class EventMapping:
-    """Turns events into log records, with the same fields as :class:`monitel_otel.records.Records` and the SDK.
+class LogsEncoder(Encoder):
+    """Writes log records with the same fields as :class:`monitel_otel.records.Records` and the SDK.
 
     Attributes beyond the limits are dropped, and long texts are truncated, like in the SDK. A structured body has no
     limits. Attributes that the protocol cannot hold, because ``event.data`` was changed after its check, are left out,
     with a warning for each name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, resource: bytes) -> None:
+        super().__init__("logs", resource)
         limits = log_record_limits()
         count, length = limits.max_log_record_attributes, limits.max_log_record_attribute_length
         self._limits = Limits("event", count, length)
         self._warned: set[str] = set()
 
-    def write(self, plain: LogRecord, record: Any) -> None:
-        """Fill a new log record of the protocol.
+    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> tuple[int, int]:
+        of_scope: dict[str, Any] = {}
+        lost = 0
+        for item in items:
+            try:
+                plain = LogRecord(*item.value)
+                found = of_scope.get(plain.scope)
+                if found is None:
+                    scope = resource.scope_logs.add()
+                    write_scope(scope, (plain.scope, "", "") if plain.scope else SCOPE)
+                    found = of_scope[plain.scope] = scope.log_records
+                record = found.add()
+                try:
+                    self._write_record(plain, record)
+                except BaseException:
+                    del found[-1]
+                    raise
+            except Exception:
+                self._warn("an event")
+                lost += item.items
+        for index in range(len(resource.scope_logs) - 1, -1, -1) if lost else ():
+            if not resource.scope_logs[index].log_records:
+                del resource.scope_logs[index]
+        return len(items) - lost, lost
 
-        Raises:
-            Exception: A value is not one of a log record.
-        """
+    def _write_record(self, plain: LogRecord, record: Any) -> None:
         name = escape_surrogates(plain.name)
         record.time_unix_nano = plain.time_ns
         record.observed_time_unix_nano = plain.observed_ns
@@ -51,29 +75,36 @@ class EventMapping:
             record.body.string_value = name
         else:
             write_value(record.body, plain.body)
-        attributes = plain.attributes
-        if plain.step is not None:
-            attributes = {"training.step": plain.step, **attributes}
-        if self._limits.exceeded(len(attributes)) or not write_scalars(record.attributes, attributes):
-            self._write_odd(plain, name, record)
+        self._write_attributes(plain, name, record)
         if plain.flags:
             record.flags = plain.flags
         if plain.trace_id:
             record.trace_id = plain.trace_id
             record.span_id = plain.span_id
 
-    def _write_odd(self, plain: LogRecord, name: str, record: Any) -> None:
-        """Write attributes that are more than usual, or of other types."""
-        attributes = plain.attributes
-        if not (plain.scope or name in _WITH_LISTS):
-            attributes = recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
-        if plain.step is not None:
-            attributes = {"training.step": plain.step, **attributes}
+    def _write_attributes(self, plain: LogRecord, name: str, record: Any) -> None:
+        has_lists = plain.scope or name in _WITH_LISTS
+        try:
+            if "" in plain.attributes and not has_lists:
+                raise ValueError("an attribute has no name")
+            self._write_limited(plain.step, plain.attributes, name, record, scalars=not has_lists)
+        except (TypeError, ValueError):
+            if has_lists:
+                raise
+            del record.attributes[:]
+            sound = recordable(plain.attributes, lambda key, _value: self._warn_once(name, text_of(key)))
+            self._write_limited(plain.step, sound, name, record, scalars=True)
+
+    def _write_limited(
+        self, step: int | None, attributes: dict[str, Any], name: str, record: Any, *, scalars: bool
+    ) -> None:
+        if step is not None:
+            attributes = {"training.step": step, **attributes}
         if self._limits.exceeded(len(attributes)):
             attributes = dict(attributes)
             if dropped := self._limits.apply(name, attributes):
                 record.dropped_attributes_count = dropped
-        write_attributes(record.attributes, attributes)
+        write_attributes(record.attributes, attributes, scalars=scalars)
 
     def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:

@@ -1,7 +1,8 @@
-"""The unit of delivery: one encoded, immutable OTLP request, with its resource, its scopes and its records."""
+"""Requests: items ``i`` to ``j`` of a journal, encoded for a backend. A request is split by items, too."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,26 @@ from monitel_otel.scope import SCHEMA_URL, SCOPE
 from monitel_otlp.messages.attributes import plain_attributes, write_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from google.protobuf.message import Message
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item
+    from monitel_otlp.metrics.windows import Totals
+
+_log = logging.getLogger("monitel.otlp")
 
 REQUESTS: dict[str, type[Any]] = {
     "metrics": ExportMetricsServiceRequest,
     "logs": ExportLogsServiceRequest,
     "traces": ExportTraceServiceRequest,
+}
+#: Field names from a request down to its records.
+LEVELS = {
+    "metrics": ("resource_metrics", "scope_metrics", "metrics", "data_points"),
+    "logs": ("resource_logs", "scope_logs", "log_records"),
+    "traces": ("resource_spans", "scope_spans", "spans"),
 }
 
 
@@ -64,12 +74,51 @@ def count(items: Sequence[Item]) -> int:
     return sum(item.items for item in items)
 
 
-#: Field names from a request down to its records.
-LEVELS = {
-    "metrics": ("resource_metrics", "scope_metrics", "metrics", "data_points"),
-    "logs": ("resource_logs", "scope_logs", "log_records"),
-    "traces": ("resource_spans", "scope_spans", "spans"),
-}
+class Encoder:
+    """Makes the requests of one journal; a subclass for each kind of record writes them.
+
+    Args:
+        signal: The signal of the requests.
+        resource: The result of :func:`encode_resource`.
+        totals: The running totals of the journal; None without them.
+        write_queue_size: Adds the queue size of the pipeline to a list of metrics. Prometheus orders samples by
+            resource, so each request of metrics needs one with the current time.
+    """
+
+    most = 500  #: Number of records in a request.
+
+    def __init__(
+        self,
+        signal: str,
+        resource: bytes,
+        totals: Totals | None = None,
+        write_queue_size: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.signal = signal
+        self.totals = totals
+        self._resource = resource
+        self._write_queue_size = write_queue_size
+        self._failed = False
+
+    def encode(self, items: Sequence[Item]) -> Request:
+        """Encode some items, in order."""
+        message = REQUESTS[self.signal]()
+        resource = getattr(message, LEVELS[self.signal][0]).add()
+        resource.ParseFromString(self._resource)
+        draft = None if self.totals is None else self.totals.draft()
+        records, lost = self._write(items, resource, draft)
+        if records and self._write_queue_size is not None:
+            self._write_queue_size(resource.scope_metrics[0].metrics)
+        return Request(self.signal, message.SerializeToString() if records else b"", items, records, lost, draft)
+
+    def _write(self, items: Sequence[Item], resource: Any, draft: Any) -> tuple[int, int]:
+        """Add the records of some items below a resource; return their number, and that of lost items."""
+        raise NotImplementedError
+
+    def _warn(self, noun: str) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", noun)
 
 
 def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:

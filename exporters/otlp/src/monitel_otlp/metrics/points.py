@@ -24,14 +24,7 @@ _EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour ol
 
 
 class Points:
-    """The points of one request; all points with the same name are in one metric.
-
-    Args:
-        metrics: The list of metrics to which they are added.
-
-    Attributes:
-        number: Number of points.
-    """
+    """The points of one request in its list of metrics: all points with the same name are in one of them."""
 
     def __init__(self, metrics: Any) -> None:
         self.number = 0
@@ -109,14 +102,9 @@ def fill(point: Any, value: float) -> None:
 
 
 def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
-    """Return the time of the start point of a sum.
+    """Return the time of the start point of a sum: at most 30 minutes before its first point, at least 1 ms.
 
-    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
-
-    Args:
-        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
-        begin_ns: Time at which the sum was still zero, Unix ns.
-        first_ns: Time of the first point, Unix ns.
+    The sum was still zero at ``begin_ns``; all its points carry ``start_ns``, and none is earlier.
     """
     return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
 
@@ -163,7 +151,7 @@ class RisingSums:
         restarted: bool = False,
         unseen_ns: int = 0,
     ) -> bool:
-        """Add the points of a sum.
+        """Add the points of a sum, and return True if its total differs from that of the last point.
 
         Args:
             points: The points of the request.
@@ -175,9 +163,6 @@ class RisingSums:
             now_ns: Current time, Unix ns.
             restarted: The sum has begun at zero again since the last point.
             unseen_ns: Time, Unix ns, at which a series without a point did not exist yet; 0 if unknown.
-
-        Returns:
-            True if the total differs from that of the last point.
         """
         sent = self._sent.get((key, start_ns))
         has_fallen = sent is not None and (restarted or total < sent.total)

@@ -1,11 +1,12 @@
-"""Readings: what a process reads of itself in a round: its counters, wait counters, step and goodput."""
+"""Readings: what a process reads of itself in a round: its counters, wait counters, step, goodput, and its pipeline."""
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
@@ -23,30 +24,75 @@ from monitel.readings import (
     waits_in_flight,
 )
 from monitel.training.training_time import GOODPUT, NAME, goodput
-from monitel_otel.names import wait_metrics
+from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.messages.request import write_scope
-from monitel_otlp.metrics.points import MILLISECOND_NS, Points, RisingSums
+from monitel_otlp.messages.request import Encoder, write_scope
+from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, Points, RisingSums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
+    from monitel.blackbox.account import Account
     from monitel.blackbox.forms import PlainCounter
+    from monitel.blackbox.record import Item
     from monitel.blackbox.recorder import Series
+    from monitel_otlp.export.recorder import MetricSeries
     from monitel_otlp.metrics.points import Metric
-    from monitel_otlp.metrics.self_metrics import SelfMetrics
-    from monitel_otlp.metrics.series import SeriesTable
 
 _log = logging.getLogger("monitel.otlp")
 
 READINGS_PER_REQUEST = 500  # a wait counter takes 0.5 kB; a larger message would occupy the GIL for too long
 
-#: Name, unit and description of the gauge.
+#: Name, unit and description of each metric that is not a counter.
 STEP = "training.step", "{step}", "Step of the process"
+QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
+_SPOOL = "monitel.spool.size", "By", "Bytes in the spool"
+_DURATION = "monitel.export.duration", "s", "Duration of one delivery attempt"
 
+EXPORTED = "monitel.exporter.item.exported", "{item}", "Items that a backend acknowledged"
+DROPPED = "monitel.exporter.item.dropped", "{item}", "Lost items, by reason"
+NONFINITE = (
+    *("monitel.stat.nonfinite", "{window}"),
+    "Windows whose sum was left out: not finite, or a fall of a monotonic sum",
+)
+DISCARDED = "monitel.stat.discarded", "{sample}", "Samples discarded because of max_samples"
+COALESCED = (
+    *("monitel.log.coalesced", "{value}"),
+    "Logged numbers without a point, because a later one has the same millisecond",
+)
+LEFT_OUT = (
+    *("monitel.black_box.left_out", "{item}"),
+    "Items that were recorded in memory without a file of the black box",
+)
+_WITH_ZERO = {NONFINITE, DISCARDED}  # the other counters have a series once there is something to count
+NAMES.reserve(
+    *(each[0] for each in (QUEUE_SIZE, _DURATION, _SPOOL, EXPORTED, DROPPED, NONFINITE, DISCARDED, COALESCED, LEFT_OUT))
+)
+
+_BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process of a job
 _LONG_NS = 5_000_000_000  # a wait that lasts longer is sent soon
+
+
+class ReadingsEncoder(Encoder):
+    """Puts readings, which are encoded already, into requests."""
+
+    most = 1  # readings of one metric are not merged
+
+    def __init__(self, resource: bytes, write_queue_size: Callable[[Any], object] | None = None) -> None:
+        super().__init__("metrics", resource, None, write_queue_size)
+
+    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> tuple[int, int]:
+        try:
+            content, points, _ = items[0].value
+            resource.MergeFromString(content)
+            if not resource.scope_metrics:
+                raise ValueError("it has no metrics")
+        except Exception:
+            self._warn("a reading")
+            return 0, 1
+        return points, 0
 
 
 class Readings:
@@ -68,15 +114,13 @@ class Readings:
 
     Args:
         table: The series of counters.
-        own: The metrics of the pipeline itself.
         delta: Use delta temporality.
         idle_interval: Seconds between two readings without windows; 0 for one in each round.
     """
 
-    def __init__(self, table: SeriesTable, own: SelfMetrics, *, delta: bool, idle_interval: float) -> None:
+    def __init__(self, table: MetricSeries, *, delta: bool, idle_interval: float) -> None:
         self._table = table
-        self._own = own
-        self._attributes = table.attributes()
+        self._attributes = key_values(table.attributes)
         self._delta = delta
         self._idle_ns = round(idle_interval * 1e9)
         self._due_ns = 0  # monotonic time
@@ -100,8 +144,7 @@ class Readings:
     def is_due(self, lost: int) -> bool:
         """Return True if the process is to be read without windows, too. Call it once in each round.
 
-        Args:
-            lost: Number of items that were lost so far.
+        ``lost`` is the number of items that were lost so far.
         """
         self._longest.append(self._maxima.read_own())
         names = len(counter_names()), len(wait_keys()), monitel.get_step() is not None
@@ -113,11 +156,13 @@ class Readings:
         self._of_sources = source_waits()
         self._longest.append(self._maxima.read_sources())
 
-    def messages(self, now_ns: int) -> Iterator[tuple[bytes, int, bool]]:
+    def messages(self, now_ns: int, own: OwnMetrics, values: OwnValues) -> Iterator[tuple[bytes, int, bool]]:
         """Read the process. Never raises.
 
         Args:
             now_ns: Time of the round, Unix ns, at least a millisecond after that of the last round.
+            own: Writes the metrics of the pipeline.
+            values: Their values.
 
         Yields:
             A serialized ``ResourceMetrics`` without a resource, its number of points, and True if a reading in it
@@ -133,7 +178,7 @@ class Readings:
             self._points = Points(scope.metrics)
             found = [*islice(readings, READINGS_PER_REQUEST)]
             if is_first:
-                self._own.write(self._points, now_ns)
+                own.write(self._points, now_ns, values)
             if self._points.number:
                 yield message.SerializeToString(), self._points.number, any(found)
             if len(found) < READINGS_PER_REQUEST:
@@ -144,19 +189,12 @@ class Readings:
         """Return the counters with their current totals and last points, as plain values. It writes no point."""
         found = []
         for series, (total, start_ns) in self._by_series().items():
-            (name, unit, description), _, key = self._sum_of(series)
+            metric, _, key = self._sum_of(series)
+            name, unit, description = map(escape_surrogates, metric)
             sent = self._sums.sent(key, start_ns)
-            found.append(
-                (
-                    escape_surrogates(name),
-                    escape_surrogates(unit),
-                    escape_surrogates(description),
-                    series.plain_attributes,
-                    plain_number(total),
-                    int(start_ns),
-                    None if sent is None else (int(sent.start_ns), int(sent.time_ns), plain_number(sent.total)),
-                )
-            )
+            last = None if sent is None else (int(sent.start_ns), int(sent.time_ns), plain_number(sent.total))
+            number = plain_number(total)
+            found.append((name, unit, description, series.plain_attributes, number, int(start_ns), last))
         return found
 
     def _read(self) -> Iterator[bool]:
@@ -189,6 +227,12 @@ class Readings:
             self._warn(noun)
             return False
 
+    def _warn(self, noun: str) -> None:
+        kind = noun.partition(" ")[0]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _log.exception("%s cannot be encoded and is left out (others are not logged)", noun)
+
     # ---- counters
 
     def _by_series(self) -> dict[Series, tuple[float, int]]:
@@ -208,11 +252,8 @@ class Readings:
         return found
 
     def _write_counter(self, series: Series, total: float, start_ns: int) -> bool:
-        metric, attributes, key = self._sum_of(series)
-        now_ns, unseen_ns = self._now_ns, self._unseen_ns
-        return self._sums.write(
-            self._points, metric, attributes, key, total, start_ns=start_ns, now_ns=now_ns, unseen_ns=unseen_ns
-        )
+        times: dict[str, Any] = {"start_ns": start_ns, "now_ns": self._now_ns, "unseen_ns": self._unseen_ns}
+        return self._sums.write(self._points, *self._sum_of(series), total, **times)
 
     def _sum_of(self, series: Series) -> tuple[Metric, list[KeyValue], Hashable]:
         """Return the metric of a series, its attributes, and what identifies it in the process."""
@@ -225,16 +266,13 @@ class Readings:
     # ---- wait counters
 
     def _lasting(self, since_ns: int) -> frozenset[Hashable]:
-        """Return an identity of each wait that lasts for long. Takes no lock.
+        """Return an identity of each wait that lasts since a time of monitel's monotonic clock. Takes no lock.
 
-        Args:
-            since_ns: Monotonic time, by the clock of monitel; a wait is long if it began earlier. A source provides no
-                times: there a wait is long if it is in flight at two calls, and none of its key has ended in between.
+        A source provides no times: there a wait is long if it is in flight at two calls, and none of its key has ended
+        in between.
         """
-        before, self._in_flight = (
-            self._in_flight,
-            {key: reading.count for key, reading in self._of_sources.items() if reading.active},
-        )
+        before = self._in_flight
+        self._in_flight = {key: reading.count for key, reading in self._of_sources.items() if reading.active}
         own = (wait for wait in waits_in_flight() if wait[2] <= since_ns)
         return frozenset((*own, *(each for each in self._in_flight.items() if before.get(each[0]) == each[1])))
 
@@ -266,8 +304,89 @@ class Readings:
         self._seen_waits[key] = reading, since_ns
         return changed or seconds is not None
 
-    def _warn(self, noun: str) -> None:
-        kind = noun.partition(" ")[0]
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _log.exception("%s cannot be encoded and is left out (others are not logged)", noun)
+
+class OwnValues(NamedTuple):
+    """The numbers of a pipeline: accounts, totals, bytes in the spool, durations of attempts to take out."""
+
+    accounts: Mapping[str, Account]
+    totals: Mapping[Metric, int]
+    spool_bytes: int
+    seconds: Mapping[str, deque[float]]
+
+
+class _Durations:
+    """The histogram of the attempts of one signal since a time."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.sum = 0.0
+        self.least, self.most = float("inf"), 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self.sum += seconds
+        self.least, self.most = min(self.least, seconds), max(self.most, seconds)
+
+
+class OwnMetrics:
+    """Writes the metrics of the pipeline itself, modelled on OpenTelemetry's ``otel.sdk.*`` metrics.
+
+    Args:
+        attributes: Attributes of every point.
+        temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta for the histogram alone.
+        start_ns: Time at which all counters were zero, Unix ns.
+    """
+
+    def __init__(self, attributes: Mapping[str, str | int], *, temporality: str, start_ns: int) -> None:
+        self._own = attributes
+        self._attributes = key_values(attributes)
+        self._sums = RisingSums(delta=temporality == "delta", sent={})
+        self._delta_durations = temporality != "cumulative"
+        self._start_ns = start_ns
+        self._seen_ns = self._size_ns = 0  # times of the previous call of write(), and of the last queue size
+        self._durations: dict[str, _Durations] = {}
+
+    def write_queue_size(self, metrics: Any, waiting: int, now_ns: int) -> None:
+        """Add the number of waiting items to a list of metrics. Any sender may call it."""
+        self._size_ns = max(now_ns, self._size_ns + MILLISECOND_NS)
+        Points(metrics).add_level(self._size_ns, self._attributes, QUEUE_SIZE, waiting, self._start_ns)
+
+    def write(self, points: Points, now_ns: int, values: OwnValues) -> None:
+        """Add the other metrics to the points of a message."""
+        times: dict[str, Any] = {"start_ns": self._start_ns, "now_ns": now_ns, "unseen_ns": self._seen_ns}
+        for metric, attributes, value in _totals(values):
+            key = (metric[0], *attributes.items())
+            self._sums.write(points, metric, self._all(attributes), key, value, **times)
+        self._seen_ns = now_ns
+        points.add_level(now_ns, self._attributes, _SPOOL, values.spool_bytes, self._start_ns)
+        for signal, seconds in values.seconds.items():
+            durations = self._durations.setdefault(signal, _Durations(self._start_ns))
+            while seconds:
+                durations.add(seconds.popleft())
+            if sum(durations.buckets):
+                self._write_durations(points, now_ns, signal, durations)
+
+    def _write_durations(self, points: Points, now_ns: int, signal: str, found: _Durations) -> None:
+        temporality = DELTA if self._delta_durations else CUMULATIVE
+        point = points.add(now_ns, self._all({"signal": signal}), *_DURATION, "histogram", temporality)
+        point.start_time_unix_nano = min(found.start_ns, now_ns - MILLISECOND_NS)
+        point.count, point.sum, point.min, point.max = sum(found.buckets), found.sum, found.least, found.most
+        point.bucket_counts.extend(found.buckets)
+        point.explicit_bounds.extend(_BOUNDS)
+        if self._delta_durations:
+            self._durations[signal] = _Durations(now_ns)
+
+    def _all(self, attributes: dict[str, str]) -> list[KeyValue]:
+        return key_values({**attributes, **self._own}) if attributes else self._attributes
+
+
+def _totals(values: OwnValues) -> Iterator[tuple[Metric, dict[str, str], int]]:
+    for signal, account in values.accounts.items():
+        if account.delivered:
+            yield EXPORTED, {"signal": signal}, account.delivered
+        for reason, items in account.dropped.items():
+            yield DROPPED, {"signal": signal, "error.type": reason}, items
+    for metric, total in values.totals.items():
+        if total or metric in _WITH_ZERO:
+            yield metric, {}, total

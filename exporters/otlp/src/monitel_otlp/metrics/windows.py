@@ -1,4 +1,4 @@
-"""Metric points of windows and logged numbers.
+"""Windows and logged numbers as points, with the running totals of their series.
 
 Each requested aggregation becomes one metric, e.g. ``train.loss.mean``: COUNT and SUM become sums, HISTOGRAM a
 histogram or percentiles, others gauges. A logged number becomes a gauge with its name.
@@ -7,29 +7,43 @@ The temporality decides only the value and the start time of monotonic sums and 
 start of the series, or those of one window. Sums that are not monotonic are always cumulative. A cumulative sum begins
 with a point of value zero at the start of the series' first window.
 
+A request changes a draft of the totals. They change themselves when the request is settled, in one step with the
+journal, so that a request that is sent again has the same values. What the journal drops enters at its place.
+
 The messages are filled directly: the SDK's metric classes and their encoder take four times as long.
 """
 
 from __future__ import annotations
 
-import logging
 import math
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import monitel
+from monitel.attributes import typed_items
+from monitel.blackbox.forms import Definition
+from monitel.blackbox.record import NUMBERS, WINDOW
+from monitel.blackbox.recorder import part_of_total
+from monitel.stats.window_bytes import numbers
+from monitel_otlp.messages.attributes import key_values
+from monitel_otlp.messages.request import Encoder, write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
-from monitel_otlp.metrics.totals import NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.metrics.totals import Draft, Row
 
-_log = logging.getLogger("monitel.otlp")
+_ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the series has the real one
+_NUMBER = ("logged",)  # instead of suffixes
 
 
 class Mapping(NamedTuple):
-    """The settings with which windows become points.
+    """The settings with which windows become points; a record keeps them.
 
     Attributes:
         temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta: windows are handed over as they
@@ -49,81 +63,302 @@ class Mapping(NamedTuple):
         """True for delta temporality."""
         return self.temporality != "cumulative"
 
-    @property
-    def totals_of_histograms(self) -> bool:
-        """True if the distributions of a series are added up."""
-        return not self.delta and self.distributions != "percentiles"
+
+class Described:
+    """A definition, as the points of its series need it. Several definitions may be one series: they have one key."""
+
+    __slots__ = ("attributes", "definition", "key")
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.key: Hashable = definition.metric, typed_items(definition.attributes)
+        self.attributes: tuple[KeyValue, ...] = tuple(key_values(definition.attributes))
 
 
-class WindowPoints:
-    """Writes windows and logged numbers. The times of a series ascend over all requests.
-
-    Args:
-        mapping: How windows become points.
+class Row(NamedTuple):
+    """A window or a logged number, or several that were merged.
 
     Attributes:
-        mapping: The argument.
+        window: The samples. The end is the time of the points.
+        suffixes: Requested aggregations, such as ``"mean"``.
+        sum: The part of the sum that counts in the total of the series; None if it is left out of it.
+        items: Number of windows or numbers.
+    """
+
+    window: monitel.Window
+    suffixes: tuple[str, ...]
+    sum: float | None = None
+    items: int = 1
+
+    def at(self, end_ns: int) -> Row:
+        """Return the row with another time."""
+        return self._replace(window=self.window._replace(end_ns=end_ns))
+
+    def merge(self, later: Row) -> Row:
+        """Return both as one, with the aggregations of both; of two numbers, the later one.
+
+        Numbers keep the time of the first one, so that a row of them does not become one number.
+        """
+        items = self.items + later.items
+        if later.suffixes == _NUMBER:
+            return later.at(self.window.end_ns)._replace(items=items)
+        both = self.window.merge(later.window)
+        histogram = both.histogram or later.window.histogram or self.window.histogram
+        window = both._replace(end_ns=later.window.end_ns, histogram=histogram)
+        sums = [each for each in (self.sum, later.sum) if each is not None]
+        suffixes = tuple(dict.fromkeys(self.suffixes + later.suffixes))
+        return Row(window, suffixes, sum(sums) if sums else None, items)
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """The running totals of a series.
+
+    Attributes:
+        described: Its first definition, which decides unit and monotonicity.
+        count: Number of samples so far.
+        sum: Sum of the samples so far, see :func:`monitel.blackbox.recorder.part_of_total`.
+        histogram: Distribution of the samples so far; None without one.
+        begin_ns: Earliest start of a window, Unix ns; 0 before.
+        start_ns: Start of cumulative points, Unix ns; constant from the first point on.
+        begun: Suffixes of the sums that have a point.
+        end_ns: Time of the latest point, Unix ns.
+    """
+
+    described: Described
+    count: int = 0
+    sum: float = 0.0
+    histogram: monitel.Histogram | None = None
+    begin_ns: int = 0
+    start_ns: int = 0
+    begun: frozenset[str] = frozenset()
+    end_ns: int = 0
+
+    @staticmethod
+    def of(plain: Sequence[Any]) -> Series:
+        """Return the series with a result of :meth:`plain`."""
+        definition, count, total, histogram, begin_ns, start_ns, begun, end_ns = plain
+        made = None if histogram is None else monitel.Histogram(*histogram)
+        return Series(
+            Described(Definition(*definition)), count, total, made, begin_ns, start_ns, frozenset(begun), end_ns
+        )
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return the series as plain values."""
+        found = self.histogram
+        histogram = None if found is None else tuple(getattr(found, name) for name in found.__slots__)
+        totals = self.count, self.sum, histogram, self.begin_ns, self.start_ns, sorted(self.begun), self.end_ns
+        return tuple(self.described.definition), *totals
+
+    def copy(self) -> Series:
+        """Return a copy, in a sixth of the time of ``dataclasses.replace()``."""
+        totals = self.count, self.sum, self.histogram, self.begin_ns, self.start_ns, self.begun, self.end_ns
+        return Series(self.described, *totals)
+
+    def begin(self, start_ns: int) -> None:
+        """Take in the start of a window."""
+        if not self.begin_ns or 0 < start_ns < self.begin_ns:
+            self.begin_ns = start_ns
+
+    def add(self, count: int, total: float, histogram: monitel.Histogram | None) -> None:
+        """Take in samples."""
+        self.count += count
+        self.sum += total
+        if histogram is not None:
+            self.histogram = histogram if self.histogram is None else self.histogram.merge(histogram)
+
+
+class Draft:
+    """The totals as a request changes them: copies of the series in it, by their keys in ``series``."""
+
+    def __init__(self, totals: Totals, base: Callable[[Hashable], Series | None], after_ns: int) -> None:
+        self._totals = totals
+        self._base = base
+        self._after_ns = after_ns
+        self.coalesced = 0
+        self.series: dict[Hashable, Series] = {}
+
+    def of(self, described: Described) -> Series:
+        """Return the copy of a series."""
+        found = self.series.get(described.key)
+        if found is None:
+            base = self._base(described.key)
+            found = base.copy() if base is not None else Series(described, end_ns=self._after_ns)
+            self.series[described.key] = found
+        return found
+
+    def rows(self, item: Item) -> list[tuple[Series, Row]]:
+        """Return the rows of an item, each with its series, which it does not change.
+
+        Raises:
+            Exception: Its values are not those of a window or of numbers.
+        """
+        described = self._totals.described
+        if item.kind == WINDOW:
+            number, content = item.value
+            window, found = monitel.Window(_ANY, *numbers(content)), described(number)
+            series = self.of(found)
+            part = part_of_total(window.sum, monotonic=series.described.definition.monotonic)
+            return [(series, Row(window, found.definition.suffixes, part))]
+        if item.kind != NUMBERS:
+            raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
+        logged = [(described(number), time_ns, float(value)) for number, time_ns, value in item.value]
+        return [
+            (self.of(found), Row(monitel.Window(_ANY, at, at, 1, value, value, value, value, 0, None, None), _NUMBER))
+            for found, at, value in logged
+        ]
+
+    def begin(self, series: Series, rows: Iterable[Row]) -> None:
+        """Take in the starts of windows, before the first of them is written."""
+        for row in rows:
+            if row.suffixes != _NUMBER:
+                series.begin(row.window.start_ns)
+
+    def add(self, series: Series, row: Row) -> None:
+        """Take in the samples of a row."""
+        if row.suffixes != _NUMBER:
+            series.add(row.window.count, row.sum or 0.0, row.window.histogram if self._totals.histograms else None)
+
+
+class Totals:
+    """The totals of the series of one process; the fold of the journal of its metrics.
+
+    All methods but :meth:`draft` are called with the lock of the journal held.
+
+    Args:
+        definition: Returns a definition by its number, as plain values.
+        mapping: How windows become points.
+        stored: A result of :meth:`plain`.
+
+    Attributes:
+        described: Returns a definition by its number.
+        histograms: The distributions of a series are added up.
+        number: Number of the last item that is in the totals.
         coalesced: Number of logged numbers without a point, because a later one has the same millisecond.
     """
 
-    def __init__(self, mapping: Mapping) -> None:
-        self.mapping = mapping
+    def __init__(self, definition: Callable[[int], Any], mapping: Mapping, stored: tuple[int, Any] = (0, None)) -> None:
+        self.described: Callable[[int], Described] = cache(lambda number: Described(Definition(*definition(number))))
+        self.histograms = not mapping.delta and mapping.distributions != "percentiles"
+        self._after_ns = mapping.after_ns
         self.coalesced = 0
+        self.number, state = stored
+        series, dropped = state or ([], [])
+        self._series: dict[Hashable, Series] = {each.described.key: each for each in map(Series.of, series)}
+        self._dropped = {(first, end): [*map(Series.of, each)] for first, end, each in dropped}
+
+    @property
+    def newest_ns(self) -> int:
+        """Time of the latest point, Unix ns; 0 without a point."""
+        return max((each.end_ns for each in self._series.values()), default=0)
+
+    def draft(self) -> Draft:
+        """Return the totals for the next request."""
+        return Draft(self, self._series.get, self._after_ns)
+
+    def commit(self, number: int, draft: Draft) -> None:
+        """Take in the series of a request that is settled, whose last item has this number."""
+        self._series.update(draft.series)
+        self.coalesced += draft.coalesced
+        self.number = number
+
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
+        """Keep what the journal drops until its place is reached."""
+        begin = next((each for each, until in self._dropped if until == first), first)
+        earlier = {each.described.key: each for each in self._dropped.pop((begin, first), ())}
+        found = Draft(self, earlier.get, 0)
+        for item in items:
+            with suppress(Exception):  # it would be lost if it was sent
+                for series, row in found.rows(item):
+                    found.begin(series, [row])
+                    found.add(series, row)
+        self._dropped[begin, end] = [*{**earlier, **found.series}.values()]
+
+    def pass_dropped(self, number: int) -> None:
+        """Take in what was dropped before an item."""
+        for first, end in sorted(self._dropped) if self._dropped else ():
+            if end > number:
+                break
+            draft = self.draft()
+            for lost in self._dropped.pop((first, end)):
+                series = draft.of(lost.described)
+                series.begin(lost.begin_ns)
+                series.add(lost.count, lost.sum, lost.histogram)
+            self._series.update(draft.series)
+
+    def plain(self) -> tuple[int, Any]:
+        """Return the number and the totals as plain values."""
+        dropped = [(*place, [each.plain() for each in lost]) for place, lost in self._dropped.items()]
+        return self.number, ([each.plain() for each in self._series.values()], dropped)
+
+
+class WindowsEncoder(Encoder):
+    """Writes windows and logged numbers. The times of a series ascend over all requests.
+
+    Args:
+        resource: As for :class:`Encoder`.
+        mapping: How windows become points.
+        totals: The totals of the process.
+        write_queue_size: As for :class:`Encoder`.
+        pause: Called between slices of work.
+    """
+
+    def __init__(
+        self,
+        resource: bytes,
+        mapping: Mapping,
+        totals: Totals,
+        write_queue_size: Callable[[Any], object] | None = None,
+        pause: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__("metrics", resource, totals, write_queue_size)
+        self._start_ns = mapping.start_ns
         self._delta = mapping.delta
         self._percentiles = mapping.distributions != "histogram"
         self._histograms = mapping.distributions != "percentiles"
-        self._failed = False
+        self._pause = pause
 
-    def write(
-        self, items: Iterable[Item], draft: Draft, metrics: Any, pause: Callable[[], object] = lambda: None
-    ) -> tuple[int, int]:
-        """Add the points of some items.
-
-        Args:
-            items: Items, in order.
-            draft: The totals, which are changed.
-            metrics: A list of metrics.
-            pause: Called between slices of work.
-
-        Returns:
-            The number of points, and of items that are lost because they cannot be encoded.
-        """
-        lost = 0
-        by_series: dict[Hashable, list[Row]] = {}
+    def _write(self, items: Sequence[Item], resource: Any, draft: Draft) -> tuple[int, int]:
+        scope = resource.scope_metrics.add()
+        write_scope(scope)
+        points, lost = Points(scope.metrics), 0
+        rows: dict[Series, list[Row]] = {}
         for item in items:
             try:
-                rows = draft.rows(item, histograms=self.mapping.totals_of_histograms)
+                for series, row in draft.rows(item):
+                    rows.setdefault(series, []).append(row)
             except Exception:
-                self._warn()
+                self._warn("a window")
                 lost += item.items
-                continue
-            for row in rows:
-                by_series.setdefault(row.series.described.key, []).append(row)
-            pause()
-        points = Points(metrics)
-        for rows in by_series.values():
-            lost += self._write_series(rows, points)
-            pause()
+            self._pause()
+        for series, of_series in rows.items():
+            lost += self._write_series(draft, series, of_series, points)
+            self._pause()
         return points.number, lost
 
-    def _write_series(self, rows: list[Row], points: Points) -> int:
-        series = rows[0].series
+    def _write_series(self, draft: Draft, series: Series, rows: list[Row], points: Points) -> int:
+        """Write the rows of one series, and return the number of items that cannot be encoded."""
+        draft.begin(series, rows)
+        lost = 0
         try:
             ordered = _ascending(rows, series.end_ns + MILLISECOND_NS)
-        except Exception:  # numbers that cannot be merged: too large for a float
-            self._warn()
+        except Exception:  # windows that cannot be merged, because a number is too large: they are in the totals only
+            self._warn("a window")
+            for row in rows:
+                with suppress(Exception):
+                    draft.add(series, row)
             return len(rows)
         if not series.start_ns:
             first = ordered[0].window
-            start_ns = min(self.mapping.start_ns, series.begin_ns or first.start_ns, first.end_ns - MILLISECOND_NS)
+            start_ns = min(self._start_ns, series.begin_ns or first.start_ns, first.end_ns - MILLISECOND_NS)
             series.start_ns = max(start_ns, series.end_ns)
-        lost = 0
         for row in ordered:
             begun = series.begun
             try:
-                self._write(row, points)
+                draft.add(series, row)
+                self._write_row(draft, series, row, points)
             except Exception:
-                self._warn()
+                self._warn("a window")
                 points.rollback()
                 series.begun = begun
                 lost += row.items
@@ -132,83 +367,77 @@ class WindowPoints:
                 series.end_ns = row.window.end_ns
         return lost
 
-    def _write(self, row: Row, points: Points) -> None:
-        """Add the points of one row."""
-        definition, window = row.series.definition, row.window
+    def _write_row(self, draft: Draft, series: Series, row: Row, points: Points) -> None:
+        definition, window, suffixes = series.described.definition, row.window, row.suffixes
         name, unit = definition.metric, definition.unit
-        if row.suffixes == NUMBER:
-            _add(row, points, name, unit).as_double = window.last
-            self.coalesced += row.items - 1
+        if suffixes == _NUMBER:
+            _add(series, window.end_ns, points, name, unit).as_double = window.last
+            draft.coalesced += row.items - 1
             return
-        for suffix in row.suffixes:
+        for suffix in suffixes:
             if suffix == "count":
-                if self._delta:
-                    self._add_delta(row, points, suffix, "{sample}", window.count)
-                else:
-                    self._add_total(row, points, suffix, "{sample}", row.total_count, monotonic=True)
+                self._add_sum(series, row, points, suffix, "{sample}", window.count, series.count, True)
             elif suffix == "sum":
-                if not self._delta or not definition.monotonic:
-                    self._add_total(row, points, suffix, unit, row.total_sum, monotonic=definition.monotonic)
-                elif row.finite_sum is not None:
-                    self._add_delta(row, points, suffix, unit, row.finite_sum)
+                self._add_sum(series, row, points, suffix, unit, row.sum, series.sum, definition.monotonic)
             elif suffix == "histogram":
-                self._add_distribution(row, points)
+                self._add_distribution(series, row, points)
             else:
                 value = window.last if suffix == "value" else getattr(window, suffix)
                 if value is not None:  # a merged window may lack it
-                    _add(row, points, f"{name}.{suffix}", unit).as_double = value
+                    _add(series, window.end_ns, points, f"{name}.{suffix}", unit).as_double = value
 
-    @staticmethod
-    def _add_delta(row: Row, points: Points, suffix: str, unit: str, value: float) -> None:
-        """Add the point of a monotonic sum, of one window."""
-        point = _add(row, points, f"{row.series.definition.metric}.{suffix}", unit, "sum", DELTA, True)
-        point.start_time_unix_nano = _delta_start_ns(row)
-        fill(point, value)
-
-    @staticmethod
-    def _add_total(row: Row, points: Points, suffix: str, unit: str, total: float, *, monotonic: bool) -> None:
-        """Add the point of a sum up to a window, after the start point if it is the first one."""
-        series, name, end_ns = row.series, f"{row.series.definition.metric}.{suffix}", row.window.end_ns
+    def _add_sum(  # noqa: PLR0917  called for each point
+        self,
+        series: Series,
+        row: Row,
+        points: Points,
+        suffix: str,
+        unit: str,
+        own: float | None,
+        total: float,
+        monotonic: bool,
+    ) -> None:
+        """Add the point of a sum of one window or up to it, after the start point if it is the first one."""
+        name, end_ns = f"{series.described.definition.metric}.{suffix}", row.window.end_ns
+        if self._delta and monotonic:
+            if own is not None:
+                point = _add(series, end_ns, points, name, unit, "sum", DELTA, True)
+                point.start_time_unix_nano = _delta_start_ns(series, row)
+                fill(point, own)
+            return
+        found = [(end_ns, total)]
         if suffix not in series.begun:
             series.begun |= {suffix}
-            at_ns = start_point_ns(series.start_ns, series.begin_ns, end_ns)
-            point = _add(_moved(row, at_ns), points, name, unit, "sum", CUMULATIVE, monotonic)
+            found.insert(0, (start_point_ns(series.start_ns, series.begin_ns, end_ns), type(total)(0)))
+        for time_ns, value in found:
+            point = _add(series, time_ns, points, name, unit, "sum", CUMULATIVE, monotonic)
             point.start_time_unix_nano = series.start_ns
-            fill(point, type(total)(0))
-        point = _add(row, points, name, unit, "sum", CUMULATIVE, monotonic)
-        point.start_time_unix_nano = series.start_ns
-        fill(point, total)
+            fill(point, value)
 
-    def _add_distribution(self, row: Row, points: Points) -> None:
+    def _add_distribution(self, series: Series, row: Row, points: Points) -> None:
         """Add the points of HISTOGRAM: the percentiles of the window, and a histogram, if they are enabled."""
-        name, unit, of_window = row.series.definition.metric, row.series.definition.unit, row.window.histogram
+        definition, end_ns, of_window = series.described.definition, row.window.end_ns, row.window.histogram
+        name, unit = definition.metric, definition.unit
         if of_window is not None and self._percentiles:
             for suffix, value in of_window.percentiles().items():
-                _add(row, points, f"{name}.{suffix}", unit).as_double = value
-        histogram = of_window if self._delta else row.total_histogram
-        if self._histograms and histogram is not None and histogram.count:  # empty if no sample is finite
+                _add(series, end_ns, points, f"{name}.{suffix}", unit).as_double = value
+        found = of_window if self._delta or of_window is None else series.histogram
+        if self._histograms and found is not None and found.count:  # empty if no sample is finite
             temporality = DELTA if self._delta else CUMULATIVE
-            point = _add(row, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
-            point.start_time_unix_nano = _delta_start_ns(row) if self._delta else row.series.start_ns
-            point.count = histogram.count
-            point.scale = histogram.scale
-            point.zero_count = histogram.zero_count
-            point.positive.offset = histogram.positive_offset
-            point.positive.bucket_counts.extend(histogram.positive)
-            point.negative.offset = histogram.negative_offset
-            point.negative.bucket_counts.extend(histogram.negative)
-            point.min, point.max = histogram.min, histogram.max
-            if not histogram.negative and math.isfinite(histogram.sum):  # the protocol demands it
-                point.sum = histogram.sum
-
-    def _warn(self) -> None:
-        if not self._failed:
-            self._failed = True
-            _log.exception("a window cannot be encoded and is dropped (further windows are only counted)")
+            point = _add(series, end_ns, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
+            point.start_time_unix_nano = _delta_start_ns(series, row) if self._delta else series.start_ns
+            point.count, point.scale, point.zero_count = found.count, found.scale, found.zero_count
+            point.positive.offset, point.negative.offset = found.positive_offset, found.negative_offset
+            point.positive.bucket_counts.extend(found.positive)
+            point.negative.bucket_counts.extend(found.negative)
+            point.min, point.max = found.min, found.max
+            if not found.negative and math.isfinite(found.sum):  # the protocol demands it
+                point.sum = found.sum
 
 
 def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
-    row: Row,
+    series: Series,
+    time_ns: int,
     points: Points,
     name: str,
     unit: str,
@@ -216,59 +445,28 @@ def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth o
     temporality: int = UNSPECIFIED,
     monotonic: bool = False,
 ) -> Any:
-    """Return a new, empty point with the end time of a row."""
-    described = row.series.described
+    described = series.described
     description = described.definition.description
-    return points.add(row.window.end_ns, described.attributes, name, unit, description, shape, temporality, monotonic)
+    return points.add(time_ns, described.attributes, name, unit, description, shape, temporality, monotonic)
 
 
-def _delta_start_ns(row: Row) -> int:
+def _delta_start_ns(series: Series, row: Row) -> int:
     """Return the start of points with delta temporality: before their time, not before the series' latest point."""
     start_ns, end_ns = row.window.start_ns, row.window.end_ns
-    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, row.series.end_ns)
+    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, series.end_ns)
 
 
 def _ascending(rows: list[Row], earliest_ns: int) -> list[Row]:
     """Return rows of one series sorted by end, all of them at ``earliest_ns`` or later, and at least 1 ms apart.
 
-    Rows that are less than 1 ms apart are merged. Two threads may have closed two windows of a series in the wrong
-    order. Times and totals both have to rise, so they are sorted separately: the totals are in the order of the items.
+    Rows that are closer are merged. Two threads may have closed two windows of a series in the wrong order.
     """
     if len(rows) == 1 and rows[0].window.end_ns >= earliest_ns:
         return rows
     found: list[Row] = []
-    for row, (*_, count, total, histogram, _) in zip(
-        sorted(rows, key=lambda row: row.window.end_ns), rows, strict=True
-    ):
-        moved = _moved(row, max(row.window.end_ns, earliest_ns))
-        moved = moved._replace(total_count=count, total_sum=total, total_histogram=histogram)
-        if found and moved.window.end_ns < found[-1].window.end_ns + MILLISECOND_NS:
-            moved = _merged(found.pop(), moved)
-        found.append(moved)
+    for row in sorted(rows, key=lambda row: row.window.end_ns):
+        at = row.at(max(row.window.end_ns, earliest_ns))
+        if found and at.window.end_ns < found[-1].window.end_ns + MILLISECOND_NS:
+            at = found.pop().merge(at)
+        found.append(at)
     return found
-
-
-def _moved(row: Row, end_ns: int) -> Row:
-    return row._replace(window=row.window._replace(end_ns=end_ns))
-
-
-def _merged(one: Row, other: Row) -> Row:
-    """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one.
-
-    Numbers keep the time of the first one, so that a row of them does not become one number.
-
-    It has the aggregations of both, because two Stats of one series may differ in them.
-    """
-    items = one.items + other.items
-    if other.suffixes == NUMBER:
-        return _moved(other, one.window.end_ns)._replace(items=items)
-    both = one.window.merge(other.window)
-    histogram = both.histogram or other.window.histogram or one.window.histogram
-    sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
-    return other._replace(
-        suffixes=tuple(dict.fromkeys(one.suffixes + other.suffixes)),
-        window=both._replace(end_ns=other.window.end_ns, histogram=histogram),
-        finite_sum=sum(sums) if sums else None,
-        items=items,
-        total_histogram=other.total_histogram or one.total_histogram,
-    )

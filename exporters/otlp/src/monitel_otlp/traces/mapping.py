@@ -1,4 +1,7 @@
-"""Mapping of ranges to spans of the protocol: an ended range, its plain values, its fields."""
+"""Ranges as spans of the protocol: an ended range, its plain values, its fields.
+
+The messages are filled directly, because the span classes of the SDK and their encoder take three times as long.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from monitel.attributes import escape_surrogates
 from monitel_otel.spans import RangeAttributes, of_track
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
+from monitel_otlp.messages.request import Encoder, write_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
+    from monitel.blackbox.record import Item
     from monitel.profiler.ranges import Track
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Ended
@@ -29,28 +34,12 @@ _REMOTE = _LOCAL | int(SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
 
 # Trace id, span id, parent's id, flags, name, start and end in Unix ns, step, thread id and name, unfinished,
 # attributes, left by an exception, number of dropped attributes.
-PlainSpan = tuple[
-    bytes,
-    bytes,
-    bytes,
-    int,
-    str,
-    int,
-    int,
-    "int | None",
-    "tuple[int, str] | None",
-    bool,
-    "dict[str, Plain]",
-    bool,
-    int,
-]
+PlainSpan = tuple[Any, ...]
+_Thread = tuple[int, str]
 
 
 class RangeMapping:
-    """Turns ended ranges into spans.
-
-    The messages are filled directly, because the span classes of the SDK and their encoder take three times as long.
-    """
+    """Describes ended ranges by plain values, within the limits of attributes of the SDK's variables."""
 
     def __init__(self) -> None:
         self._attributes = RangeAttributes()
@@ -60,10 +49,7 @@ class RangeMapping:
     def plain(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> PlainSpan:
         """Return an ended range as exact built-in values.
 
-        Args:
-            ended: The range with the ids of its span.
-            attributes: The attributes of a span that the pipeline has made itself (a folded span or a step); None for
-                a range of the application.
+        ``attributes`` are those of a span that the pipeline has made itself: a folded span or a step.
         """
         ids, name, start_ns, end_ns, found, args = ended
         step, track, unfinished, failed = None, None, False, False
@@ -83,25 +69,34 @@ class RangeMapping:
             more = {**_own(step, track, unfinished), **more}
             step, track, unfinished = None, None, False
             dropped = self._limits.apply(name, more)
-        return (
-            ids.trace_id,
-            ids.span_id,
-            ids.parent_id,
-            _REMOTE if ids.remote else _LOCAL,
-            (name if type(name) is str and name.isascii() else escape_surrogates(name)) or "unnamed",
-            start_ns,
-            end_ns,
-            step,
-            track,
-            unfinished,
-            more,
-            failed,
-            dropped,
-        )
+        name = (name if type(name) is str and name.isascii() else escape_surrogates(name)) or "unnamed"
+        head = ids.trace_id, ids.span_id, ids.parent_id, _REMOTE if ids.remote else _LOCAL, name, start_ns, end_ns
+        return *head, step, track, unfinished, more, failed, dropped
+
+
+class SpansEncoder(Encoder):
+    """Writes spans."""
+
+    def __init__(self, resource: bytes) -> None:
+        super().__init__("traces", resource)
+
+    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> tuple[int, int]:
+        scope = resource.scope_spans.add()
+        write_scope(scope)
+        lost = 0
+        for item in items:
+            for plain in item.value:
+                span = scope.spans.add()
+                try:
+                    self._write_span(plain, span)
+                except Exception:
+                    del scope.spans[-1]
+                    self._warn("a range")
+                    lost += 1
+        return len(scope.spans), lost
 
     @staticmethod
-    def write(plain: PlainSpan, span: Any) -> None:
-        """Fill a new span of the protocol."""
+    def _write_span(plain: PlainSpan, span: Any) -> None:
         trace_id, span_id, parent_id, flags, name, start_ns, end_ns = plain[:7]
         step, track, unfinished, attributes, failed, dropped = plain[7:]
         span.trace_id = trace_id
@@ -130,7 +125,7 @@ class RangeMapping:
             span.dropped_attributes_count = dropped
 
 
-def _own(step: int | None, track: tuple[int, str] | None, unfinished: bool) -> dict[str, Plain]:
+def _own(step: int | None, track: _Thread | None, unfinished: bool) -> dict[str, Plain]:
     """Return the attributes with separate fields in a plain span, in the order in which they are written."""
     found: dict[str, Plain] = {} if step is None else {"training.step": step}
     if track is not None:
@@ -139,12 +134,12 @@ def _own(step: int | None, track: tuple[int, str] | None, unfinished: bool) -> d
 
 
 @lru_cache(maxsize=256)
-def _plain_track(track: Track) -> tuple[int, str]:
+def _plain_track(track: Track) -> _Thread:
     attributes = of_track(track)
     return int(attributes["thread.id"]), escape_surrogates(str(attributes["thread.name"]))  # type: ignore[arg-type]  # an int
 
 
 @lru_cache(maxsize=256)
-def _of_track(track: tuple[int, str]) -> tuple[KeyValue, ...]:
+def _of_track(track: _Thread) -> tuple[KeyValue, ...]:
     thread_id, thread_name = track
     return tuple(key_values({"thread.id": thread_id, "thread.name": thread_name}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import marshal
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,22 +14,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.trace import INVALID_SPAN
 
+from monitel.blackbox.record import RANGES, SPANS
 from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
+from monitel_otlp.traces.mapping import RangeMapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
 
+    from monitel.blackbox.journal import Journal
     from monitel.profiler.ranges import Range
     from monitel_otlp.traces.step_traces import StepIds, StepTraces
 
+_log = logging.getLogger("monitel.otlp")
+
 _LIMIT = 100_000  # ranges in the queue
-
-
+_PER_RECORD = 200
 _ROOT, _RANK = "training.step", "training.rank"
 
 
@@ -51,12 +57,7 @@ class SpanSettings:
         """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
-    def queue(
-        self,
-        *,
-        first: Callable[[], bool],
-        sampler: Sampler = DEFAULT_ON,
-    ) -> QueuedSpans:
+    def queue(self, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
         """Return the span queue of a pipeline. The arguments are described in :class:`QueuedSpans`."""
         return QueuedSpans(self, first=first, sampler=sampler)
 
@@ -125,25 +126,23 @@ class QueuedSpans(Ranges[Identified]):
 
     Attributes:
         dropped: Number of ranges that were dropped because the queue was full.
+        folded: Number of ranges that are part of a complete folded span.
+        lost: Number of ranges that cannot be recorded.
     """
 
-    def __init__(
-        self,
-        settings: SpanSettings,
-        *,
-        first: Callable[[], bool],
-        sampler: Sampler = DEFAULT_ON,
-    ) -> None:
+    def __init__(self, settings: SpanSettings, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> None:
         self._traces = settings.step_traces
         self.sampler = sampler
         budget = BUDGET if settings.budget is None else settings.budget
         super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
         self._queue: deque[Ended] = deque()
         self._dropping = RLock()
-        self.dropped = 0
+        self.dropped = self.folded = self.lost = 0
         # Drawing from the global generator would change a seeded run, and ranks with one seed would get the same ids.
         self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
         self._first: Callable[[], bool] | None = first
+        self._mapping = RangeMapping()
+        self._failed = False
 
     def folding(self) -> int:
         """Return the number of ranges in folded spans that are not complete yet."""
@@ -154,17 +153,6 @@ class QueuedSpans(Ranges[Identified]):
         """Number of ranges in the queue."""
         return len(self._queue)
 
-    def take(self, most: int) -> list[Ended]:
-        """Remove and return the oldest ranges. Call it in one thread at a time."""
-        found: list[Ended] = []
-        with suppress(IndexError):
-            while len(found) < most:
-                ended = self._queue.popleft()
-                if isinstance(ended.ids.period, _Step):
-                    ended.ids.period.extend(ended.start_ns, ended.end_ns)
-                found.append(ended)
-        return found
-
     def open_ranges(self) -> list[tuple[str, float]]:
         """Return name and seconds so far of each range that is open now, the outermost first."""
         now_ns = ranges.now()
@@ -174,16 +162,55 @@ class QueuedSpans(Ranges[Identified]):
         """Remove all ranges that are queued or folded, and return their number."""
         folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]
         folded: int = sum(each["monitel.folded.count"] for each in folds)
-        return folded + len(self.take(len(self._queue)))
+        return folded + len(self._take(len(self._queue)))
 
-    def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
-        """Return the spans that the pipeline makes for ended steps, with attributes: folded spans and step spans.
+    def flush(self, traces: Journal, steps: Journal, *, last: bool = False) -> None:
+        """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
 
-        Call it after the queue has been drained.
-
-        Args:
-            last: Treat all steps as ended, because no further ranges follow.
+        With ``last`` all steps count as ended. Call :meth:`prepare` before.
         """
+        for _ in range(0, self.queued, _PER_RECORD):  # a thread may end ranges as fast as they are taken
+            with traces.lock:  # a range is queued, or in the journal
+                if not (taken := self._take(_PER_RECORD)):
+                    break
+                self.lost += self._append(traces, RANGES, [(each, None) for each in taken])
+        with traces.lock:
+            finished = self._finished(last=last)
+            self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
+        for begin in range(0, len(finished), _PER_RECORD):
+            self._append(steps, SPANS, finished[begin : begin + _PER_RECORD])
+
+    def _take(self, most: int) -> list[Ended]:
+        found: list[Ended] = []
+        with suppress(IndexError):
+            while len(found) < most:
+                ended = self._queue.popleft()
+                if isinstance(ended.ids.period, _Step):
+                    ended.ids.period.extend(ended.start_ns, ended.end_ns)
+                found.append(ended)
+        return found
+
+    def _append(self, journal: Journal, kind: int, ended: Sequence[tuple[Ended, Any]]) -> int:
+        """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
+        spans = list[Any]()
+        for each in ended:
+            try:
+                spans.append(self._mapping.plain(*each))
+            except Exception:
+                if not self._failed:
+                    self._failed = True
+                    _log.warning("a range cannot be recorded (further ones are only counted)", exc_info=True)
+        try:
+            payload = marshal.dumps(spans, 2)
+        except ValueError:
+            spans = [each for each in spans if _is_plain(each)]
+            payload = marshal.dumps(spans, 2)
+        if spans:
+            journal.append(kind, payload, len(spans))
+        return len(ended) - len(spans)
+
+    def _finished(self, *, last: bool) -> list[tuple[Ended, Mapping[str, Any]]]:
+        """Return the spans that the pipeline makes for ended steps, with attributes: folded spans and step spans."""
         found: list[tuple[Ended, Mapping[str, Any]]] = []
         for period in self._ended_periods(last=last):
             attributes: dict[str, Any] = {} if period.step is None else {"training.step": period.step}
@@ -287,3 +314,11 @@ def _copied(args: Any) -> Any:
         return dict(args) if isinstance(args, Mapping) else args
     except Exception:  # a custom mapping that raises: the range still becomes a span
         return None
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        marshal.dumps(value, 2)
+    except ValueError:
+        return False
+    return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
@@ -22,8 +21,7 @@ from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set
 from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.export.ended import add_settled, mapping_of, unsettled
-from monitel_otlp.export.replay import deliver_marked
+from monitel_otlp.export.records import add_settled, deliver_marked, mapping_of, unsettled
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import Points, RisingSums, Sent
@@ -60,6 +58,76 @@ class Collected:
     problems: list[str] = field(default_factory=list)
 
 
+@dataclass
+class _Collector:
+    """The arguments of :func:`collect`, and its outcome."""
+
+    deaths: Deaths
+    run: str
+    observed_only: bool
+    keep_unread: bool
+    found: Collected = field(default_factory=Collected)
+
+    def take(self, root: Path, spool: Path | None, name: str) -> None:
+        """Collect a record, if it is one of a killed process. Never raises."""
+        dead = None
+        try:
+            dead = claim(root, spool, name)
+            if dead is not None:
+                self._collect(dead)
+        except Exception as error:
+            _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
+            if dead is not None and isinstance(error, RecordError):  # of this version, else it was not claimed
+                text = str(set_aside(filter(None, (dead.box, dead.disk)), error))
+            else:
+                text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
+            self.found.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
+        finally:
+            if dead is not None:
+                dead.close()
+
+    def _collect(self, dead: Dead) -> None:
+        box, found = dead.box, self.found
+        if box is None:
+            return
+        path = box.path
+        is_kept = self.keep_unread and dead.is_unread
+        if is_kept and not dead.names[0].get("run"):
+            return
+        if not dead.has_ended:
+            record = read_record(box, dead.disk)
+            if self._is_left(record):
+                return
+            death = None if has_called_exec(record.owner) else death_of(record, self.deaths)
+            records = {} if dead.is_unread else _last_records(dead, record, death)
+            left = path if is_kept else (dead.spool or path.parent) / dead.name
+            store_death(record, death, left)  # first: nobody does it after the commit
+            if is_kept:
+                return
+            dead.end(records)
+            if death is not None:
+                found.deaths.append(death)
+        found.boxes += 1
+        found.items += unsettled(dead)
+        if dead.is_delivered:
+            dead.remove()
+            return
+        try:
+            add_settled(dead)
+            dead.move()
+        except (OSError, FolderError) as error:
+            _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
+        found.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
+
+    def _is_left(self, record: Record) -> bool:
+        """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
+        if has_called_exec(record.owner):
+            return False
+        if self.observed_only and self.deaths.of(record.owner) is None:
+            return True
+        return record.run != self.run and is_running(record.run)
+
+
 def collect(
     roots: Sequence[Path],
     spool: Path | None,
@@ -73,7 +141,7 @@ def collect(
     """End the records of killed processes of this user on this machine, and move them to their spool folders.
 
     Nothing of running processes and of other users is touched. Where a spool folder cannot be written, the record stays
-    in the box, and is delivered from there. Thread-safe.
+    in the box, and is delivered from there. Thread-safe. Never raises.
 
     Args:
         roots: Folders of boxes.
@@ -83,81 +151,19 @@ def collect(
         run: The folder of the run, if the caller is ``monitel run``.
         observed_only: Leave boxes of processes whose end the caller has not observed yet.
         keep_unread: Leave the newest boxes that hold nothing to deliver to ``monitel autopsy``.
-
-    Returns:
-        The outcome. Never raises.
     """
-    outcome = Collected()
-    deaths = deaths or Deaths()
-    leave = partial(_is_left, deaths=deaths, run=run, observed_only=observed_only)
+    collector = _Collector(deaths or Deaths(), run, observed_only, keep_unread)
     for root in roots:
         sweep(root, spool)
         for name in processes(root, None):
             if stopped is not None and stopped.is_set():
-                return outcome
-            dead = None
-            try:
-                dead = claim(root, spool, name)
-                if dead is not None:
-                    _collect(dead, deaths, outcome, leave, keep_unread=keep_unread)
-            except Exception as error:
-                _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
-                if dead is not None and isinstance(error, RecordError):  # of this version, else it was not claimed
-                    text = str(set_aside(filter(None, (dead.box, dead.disk)), error))
-                else:
-                    text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
-                outcome.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
-            finally:
-                if dead is not None:
-                    dead.close()
+                return collector.found
+            collector.take(root, spool, name)
         forget_unread(root)
-    return outcome
+    return collector.found
 
 
-def _is_left(record: Record, *, deaths: Deaths, run: str, observed_only: bool) -> bool:
-    """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
-    if has_called_exec(record.owner):
-        return False
-    if observed_only and deaths.of(record.owner) is None:
-        return True
-    return record.run != run and is_running(record.run)
-
-
-def _collect(dead: Dead, deaths: Deaths, outcome: Collected, leave: Any, *, keep_unread: bool) -> None:
-    box = dead.box
-    if box is None:
-        return
-    path = box.path
-    is_kept = keep_unread and dead.is_unread
-    if is_kept and not dead.names[0].get("run"):
-        return
-    if not dead.has_ended:
-        record = read_record(box, dead.disk)
-        if leave(record):
-            return
-        death = None if has_called_exec(record.owner) else death_of(record, deaths)
-        records = {} if dead.is_unread else last_records(dead, record, death)
-        left = path if is_kept else (dead.spool or path.parent) / dead.name
-        store_death(record, death, left)  # first: nobody does it after the commit
-        if is_kept:
-            return
-        dead.end(records)
-        if death is not None:
-            outcome.deaths.append(death)
-    outcome.boxes += 1
-    outcome.items += unsettled(dead)
-    if dead.is_delivered:
-        dead.remove()
-        return
-    try:
-        add_settled(dead)
-        dead.move()
-    except (OSError, FolderError) as error:
-        _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
-    outcome.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
-
-
-def last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
+def _last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
     """Return what is missing at the end of the journals: open windows, a reading of the counters, and the death."""
     found: dict[str, list[tuple[int, Any]]] = {
         "metrics": [(WINDOW, value) for value in dead.open_windows()],
@@ -196,10 +202,9 @@ class Leftovers:
     """Collects the records of killed processes, and delivers records in a background thread.
 
     First the boxes of killed processes are collected. Then, after the backend has accepted a request of this pipeline,
-    the records beside its own are delivered, oldest first.
+    the records beside its own with the same mark of the endpoints are delivered, oldest first.
 
-    The name of a record ends with a mark of its endpoints. Only records with the mark of this pipeline are delivered. A
-    record stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the backend does
+    A record stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the backend does
     not accept a request at the first attempt. The items are not part of the account of this process.
 
     Args:
