@@ -258,6 +258,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
+        *((Answer(each, body=b"no such tenant"), f"HTTP {each}: 'no such tenant'") for each in (402, 409, 415, 451)),
     ],
     "grpc": [
         (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),
@@ -292,14 +293,17 @@ def test_refusal_names_what_to_change_and_everything_is_kept(
 def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(
     backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the disk, at the next attempt."""
+    """From the disk, at the next attempt, and nothing is lost."""
     monkeypatch.setattr(sender, "_REFUSED_PAUSE", 0.2)
-    refusal_of = REFUSALS[protocol(backend)][0][0]
-    backend.answer("logs", refusal_of)
-    pipeline = start(**to(backend))
-    emit(pipeline, "first", "second", seconds=0.05)
-    assert emit(pipeline, "third")
-    assert ["first", "second", "third"] == backend.record_names()
+    for refusal_of, _hint in (REFUSALS[protocol(backend)][0], REFUSALS[protocol(backend)][-1]):
+        backend.requests.clear()
+        backend.answer("logs", refusal_of)
+        pipeline = start(**to(backend))
+        emit(pipeline, "first", "second", seconds=0.05)
+        assert emit(pipeline, "third")
+        assert ["first", "second", "third"] == backend.record_names()
+        assert (3, 3) == (logs(pipeline).recorded, logs(pipeline).delivered)
+        pipeline.shutdown()
 
 
 def test_redirection_is_not_followed(receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
