@@ -41,15 +41,7 @@ _log = logging.getLogger("monitel.otlp")
 
 @dataclass
 class Collected:
-    """The outcome of a collection.
-
-    Attributes:
-        boxes: Number of boxes that are collected.
-        items: Number of items in them.
-        records: The records, in the spool folders, or where these cannot be written in the boxes.
-        deaths: The deaths.
-        problems: Descriptions of boxes that could not be collected.
-    """
+    """The outcome of a collection: numbers of boxes and items, deaths, problems, and where the records are now."""
 
     boxes: int = 0
     items: int = 0
@@ -199,19 +191,11 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
 
 
 class Leftovers:
-    """Collects the records of killed processes, and delivers records in a background thread.
+    """Collects the records of killed processes, and then delivers records, oldest first, in a background thread.
 
-    First the boxes of killed processes are collected. Then, after the backend has accepted a request of this pipeline,
-    the records beside its own with the same mark of the endpoints are delivered, oldest first.
-
-    A record stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the backend does
-    not accept a request at the first attempt. The items are not part of the account of this process.
-
-    Args:
-        settings: The mark of the endpoints, without which nothing is delivered; the folder of spools; and the settings
-            of black boxes: none are collected if they are switched off.
-        own_name: The name of the record of this process.
-        accepted: Is set when the backend has accepted a request.
+    Delivered are those with the mark of the endpoints of this pipeline, after its backend has accepted a request. A
+    record that is in use, that cannot be read or that is not accepted at the first attempt stays. The items are not
+    part of the account of this process.
     """
 
     def __init__(self, settings: Settings, own_name: str, accepted: Event) -> None:

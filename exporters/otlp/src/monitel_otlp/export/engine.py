@@ -77,15 +77,8 @@ _newest_ns: dict[Any, int] = {}  # time of the newest point of each resource in 
 class Engine:
     """Records windows, events and ranges from any thread, and delivers them in background threads.
 
-    Args:
-        settings: Endpoints, intervals and the spool.
-        point_attributes: Added to every point, e.g. the rank.
-        resource: The resource of all requests.
-        ranges: The ranges that become spans; None without them.
-        series_limit: Attribute sets per metric name. Further sets become one series.
-        leftovers: Collect what killed processes have left, and deliver the spools of earlier processes for the same
-            endpoints.
-        each_round: Called in each round.
+    With ``leftovers`` it collects what killed processes have left, and delivers what earlier processes have left for
+    the same endpoints.
     """
 
     def __init__(
@@ -320,12 +313,7 @@ class Engine:
     # ---- flush and end
 
     def force_flush(self, timeout: float) -> bool:
-        """Deliver all items that are recorded now.
-
-        Returns:
-            True if within ``timeout`` seconds all of them were acknowledged, or are on disk because the signal is
-            offline, and if no item was lost so far.
-        """
+        """Deliver all items that are recorded now; return True if that was possible, and no item was lost so far."""
         deadline = time.monotonic() + timeout
         self._call_application(min(_APPLICATION, timeout))
         return self._collect(deadline, last=False) and self._deliver(deadline) and not self._items_lost()
@@ -352,14 +340,10 @@ class Engine:
         return self.box.spill(max(0.0, deadline - time.monotonic()))  # what was rejected is to be on the disk, too
 
     def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
-        """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
+        """End within so many seconds: items that are not delivered by then are in the spool.
 
-        Args:
-            timeout: Seconds at most.
-            before: Called when everything is recorded: later items go nowhere.
-
-        Returns:
-            True if all items were delivered, or are on disk because the signal is offline.
+        ``before`` is called when everything is recorded: later items go nowhere. Returns True if all items were
+        delivered, or are on disk because the signal is offline.
         """
         begin = time.monotonic()
         phases: tuple[Callable[[], object], ...] = (
@@ -414,11 +398,7 @@ class Engine:
         _newest_ns[self._resource] = self._newest_ns()
 
     def discard(self) -> bool:
-        """End without a trace, if nothing has been sent: nothing will be sent or written.
-
-        Returns:
-            True if that was possible; otherwise the engine continues.
-        """
+        """End without a trace, if nothing has been sent; return False if something was, and the engine continues."""
         with ExitStack() as held:
             for sender in self._senders.values():
                 if not sender.pause(_PATIENCE):

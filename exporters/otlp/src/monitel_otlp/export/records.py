@@ -41,16 +41,10 @@ _LONGEST_PAUSE = 60.0  # seconds between two of them
 
 
 def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
-    """Take the record of an ended process to deliver it.
-
-    Args:
-        path: Its box or its spool folder. If it has both, both are taken.
-        roots: Folders of boxes.
-        foreign: Use the folder even if it belongs to another user, or others can write to it.
+    """Take the record of an ended process to deliver it: its box, its spool folder, or both, whichever is given.
 
     Raises:
-        FolderError: Its process runs, another process delivers it, it is not ended, it is of another version, or a
-            folder is unsafe.
+        FolderError: It cannot be delivered: its process runs, another one delivers it, or a folder is unsafe.
         OSError: A folder cannot be read.
         ValueError, TypeError: Its values are senseless.
     """
@@ -84,13 +78,7 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
 
 
 def peek(path: Path, *, foreign: bool = False) -> Dead:
-    """Return a record for reading. Nothing is locked or changed, and its process may run.
-
-    Raises:
-        FolderError: The folder is unsafe, or is not a record of this version.
-        OSError: It cannot be read, or its process has changed it meanwhile.
-        ValueError, TypeError: Its values are senseless.
-    """
+    """Return a record for reading; it raises as :func:`take`. Nothing is locked or changed, and its process may run."""
     folder = Folder.open(path, foreign=foreign, probe=False)
     try:
         _names_of(folder)
@@ -207,17 +195,10 @@ def oldest_ns(dead: Dead, signal: str) -> int | None:
 
 @dataclass
 class ReplayOutcome:
-    """Counts of the items of records.
+    """The items of records by outcome. Those that were refused, for their age or for another reason, are in the spool.
 
-    Attributes:
-        delivered: Items that the backend accepted.
-        too_old: Items that the backend refused because of their age; they are in the spool.
-        set_aside: Items that the backend refused for another reason; they are in the spool.
-        set_aside_requests: Number of requests in the spool, including those without items.
-        lost: Items that are neither delivered nor on disk, by reason.
-        unreadable: Number of items that could not be read.
-        troubles: For each signal that its backend does not accept now: the reason, and where its items remain.
-        offline: Signals whose items remain because they have no endpoint.
+    ``troubles`` has the reason for each signal that its backend does not accept now, and where its items remain;
+    ``offline`` the signals that have no endpoint.
     """
 
     delivered: int = 0
@@ -263,9 +244,9 @@ def deliver(
 ) -> ReplayOutcome:
     """Deliver a record, oldest items first, and remove it when everything is delivered.
 
-    Items of a signal without a transport, or which its backend does not accept now, remain; the other signals are
-    delivered. After an interruption the next call continues with the first request that was not acknowledged, which may
-    arrive twice.
+    Items of a signal without a transport, or which its backend does not accept after so many attempts, remain; the
+    other signals are delivered. After an interruption the next call continues with the first request that was not
+    acknowledged, which may arrive twice.
 
     Args:
         dead: The record.
@@ -274,9 +255,6 @@ def deliver(
         tries: The number of attempts with one request.
         stopped: When it is set, the delivery ends after the request that is being sent.
         on_progress: Called after each request with two numbers of items: settled, and in total.
-
-    Raises:
-        OSError: The record cannot be read or written.
     """
     counts, stopped = outcome or ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
     counts.unreadable += damaged_ends(dead)
@@ -323,15 +301,9 @@ def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Ca
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:
-    """Deliver records, oldest first, until the backend does not accept a request at the first attempt. Never raises.
+    """Deliver records with the mark of the endpoints, oldest first, until one is not accepted at the first attempt.
 
-    A record stays if it is in use or cannot be read. Links are not followed.
-
-    Args:
-        folders: Boxes and spool folders. Only those with the mark of the endpoints are delivered.
-        settings: The endpoints.
-        roots: Folders of boxes.
-        stopped: When it is set, the delivery ends after the request that is being sent.
+    A record stays if it is in use or cannot be read. Links are not followed. Never raises.
     """
     marked = [each for each in folders if settings.mark and each.name.endswith(f"-{settings.mark}")]
     with ExitStack() as opened:
@@ -355,11 +327,7 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[
 def deliver_rejected(
     dead: Dead, transports: MappingType[str, Transport], outcome: ReplayOutcome | None = None
 ) -> ReplayOutcome:
-    """Send the requests that a backend has rejected again, as they are, and remove those that are accepted.
-
-    Raises:
-        OSError, FolderError: The spool folder cannot be read or written.
-    """
+    """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
     counts, refusing = outcome or ReplayOutcome(), set[str]()
     for each in _rejected(dead):
         answer = Answer(Verdict.REFUSED)

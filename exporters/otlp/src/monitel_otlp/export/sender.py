@@ -48,14 +48,7 @@ _random = Random()  # noqa: S311  not a secret; the global generator belongs to 
 
 
 class Rejected(NamedTuple):
-    """A request that a backend has rejected, as the journal of these keeps it for ``replay --rejected``.
-
-    Attributes:
-        signal: Its signal.
-        reason: The answer of the backend.
-        items: Number of items in it; 0 for what monitel has made itself.
-        body: The protobuf message.
-    """
+    """A request that a backend has rejected, as its journal keeps it; it has no items if monitel has made it."""
 
     signal: str
     reason: str
@@ -87,17 +80,13 @@ class Outbox:
     """The items of one journal that are being sent.
 
     They are held here until they are settled, because the journal may drop its oldest items meanwhile.
-
-    Attributes:
-        request: The request that is being sent; None before :meth:`next`.
-        search: The search for rejected items in it; None if none was rejected.
     """
 
     def __init__(self, journal: Journal, encoder: Encoder) -> None:
         self.journal = journal
         self.encoder = encoder
         self.request: Request | None = None  # of the first part
-        self.search: _Search | None = None
+        self.search: _Search | None = None  # for rejected items in it
         self._parts: list[Sequence[Item]] = []  # of one read, in order
 
     @property
@@ -247,20 +236,7 @@ class Sender:
     Items are dropped and counted by reason: ``rejected`` (the request is set aside), ``unconfirmed`` (the same, but an
     earlier attempt may have been accepted), ``partial_success``, ``encoding``.
 
-    Args:
-        outboxes: The journals of the signal.
-        transport: Makes the attempts.
-        note_position: Called before a request is sent, and when its items are settled.
-        set_aside: Called with each rejected request.
-        accepted: Is set when the backend accepts a request of the first journal.
-        interval: Seconds between two looks at the journals.
-
-    Attributes:
-        finished: Set when the last attempts were made.
-        seconds: The duration of each attempt, for whoever takes them out.
-        attempts: Number of attempts so far.
-        failures: Number of attempts that have failed in a row.
-        trouble: The last failure with the oldest request; None if it has not failed.
+    ``accepted`` is set when the backend accepts a request of the first journal.
     """
 
     def __init__(
@@ -273,10 +249,10 @@ class Sender:
         accepted: Event | None = None,
         interval: float = 5.0,
     ) -> None:
-        self.finished = Event()
-        self.seconds: deque[float] = deque(maxlen=10_000)
-        self.attempts = self.failures = 0
-        self.trouble: Answer | None = None
+        self.finished = Event()  # set when the last attempts were made
+        self.seconds: deque[float] = deque(maxlen=10_000)  # of attempts, for whoever takes them out
+        self.attempts = self.failures = 0  # in total; in a row
+        self.trouble: Answer | None = None  # the last failure with the oldest request
         self._outboxes = outboxes
         self._transport = transport
         self._note_position = note_position

@@ -104,14 +104,10 @@ def _truncated(value: Plain, length: int) -> Plain:
 
 
 def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool = False) -> None:
-    """Append attributes to a repeated field of ``KeyValue``.
+    """Append attributes to a repeated field of ``KeyValue``; with ``scalars`` only of type str, int, float and bool.
 
-    Fields are assigned one by one, because message constructors with keywords take twice as long.
-
-    Raises:
-        TypeError: A key is not a str, or a value has an unsupported type: with ``scalars``, any but str, int, float
-            and bool.
-        ValueError: An int does not fit in 64 bits, or a text cannot be encoded in UTF-8.
+    Fields are assigned one by one, because message constructors with keywords take twice as long. It raises a TypeError
+    or a ValueError for what the protocol cannot hold.
     """
     add = field.add
     for key, value in attributes.items():
@@ -131,7 +127,7 @@ def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool
 
 
 def write_value(field: Any, value: Any) -> None:
-    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. Raises as above."""
+    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. It raises as above."""
     if isinstance(value, bool):
         field.bool_value = value
     elif isinstance(value, str):

@@ -40,23 +40,14 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One encoded request. It has neither address nor headers, so it contains no token.
-
-    Attributes:
-        signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
-        body: The protobuf message, not compressed; empty if none of the items can be encoded.
-        items: The records in it, in the order of a journal.
-        records: Number of its points, log records or spans.
-        lost: Number of items that cannot be encoded.
-        draft: The running totals after it; None where there are none.
-    """
+    """Items of a journal as one message. It has neither address nor headers, so it contains no token."""
 
     signal: str
-    body: bytes
+    body: bytes  # not compressed; empty if none of the items can be encoded
     items: Sequence[Item] = ()
-    records: int = 0
-    lost: int = 0
-    draft: Any = None
+    records: int = 0  # points, log records or spans
+    lost: int = 0  # items that cannot be encoded
+    draft: Any = None  # the running totals after it
 
     @property
     def sent(self) -> int:
@@ -77,12 +68,8 @@ def count(items: Sequence[Item]) -> int:
 class Encoder:
     """Makes the requests of one journal; a subclass for each kind of record writes them.
 
-    Args:
-        signal: The signal of the requests.
-        resource: The result of :func:`encode_resource`.
-        totals: The running totals of the journal; None without them.
-        write_queue_size: Adds the queue size of the pipeline to a list of metrics. Prometheus orders samples by
-            resource, so each request of metrics needs one with the current time.
+    ``write_queue_size`` adds the queue size of the pipeline to a list of metrics: Prometheus orders samples by
+    resource, so each request of metrics needs one with the current time.
     """
 
     most = 500  #: Number of records in a request.

@@ -127,11 +127,7 @@ class RisingSums:
     With cumulative temporality each total is a point, and a series begins with a point of value zero at the start of
     the sum, or later if the series did not exist in the previous round. With delta temporality a point is the
     difference from the previous one, and there is no point without a difference. A total that has fallen begins at zero
-    again, with another start.
-
-    Args:
-        delta: Use delta temporality.
-        sent: The last point of each sum, by its key and its start; by default those of this process.
+    again, with another start. It continues from the last points ``sent``, by default those of this process.
     """
 
     def __init__(self, *, delta: bool, sent: dict[tuple[Hashable, int], Sent] | None = None) -> None:
@@ -153,16 +149,9 @@ class RisingSums:
     ) -> bool:
         """Add the points of a sum, and return True if its total differs from that of the last point.
 
-        Args:
-            points: The points of the request.
-            metric: Name, unit and description of the metric.
-            attributes: Attributes of the points.
-            key: Identifies the sum in this process.
-            total: Its current total.
-            start_ns: Time at which the total was zero, Unix ns.
-            now_ns: Current time, Unix ns.
-            restarted: The sum has begun at zero again since the last point.
-            unseen_ns: Time, Unix ns, at which a series without a point did not exist yet; 0 if unknown.
+        ``key`` identifies the sum, which was zero at ``start_ns``; ``restarted`` says that it was again since the last
+        point. A series without a point did not exist at ``unseen_ns``, or 0 if that is not known. All times are Unix
+        ns.
         """
         sent = self._sent.get((key, start_ns))
         has_fallen = sent is not None and (restarted or total < sent.total)

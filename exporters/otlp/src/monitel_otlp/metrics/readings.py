@@ -157,16 +157,10 @@ class Readings:
         self._longest.append(self._maxima.read_sources())
 
     def messages(self, now_ns: int, own: OwnMetrics, values: OwnValues) -> Iterator[tuple[bytes, int, bool]]:
-        """Read the process. Never raises.
+        """Read the process at a time that is at least a millisecond after the last one. Never raises.
 
-        Args:
-            now_ns: Time of the round, Unix ns, at least a millisecond after that of the last round.
-            own: Writes the metrics of the pipeline.
-            values: Their values.
-
-        Yields:
-            A serialized ``ResourceMetrics`` without a resource, its number of points, and True if a reading in it
-            differs from that of the last round.
+        It yields serialized ``ResourceMetrics`` without a resource, each with its number of points, and True if a
+        reading in it differs from that of the last round.
         """
         self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
         self._unseen_ns, self._now_ns = self._now_ns, now_ns
@@ -330,13 +324,7 @@ class _Durations:
 
 
 class OwnMetrics:
-    """Writes the metrics of the pipeline itself, modelled on OpenTelemetry's ``otel.sdk.*`` metrics.
-
-    Args:
-        attributes: Attributes of every point.
-        temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta for the histogram alone.
-        start_ns: Time at which all counters were zero, Unix ns.
-    """
+    """Writes the metrics of the pipeline itself, modelled on OpenTelemetry's ``otel.sdk.*`` metrics."""
 
     def __init__(self, attributes: Mapping[str, str | int], *, temporality: str, start_ns: int) -> None:
         self._own = attributes

@@ -76,18 +76,11 @@ class Described:
 
 
 class Row(NamedTuple):
-    """A window or a logged number, or several that were merged.
-
-    Attributes:
-        window: The samples. The end is the time of the points.
-        suffixes: Requested aggregations, such as ``"mean"``.
-        sum: The part of the sum that counts in the total of the series; None if it is left out of it.
-        items: Number of windows or numbers.
-    """
+    """A window or a logged number, or several that were merged. The end of the window is the time of the points."""
 
     window: monitel.Window
-    suffixes: tuple[str, ...]
-    sum: float | None = None
+    suffixes: tuple[str, ...]  # of the requested aggregations
+    sum: float | None = None  # as it counts in the total of the series; None if it is left out
     items: int = 1
 
     def at(self, end_ns: int) -> Row:
@@ -112,27 +105,16 @@ class Row(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """The running totals of a series.
-
-    Attributes:
-        described: Its first definition, which decides unit and monotonicity.
-        count: Number of samples so far.
-        sum: Sum of the samples so far, see :func:`monitel.blackbox.recorder.part_of_total`.
-        histogram: Distribution of the samples so far; None without one.
-        begin_ns: Earliest start of a window, Unix ns; 0 before.
-        start_ns: Start of cumulative points, Unix ns; constant from the first point on.
-        begun: Suffixes of the sums that have a point.
-        end_ns: Time of the latest point, Unix ns.
-    """
+    """The running totals of a series. Its first definition decides unit and monotonicity."""
 
     described: Described
     count: int = 0
     sum: float = 0.0
     histogram: monitel.Histogram | None = None
-    begin_ns: int = 0
-    start_ns: int = 0
-    begun: frozenset[str] = frozenset()
-    end_ns: int = 0
+    begin_ns: int = 0  # earliest start of a window
+    start_ns: int = 0  # of cumulative points; constant from the first one on
+    begun: frozenset[str] = frozenset()  # suffixes of the sums that have a point
+    end_ns: int = 0  # time of the latest point
 
     @staticmethod
     def of(plain: Sequence[Any]) -> Series:
@@ -188,11 +170,7 @@ class Draft:
         return found
 
     def rows(self, item: Item) -> list[tuple[Series, Row]]:
-        """Return the rows of an item, each with its series, which it does not change.
-
-        Raises:
-            Exception: Its values are not those of a window or of numbers.
-        """
+        """Return the rows of an item, each with its series, which stays as it is. Raises for senseless items."""
         described = self._totals.described
         if item.kind == WINDOW:
             number, content = item.value
@@ -223,18 +201,8 @@ class Draft:
 class Totals:
     """The totals of the series of one process; the fold of the journal of its metrics.
 
-    All methods but :meth:`draft` are called with the lock of the journal held.
-
-    Args:
-        definition: Returns a definition by its number, as plain values.
-        mapping: How windows become points.
-        stored: A result of :meth:`plain`.
-
-    Attributes:
-        described: Returns a definition by its number.
-        histograms: The distributions of a series are added up.
-        number: Number of the last item that is in the totals.
-        coalesced: Number of logged numbers without a point, because a later one has the same millisecond.
+    All methods but :meth:`draft` are called with the lock of the journal held. ``definition`` returns plain values by
+    their number, ``described`` the definition; ``number`` is that of the last item that is in the totals.
     """
 
     def __init__(self, definition: Callable[[int], Any], mapping: Mapping, stored: tuple[int, Any] = (0, None)) -> None:
@@ -295,12 +263,7 @@ class Totals:
 class WindowsEncoder(Encoder):
     """Writes windows and logged numbers. The times of a series ascend over all requests.
 
-    Args:
-        resource: As for :class:`Encoder`.
-        mapping: How windows become points.
-        totals: The totals of the process.
-        write_queue_size: As for :class:`Encoder`.
-        pause: Called between slices of work.
+    ``pause`` is called between slices of work.
     """
 
     def __init__(

@@ -39,18 +39,11 @@ _ROOT, _RANK = "training.step", "training.rank"
 
 @dataclass(frozen=True)
 class SpanSettings:
-    """The span settings of configure().
+    """The span settings of configure()."""
 
-    Attributes:
-        budget: Spans per step; None: the default, which falls with the number of ranks that share a trace.
-        every: Spans are made in every n-th step.
-        step_traces: The ids that all ranks share; None: each outermost range starts a trace.
-        by_step: See :class:`monitel_otel.ranges.Ranges`.
-    """
-
-    budget: int | None = None
-    every: int = 1
-    step_traces: StepTraces | None = None
+    budget: int | None = None  # spans per step; by default it falls with the number of ranks that share a trace
+    every: int = 1  # spans are made in every n-th step
+    step_traces: StepTraces | None = None  # the ids that all ranks share; without them each outermost range is a trace
     by_step: bool = True
 
     def for_forked_child(self) -> SpanSettings:
@@ -58,7 +51,7 @@ class SpanSettings:
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
     def queue(self, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
-        """Return the span queue of a pipeline. The arguments are described in :class:`QueuedSpans`."""
+        """Return the span queue of a pipeline."""
         return QueuedSpans(self, first=first, sampler=sampler)
 
 
@@ -117,17 +110,8 @@ class _Step(Period):
 class QueuedSpans(Ranges[Identified]):
     """Queues ended ranges, in the thread that runs them, for the writer of the record.
 
-    When the queue is full the oldest range is dropped and counted.
-
-    Args:
-        settings: The span settings.
-        first: Called in the caller's thread when a range is queued or folded, until it returns True.
-        sampler: Decides about traces that begin here.
-
-    Attributes:
-        dropped: Number of ranges that were dropped because the queue was full.
-        folded: Number of ranges that are part of a complete folded span.
-        lost: Number of ranges that cannot be recorded.
+    When the queue is full the oldest range is dropped and counted. ``first`` is called in the caller's thread when a
+    range is queued or folded, until it returns True; ``sampler`` decides about traces that begin here.
     """
 
     def __init__(self, settings: SpanSettings, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> None:

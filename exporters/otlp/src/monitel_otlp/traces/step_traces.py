@@ -40,9 +40,6 @@ class StepTraces:
         alone: True if no other rank exports.
         budget: The span budget that the application has set; None: the default, see :func:`budget_of_rank`.
         interval: Seconds between two requests.
-
-    Attributes:
-        rank: The rank; 0 without a launcher. None if it is unknown and not 0: then the ids of its span are random.
     """
 
     def __init__(
@@ -56,6 +53,7 @@ class StepTraces:
             )
         self._run = str(uuid4() if run is None else run)
         self._attempt = attributes.get("training.attempt", 0)
+        # If it is unknown and not 0, the ids of its span are random.
         self.rank = attributes.get("training.rank", 0 if is_rank_zero(attributes) else None)
         self._rank_name = str(uuid4() if self.rank is None else self.rank)
         self._ranks = 1 if alone or run is None else _number(attributes.get("training.world_size"))
@@ -69,11 +67,8 @@ class StepTraces:
     def of(self, step: int, began_ns: int | None) -> tuple[StepIds, int]:
         """Return the ids of a step, and its budget. A step that the process repeats has a new trace each time.
 
-        The length of the step is assumed to be the longest of the last eight. Call it in one thread at a time.
-
-        Args:
-            step: The training step.
-            began_ns: Time at which it has begun, now; None if the process has already passed it.
+        It began now, at ``began_ns``, or is already over if that is None. Its length is assumed to be the longest of
+        the last eight. Call it in one thread at a time.
         """
         if began_ns is not None:
             if step <= self._latest:
@@ -103,12 +98,9 @@ class StepTraces:
 
 
 def budget_of_rank(ranks: int, intervals: float = 0.0) -> int:
-    """Return the default span budget of a rank, at least 1.
+    """Return the default span budget of a rank, at least 1, for a step that takes so many export intervals.
 
-    Args:
-        ranks: The number of ranks that share the trace of a step.
-        intervals: The length of a step in export intervals. Each takes a request, with the resource, unless the spans
-            are fewer.
+    Each interval takes a request, with the resource, unless the spans are fewer.
 
     Example:
         >>> [budget_of_rank(ranks) for ranks in (1, 16, 64, 1024)]
@@ -123,13 +115,7 @@ def budget_of_rank(ranks: int, intervals: float = 0.0) -> int:
 
 
 class StepIds:
-    """The ids of the trace of one step.
-
-    Attributes:
-        trace_id: Id of the trace.
-        root_id: Id of the span of the whole step, which rank zero exports.
-        rank_id: Id of the span of this rank, a child of the root span.
-    """
+    """The ids of the trace of one step: its root span, which rank zero exports, and below it the span of this rank."""
 
     __slots__ = ("_lock", "_ordinals", "rank_id", "root_id", "trace_id")
 
