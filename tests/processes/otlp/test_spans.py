@@ -1,4 +1,4 @@
-"""Spans of processes that fork, fail, exit or receive SIGTERM, and of several ranks: each range is exported once."""
+"""Spans of processes that fork, and of several ranks: each range is exported once."""
 
 from __future__ import annotations
 
@@ -7,77 +7,21 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.processes.patience import with_patience
 from tests.support.scripts import finish, started, write_script
-from tests.support.spools import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
-    from tests.support.scripts import Run, Terminate
+    from tests.support.scripts import Run
 
-ERROR = 2
 BEGIN = """\
 from monitel.profiler import record_function
 
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, OPTIONS)
 """
 SPANS = BEGIN.replace("OPTIONS", "spans=True")
-
-
-@pytest.mark.parametrize(("leave", "status"), [("pass", 0), ("sys.exit(3)", 3)])
-def test_everything_is_delivered_at_exit(
-    receiver: Receiver, train: Run, tmp_path: Path, leave: str, status: int
-) -> None:
-    """Ranges that the exit ends are complete, and the summary counts the spans."""
-    script = f"""\
-monitel.set_step(1)
-with record_function("step"), record_function("forward"):
-    {leave}
-"""
-    ended = train(SPANS + script, receiver.url, returncode=status)
-    assert {"step": "", "forward": "step"} == receiver.parents()
-    assert not any("monitel.unfinished" in span.attributes for span in receiver.spans())
-    summary, ledger = ended.stderr.splitlines()
-    assert "monitel: exported 0 windows and numbers, 0 events, 2 spans" == summary
-    assert ledger.startswith("monitel ledger: ")
-    assert [] == folders(tmp_path)
-
-
-INTERRUPTED = """\
-with record_function("run"):
-    try:
-        with record_function("step"):
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        pass
-    with record_function("save"):
-        raise OSError
-"""
-
-
-def test_exception_that_ends_the_process_is_exported(receiver: Receiver, train: Run) -> None:
-    """The spans of the ranges that it leaves are sent at the exit; Ctrl-C is not an error."""
-    train(SPANS + INTERRUPTED, receiver.url, returncode=1)
-    expected = {"step": (0, None), "save": (ERROR, "OSError"), "run": (ERROR, "OSError")}
-    assert expected == {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
-
-
-def test_unfinished_ranges_are_exported_at_sigterm(receiver: Receiver, terminate: Terminate) -> None:
-    """Ranges that still run at the signal end there, and have the attribute ``monitel.unfinished``."""
-    script = """\
-with record_function("step"):
-    with record_function("forward"):
-        pass
-    with record_function("all_reduce"):
-        print("ready", flush=True)
-        sys.stdin.read()
-"""
-    terminate(BEGIN.replace("OPTIONS", "spans=True, sigterm=True") + script, receiver.url)
-    assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()
-    assert {"step", "all_reduce"} == {each.name for each in receiver.spans() if "monitel.unfinished" in each.attributes}
 
 
 def test_forked_child_exports_its_ranges(receiver: Receiver, train: Run) -> None:
