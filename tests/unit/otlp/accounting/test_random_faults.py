@@ -16,7 +16,7 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel_otlp.messages.log_records import LogsEncoder
 from monitel_otlp.metrics.windows import Draft, WindowsEncoder
-from monitel_otlp.traces.mapping import RangeMapping, SpansEncoder
+from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
-    "encoders": [
-        *((LogsEncoder, "_write_record"), (SpansEncoder, "_write_span")),
-        *((WindowsEncoder, "_write_row"), (Draft, "rows")),
-    ],
-    "recorder": [(RangeMapping, "plain"), (Box, "_read")],
+    "encoders": [(LogsEncoder, "_write_record"), (WindowsEncoder, "_write_row"), (Draft, "rows")],
+    "recorder": [(RangeMapping, "encode"), (Box, "_read")],
 }
 
 

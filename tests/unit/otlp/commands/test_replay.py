@@ -8,6 +8,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.support.inbox import Answer, records_of
 from tests.support.spools import leave
 from tests.unit.promises.program import Program, program
@@ -35,7 +36,9 @@ def old(signal: str, time_ns: int) -> tuple[int, Any]:
         return NUMBERS, [(1, time_ns, 0.5)]
     if signal == "logs":
         return EVENT, tuple(LogRecord(time_ns, time_ns, 9, "old", None, {}))
-    return RANGES, [(b"\1" * 16, b"\1" * 8, b"", 0x101, "old", time_ns - 1, time_ns, None, None, False, {}, False, 0)]
+    span = Span(trace_id=b"\1" * 16, span_id=b"\1" * 8, name="old", kind=Span.SPAN_KIND_INTERNAL)
+    span.flags, span.start_time_unix_nano, span.end_time_unix_nano = 0x101, time_ns - 1, time_ns
+    return RANGES, [span.SerializeToString()]
 
 
 @pytest.mark.invalid_output("several records of one process", "series.order", "span.duplicate")

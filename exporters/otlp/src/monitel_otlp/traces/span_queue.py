@@ -176,21 +176,16 @@ class QueuedSpans(Ranges[Identified]):
 
     def _append(self, journal: Journal, kind: int, ended: Sequence[tuple[Ended, Any]]) -> int:
         """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
-        spans = list[Any]()
+        spans = list[bytes]()
         for each in ended:
             try:
-                spans.append(self._mapping.plain(*each))
+                spans.append(self._mapping.encode(*each))
             except Exception:
                 if not self._failed:
                     self._failed = True
                     _log.warning("a range cannot be recorded (further ones are only counted)", exc_info=True)
-        try:
-            payload = marshal.dumps(spans, 2)
-        except ValueError:
-            spans = [each for each in spans if _is_plain(each)]
-            payload = marshal.dumps(spans, 2)
         if spans:
-            journal.append(kind, payload, len(spans))
+            journal.append(kind, marshal.dumps(spans, 2), len(spans))
         return len(ended) - len(spans)
 
     def _finished(self, *, last: bool) -> list[tuple[Ended, Mapping[str, Any]]]:
@@ -298,11 +293,3 @@ def _copied(args: Any) -> Any:
         return dict(args) if isinstance(args, Mapping) else args
     except Exception:  # a custom mapping that raises: the range still becomes a span
         return None
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        marshal.dumps(value, 2)
-    except ValueError:
-        return False
-    return True
