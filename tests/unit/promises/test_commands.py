@@ -355,7 +355,6 @@ def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: P
     common = report["all signals"]
     assert "2.5 s  (OTEL_METRIC_EXPORT_INTERVAL)" == common["interval"]
     assert f"{tmp_path / 'here'}  (MONITEL_SPOOL_DIR)" == common["spool"]
-    assert "locks of open files" == common["spool lock"]
     assert ("7  (MONITEL_SPAN_BUDGET)", "zero  (MONITEL_RANKS)") == (common["span budget"], common["ranks"])
     assert 'at most 70,000 bytes per process (black_box["size"])' == common["black box size"]
     assert "problem" not in common

@@ -53,12 +53,7 @@ _GIT = (
 class Attempt:
     """Collects and delivers the telemetry of killed processes of a command, and logs its start and its end.
 
-    Args:
-        command: The command.
-        began_ns: Time of its start, Unix ns.
-        folder: The folder of the run.
-        deaths: The ends of processes that are observed.
-        problems: Receives descriptions of failures.
+    ``deaths`` are the ends of processes that are observed; ``problems`` receives descriptions of failures.
     """
 
     def __init__(
@@ -83,8 +78,7 @@ class Attempt:
     def collect(self, *, observed_only: bool = False) -> bool:
         """Collect the records of ended processes, and deliver them; return True if there were any.
 
-        Args:
-            observed_only: Leave those of processes whose end has not been observed yet, so that it will be known.
+        With ``observed_only`` those of processes whose end is not observed yet are left, so that it will be known.
         """
         given = (self._roots, self._settings.spool_root, self._deaths, self._stopped, str(self._folder))
         collected = collect(*given, observed_only=observed_only, keep_unread=True)
@@ -93,13 +87,7 @@ class Attempt:
         return bool(collected.records)
 
     def finish(self, end: Ended, ends: Sequence[Ended], *, recorded: bool) -> None:
-        """Collect and deliver everything that is left, on the disk or in the boxes, and log the end.
-
-        Args:
-            end: The end of the command.
-            ends: The ends of its processes, in their order.
-            recorded: A process of the command was recorded.
-        """
+        """Collect and deliver everything that is left, on the disk or in the boxes, and log the end."""
         recorded = self.collect() or recorded
         reports = [report for process in read_ends(self._folder)[0] for report in process.reports]
         spools = [Path(each.spool) for each in reports if each.stored and each.spool]

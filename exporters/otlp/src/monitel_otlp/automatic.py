@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_options(endpoint: str | None, headers: Mapping[str, str]) -> None:
-    """Check options of ``monitel run``.
-
-    Raises:
-        ValueError: One of them is wrong.
-    """
+    """Check options of ``monitel run``; a wrong one is a ValueError."""
     from monitel_otlp.config.environment import is_header  # late, as below: a process loads what it needs
     from monitel_otlp.config.settings import resolve
 

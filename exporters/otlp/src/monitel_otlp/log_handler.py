@@ -36,10 +36,6 @@ class LogHandler(logging.Handler):
 
     Python prints warnings of an application without any handler to stderr, by :data:`logging.lastResort`. This handler
     continues to do so: it passes the records that no other handler receives to the last resort.
-
-    Args:
-        pipeline: The pipeline.
-        level: The lowest level to send.
     """
 
     def __init__(self, pipeline: Pipeline, level: int | str) -> None:

@@ -60,14 +60,9 @@ _GPU_METRICS: list[tuple[str, str, str, str, Callable[[Any, Any], float]]] = [
 
 
 def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
-    """Create instruments for the process and its GPUs. Never raises; a warning names a package that is missing.
+    """Create instruments for the process, its GPUs and, if ``host``, the host. Never raises.
 
-    Args:
-        meter_provider: The provider of the instruments. They end with it.
-        host: Create instruments for the host too. One process per host is enough.
-
-    Returns:
-        The SystemMetricsInstrumentor; None if it is missing.
+    A warning names a package that is missing. Returns the SystemMetricsInstrumentor, or None.
     """
     instrumentor: Any = None
     try:

@@ -36,11 +36,7 @@ def add_destination(command: argparse.ArgumentParser) -> None:
 
 
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the headers that are given.
-
-    Raises:
-        CommandError: One of them has no name, or no value.
-    """
+    """Return the headers that are given."""
     headers: dict[str, str] = {}
     for given in arguments.header:
         name, equals, headers[name] = given.partition("=")

@@ -13,15 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes, find_spools
-from monitel.blackbox.folder import (
-    AVAILABLE,
-    UNAVAILABLE,
-    Folder,
-    FolderError,
-    Lock,
-    automatic_roots,
-    open_root,
-)
+from monitel.blackbox.folder import FolderError, automatic_roots, open_root
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
 from monitel.text import CommandError, show
@@ -174,10 +166,12 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
     root = settings.spool_root.absolute()
     source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"
     source = source if folder is None else name_of_variable("spool_dir")
-    nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
-    _row("spool", f"{root}{_spool_state(root, nearest)}", source)
-    if _is_usable(nearest):
-        _row("spool lock", _lock_support(nearest))
+    nearest, state = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK)), ""
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        state = f": NOT USABLE, {nearest} is not a folder, or cannot be written"
+    elif root.is_dir() and not root.is_symlink() and find_spools(root).folders:
+        state = f"; deliver the telemetry of ended processes with: monitel replay {shlex.quote(str(root))}"
+    _row("spool", f"{root}{state}", source)
     if sdk_is_disabled():
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
 
@@ -213,11 +207,7 @@ def _show_black_box(settings: BoxSettings) -> None:
 
 
 def _place(given: Path | None) -> tuple[Path, int]:
-    """Return the folder of the boxes, and the bytes that are free in it.
-
-    Raises:
-        FolderError: There is none.
-    """
+    """Return the folder of the boxes, and the bytes that are free in it, or raise FolderError."""
     before = [each for each in ([given] if given else automatic_roots()) if os.path.lexists(each)]
     with closing(open_root(given)) as root:
         space = root.space()
@@ -225,40 +215,6 @@ def _place(given: Path | None) -> tuple[Path, int]:
             with suppress(OSError):
                 root.path.rmdir()  # open_root() has made it
         return root.path, space.f_bavail * space.f_frsize
-
-
-def _lock_support(folder: Path) -> str:
-    """Return a description of the locks in a folder, in which a folder is made, and removed."""
-    if not AVAILABLE:
-        return f"none ({UNAVAILABLE})"
-    probe = folder / f".monitel-lock-{os.getpid()}-{os.urandom(4).hex()}"
-    try:
-        probe.mkdir(0o700)
-        opened = Folder.open(probe)
-        try:
-            if (lock := Lock.take(opened)) is not None:
-                lock.close()
-            return "locks of open files"
-        finally:
-            opened.remove()
-            opened.close()
-    except FolderError as error:
-        return f"NONE: {error}"
-    except OSError as error:
-        return f"unknown ({error.strerror})"
-
-
-def _spool_state(root: Path, nearest: Path) -> str:
-    """Return a remark if the folder cannot be used, or if it holds telemetry; else an empty text."""
-    if not _is_usable(nearest):
-        return f": NOT USABLE, {nearest} is not a folder, or cannot be written"
-    if root.is_dir() and not root.is_symlink() and find_spools(root).folders:
-        return f"; deliver the telemetry of ended processes with: monitel replay {shlex.quote(str(root))}"
-    return ""
-
-
-def _is_usable(folder: Path) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _row(name: str, value: str, source: str = "") -> None:

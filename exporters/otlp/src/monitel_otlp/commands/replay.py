@@ -43,18 +43,11 @@ _PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # the default maximum age of dat
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of a replay.
+    """The folders of a replay."""
 
-    Attributes:
-        given: A spool, a folder that holds spools, or one that holds black boxes; None for the defaults.
-        root: The folder that holds spools by default. It also gets those of processes whose own folder does not exist
-            here.
-        boxes: The folder that holds black boxes; None for those in which ``configure()`` makes them by default.
-    """
-
-    given: Path | None
-    root: Path
-    boxes: Path | None = None
+    given: Path | None  # a spool, a folder that holds spools, or one that holds black boxes; None for the defaults
+    root: Path  # holds spools by default, also those of processes whose own folder does not exist here
+    boxes: Path | None = None  # holds black boxes; None for where configure() makes them by default
 
     def __str__(self) -> str:
         return repr(str(self.root if self.given is None else self.given))

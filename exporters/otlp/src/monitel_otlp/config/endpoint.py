@@ -35,19 +35,10 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed URL.
-
-    Attributes:
-        scheme: ``"http"`` or ``"https"``.
-        host: A host name in ASCII, or an IP address without brackets.
-        port: The port; None if the URL has none.
-        path: The path, which may be empty.
-        userinfo: The part before ``@``, not decoded.
-        query: The part after ``?``; None if there is none.
-    """
+    """A parsed URL. ``userinfo`` is the part before ``@``, not decoded, and ``query`` the part after ``?``."""
 
     scheme: str
-    host: str
+    host: str  # a name in ASCII, or an IP address without brackets
     port: int | None
     path: str = ""
     userinfo: Secret[str] = field(default_factory=lambda: Secret(""))
@@ -96,10 +87,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Parse a URL.
-
-    Returns:
-        The address. An IDN host is encoded in ASCII.
+    """Parse a URL. An IDN host is encoded in ASCII.
 
     Raises:
         AddressError: The URL is malformed, or the end of the password is ambiguous because of a ``#`` or of an ``@``
@@ -128,15 +116,9 @@ def parse_address(url: str) -> Address:
 
 
 class Certificates(NamedTuple):
-    """PEM files of an endpoint.
+    """PEM files of an endpoint. The client's certificate contains the key unless there is a ``client_key``."""
 
-    Attributes:
-        authority: File or, over HTTP, folder with the trusted authorities.
-        client_certificate: Certificate of the client. It contains the key unless there is a ``client_key``.
-        client_key: Key of the client.
-    """
-
-    authority: str | None = None
+    authority: str | None = None  # over HTTP also a folder
     client_certificate: str | None = None
     client_key: str | None = None
 
@@ -145,15 +127,7 @@ class Certificates(NamedTuple):
 class Endpoint:
     """The destination of one signal. Secrets in it are not printed or pickled.
 
-    Attributes:
-        address: The parsed address; ``address.public`` is its text for log messages.
-        protocol: ``"http/protobuf"`` or ``"grpc"``.
-        headers: Added to each request.
-        timeout: Time limit of an attempt, seconds.
-        compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
-        sources: The source of each setting: a variable, ``"argument"`` or ``"default"``.
-        certificates: PEM files for TLS.
-        mask: Replaces the secrets of this endpoint and of the proxies in the environment in a text.
+    ``mask`` replaces the secrets of the endpoint, and of the proxies in the environment, in a text.
     """
 
     address: Address
@@ -161,7 +135,7 @@ class Endpoint:
     headers: dict[str, Secret[str]]
     timeout: float
     compression: str
-    sources: dict[str, str]
+    sources: dict[str, str]  # of each setting: a variable, "argument" or "default"
     certificates: Certificates
     mask: Callable[[str], str] = field(init=False, repr=False, compare=False)
 

@@ -77,11 +77,7 @@ class Environment:
     ) -> Endpoint | None:
         """Return the destination of a signal; None if the signal is offline.
 
-        Args:
-            signal: The signal.
-            base: The address that the caller gives, to which the path of the signal is appended.
-            headers: Headers that the caller gives. The variable's headers are added.
-            protocol: The protocol that the caller gives.
+        What the caller gives comes first. To a base address the path of the signal is appended.
         """
         sources: dict[str, str] = {}
 

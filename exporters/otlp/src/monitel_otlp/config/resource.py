@@ -60,10 +60,7 @@ class RankResourceDetector(ResourceDetector):
 def rank_on_points(launch: Mapping[str, str | int], resource: Resource, *, always: bool) -> dict[str, str | int]:
     """Return the rank as an attribute of all points, if it is known, and if the resource is not this process's alone.
 
-    Args:
-        launch: The attributes of the launcher.
-        resource: The resource of the points. Only the random id that the SDK makes is different in each process.
-        always: Return it in any case.
+    Only the random id that the SDK makes is different in each process.
     """
     own = ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"]
     if not always and resource.attributes.get("service.instance.id") == own:
@@ -75,9 +72,6 @@ class RankCheck:
     """Logs a warning, once, if torch.distributed is initialized with another rank than the telemetry has.
 
     A process that calls ``configure()`` before its launcher sets the variables has no rank, or that of its parent.
-
-    Args:
-        rank: ``training.rank`` of the telemetry; None if it has none.
     """
 
     def __init__(self, rank: object) -> None:
@@ -102,11 +96,9 @@ class RankCheck:
 def describe_process(
     attributes: Mapping[str, AttributeValue] | None = None, *, application: Resource | None = None
 ) -> Resource:
-    """Return the resource of this process.
+    """Return the resource of this process, with further attributes, which take precedence.
 
-    Args:
-        attributes: Further attributes, which take precedence.
-        application: The resource of the application's providers, which takes the place of what is detected.
+    The resource of the application's providers takes the place of what is detected.
     """
     launch = Resource(launch_attributes())
     if application is not None:

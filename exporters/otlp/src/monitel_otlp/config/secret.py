@@ -25,11 +25,7 @@ _SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"
 
 
 class Secret(Generic[Value]):
-    """A value that no repr, str, copy or pickle reveals. Call ``reveal()`` to read it.
-
-    Args:
-        value: The value. None and empty text are allowed.
-    """
+    """A value that no repr, str, copy or pickle reveals. Call ``reveal()`` to read it."""
 
     __slots__ = ("reveal",)
 
@@ -61,10 +57,7 @@ def masker(secrets: Iterable[str]) -> Callable[[str], str]:
     """Return a function that replaces secrets in a text, in every form in which a peer may echo them.
 
     The forms are: unchanged, percent-encoded and -decoded, base64 (even inside a longer text), hexadecimal, and escaped
-    as JSON, Python or HTML. Case is ignored.
-
-    Args:
-        secrets: The secrets. One with fewer than six characters is replaced only as a whole word.
+    as JSON, Python or HTML. Case is ignored. A secret with fewer than six characters is replaced only as a whole word.
     """
     forms = {form.translate(_ASCII_LOWER) for secret in secrets for form in _forms(secret)} - {""}
     by_head: dict[str, list[str]] = defaultdict(list)

@@ -29,32 +29,22 @@ _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 
 @dataclass(frozen=True)
 class Settings:
-    """The effective configuration.
-
-    Attributes:
-        endpoints: The endpoint of each signal. A signal without one is offline.
-        interval: Seconds between two exports.
-        idle_interval: Seconds between two exports of instruments without windows; 0 for the interval.
-        off: The signals that are not recorded, because ``OTEL_<signal>_EXPORTER`` is ``none``.
-        spool_root: The folder that holds the spool folder of each process.
-        distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
-        problems: Problems with variables, which have been logged.
-        box: The settings of the black box.
-    """
+    """The effective configuration. A signal that is recorded and has no endpoint is offline."""
 
     endpoints: dict[str, Endpoint]
-    interval: float
-    spool_root: Path
+    interval: float  # seconds between two exports
+    spool_root: Path  # holds the spool folder of each process
     distributions: str = "percentiles"
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # with variables, which have been logged
     box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
-    idle_interval: float = 0.0
-    off: frozenset[str] = frozenset()
+    idle_interval: float = 0.0  # seconds between two exports of instruments without windows; 0 for the interval
+    off: frozenset[str] = frozenset()  # signals that are not recorded, by OTEL_<signal>_EXPORTER=none
 
     @property
     def mark(self) -> str:
-        """The end of the names of records with these endpoints; empty without endpoints."""
-        return _mark(self.endpoints)
+        """A hash of the addresses, which ends the names of records with these endpoints; empty without endpoints."""
+        addresses = "\n".join(f"{signal} {endpoint.public_url}" for signal, endpoint in sorted(self.endpoints.items()))
+        return sha256(addresses.encode()).hexdigest()[:8] if addresses else ""
 
     @property
     def offline(self) -> list[str]:
@@ -79,14 +69,7 @@ def resolve(
     distributions: str | None = None,
     black_box: BoxSettings | None = None,
 ) -> Settings:
-    """Check the arguments, and read omitted settings from the environment.
-
-    Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: The endpoint is not a base URL, the interval is not positive, the protocol or the form of
-            distributions is unknown, the protocol is ``"grpc"`` and the extra is not installed, or the spool folder is
-            a file.
-    """
+    """Check the arguments, and read omitted settings from the environment. A wrong one is a TypeError or ValueError."""
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
     if protocol == GRPC and not grpc_is_installed():
@@ -121,33 +104,25 @@ def _default_distributions() -> str:
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
 
 
-def _mark(endpoints: Mapping[str, Endpoint]) -> str:
-    """Return a hash of the addresses of the endpoints, which does not reveal them; empty without endpoints."""
-    addresses = "\n".join(f"{signal} {endpoint.public_url}" for signal, endpoint in sorted(endpoints.items()))
-    return sha256(addresses.encode()).hexdigest()[:8] if addresses else ""
-
-
 def _base_url(endpoint: object) -> Address:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
+    problem = ""
     try:
         address = parse_address(endpoint)
     except AddressError as error:
-        problem: str | None = str(error)
+        problem = str(error)
     else:
-        problem = _beyond_base(address)
-    if problem is not None:
+        if address.query.reveal() is not None:
+            problem = "it has a query"
+        elif _PATH_OF_SIGNAL.search(address.path):
+            problem = "its path ends with /v1/..., which is appended anyway"
+    if problem:
         raise ValueError(
             f"endpoint must be a base URL such as 'http://localhost:4318', but {problem} (the value is not shown, as "
             "it may hold a password)"
         )
     return replace(address, path=address.path.rstrip("/"))
-
-
-def _beyond_base(address: Address) -> str | None:
-    if address.query.reveal() is not None:
-        return "it has a query"
-    return "its path ends with /v1/..., which is appended anyway" if _PATH_OF_SIGNAL.search(address.path) else None
 
 
 def _headers(headers: Any) -> dict[str, Secret[str]]:

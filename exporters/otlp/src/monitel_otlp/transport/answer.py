@@ -51,47 +51,27 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of an attempt.
-
-    Attributes:
-        verdict: The verdict about the request.
-        reason: The cause in one line, for a log message: at most 500 characters, escaped, without secrets.
-        retry_after: The pause that the backend has requested, seconds; None if it has not.
-        rejected: Number of points, log records or spans that the backend has rejected while it has stored the others:
-            of an accepted request (partial success), or of a rejected one if its text reports the number; else 0.
-        answered: False if no answer arrived, so that the backend may have accepted the request.
-    """
+    """The outcome of an attempt."""
 
     verdict: Verdict
-    reason: str = ""
-    retry_after: float | None = None
+    reason: str = ""  #: In one line, for a log message: at most 500 characters, escaped, without secrets.
+    retry_after: float | None = None  #: The pause that the backend has requested, seconds.
+    #: Number of records that the backend has rejected while it has stored the others: of an accepted request (partial
+    #: success), or of a rejected one if its text reports the number.
     rejected: int = 0
-    answered: bool = True
+    answered: bool = True  #: False if no answer arrived, so that the backend may have accepted the request.
 
 
 class Transport(ABC):
-    """Makes attempts for one signal, one at a time.
-
-    Args:
-        endpoint: The destination.
-        mask: Replaces secrets in a text; by default the secrets of the endpoint.
-
-    Attributes:
-        url: The address for log messages, without secrets.
-    """
+    """Makes attempts for one signal, one at a time. A ``mask`` replaces more secrets in a text than the endpoint's."""
 
     def __init__(self, endpoint: Endpoint, mask: Callable[[str], str] | None = None) -> None:
-        self.url = endpoint.public_url
+        self.url = endpoint.public_url  # for log messages
         self._endpoint = endpoint
         self._mask = mask or endpoint.mask
 
     def send(self, request: Request, timeout: float | None = None) -> Answer:
-        """Make one attempt. Never raises an ``Exception``.
-
-        Args:
-            request: The request.
-            timeout: Seconds for the whole attempt, if less than the configured time limit.
-        """
+        """Make one attempt within ``timeout`` seconds and the configured limit. Never raises an ``Exception``."""
         limit = self._endpoint.timeout
         try:
             answer = self._attempt(request, limit if timeout is None else max(0.0, min(timeout, limit)))
@@ -167,11 +147,7 @@ _ENTRY_ERROR = re.compile(
 
 
 def delivered(content: bytes) -> Answer:
-    """Return the answer to a request that was accepted, completely or in part.
-
-    Args:
-        content: The body of the response. If it is not an OTLP response (e.g. the page of a proxy), it is ignored.
-    """
+    """Return the answer to a request that was accepted, completely or in part. A body that is not OTLP is ignored."""
     try:
         partial = ExportLogsServiceResponse.FromString(content).partial_success  # numbered equally for all signals
     except DecodeError:
@@ -182,12 +158,8 @@ def delivered(content: bytes) -> Answer:
 def count_rejected(request: Request, text: str) -> int:
     """Return the number of records of a rejected request that the backend has not stored; 0 if that is unknown.
 
-    Loki stores the valid log records of a request, and answers 400 because of the others. Its text arrives unchanged
+    Loki stores the valid log records of a request, and answers 400 because of the others. Its complete text arrives
     inside the answer of a Collector.
-
-    Args:
-        request: The rejected request.
-        text: The complete message of the backend.
     """
     if request.signal != "logs":
         return 0

@@ -49,12 +49,7 @@ class TooMuchError(OSError):
 
 
 class Wire(io.RawIOBase):
-    """A connected socket. Each call waits at most for the rest of the attempt, so a slow peer cannot prolong it.
-
-    Args:
-        sock: The socket, plain or TLS.
-        deadline: Monotonic time limit of the attempt.
-    """
+    """A connected socket. Each call waits at most for the rest of the attempt, so a slow peer cannot prolong it."""
 
     def __init__(self, sock: Any, deadline: float) -> None:
         super().__init__()
@@ -96,12 +91,7 @@ class Wire(io.RawIOBase):
         return bytes(buffer[: self.readinto(buffer)])
 
     def read_response(self, method: str) -> HTTPResponse:
-        """Read status line and headers of a response. Interim responses are skipped.
-
-        Raises:
-            OSError: The connection broke, the deadline has passed, or too much was received.
-            http.client.HTTPException: The response is not HTTP.
-        """
+        """Read status line and headers of a response. Interim responses are skipped."""
         reader = _Reader(self)
         source: Any = SimpleNamespace(makefile=lambda *_mode: reader)
         while True:
@@ -157,11 +147,7 @@ class _Reader(io.BufferedReader):
 
 
 def connect(addresses: Found, deadline: float) -> Wire:
-    """Connect to the first address that accepts. The addresses share the remaining time.
-
-    Raises:
-        OSError: No connection succeeded. It is the error of the last address.
-    """
+    """Connect to the first address that accepts, or raise the error of the last one. They share the remaining time."""
     error: OSError = TimeoutError("timed out")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         left = deadline - time.monotonic()
@@ -186,10 +172,7 @@ class Resolver:
     """Resolves the name of a host by a deadline, in a daemon thread.
 
     A lookup cannot be interrupted: while it hangs, no other one begins. The last addresses that were found in this
-    process are used while the name server is away.
-
-    Args:
-        address: Has the name; or an IP address, for which there is no thread.
+    process are used while the name server is away. An IP address needs no thread.
     """
 
     def __init__(self, address: Address) -> None:
@@ -202,12 +185,7 @@ class Resolver:
             self._worker.start()  # now, because CPython starts no thread at exit
 
     def addresses(self, deadline: float) -> Found:
-        """Return the addresses of the host.
-
-        Raises:
-            socket.gaierror: The host does not exist.
-            TimeoutError: There was no answer in time, and no earlier answer.
-        """
+        """Return the addresses of the host, or raise ``socket.gaierror`` or TimeoutError."""
         if not self._is_name:
             return socket.getaddrinfo(*self._key, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         if not self._is_pending:
@@ -243,15 +221,7 @@ class Resolver:
 
 
 class Route:
-    """The route to a backend: directly, or through a proxy.
-
-    Args:
-        endpoint: The destination.
-
-    Attributes:
-        address: The address of the backend.
-        proxy: The address of the proxy, or None.
-        is_tunnelled: True if the proxy only forwards encrypted data.
+    """The route to a backend: directly, or through a proxy, which only forwards encrypted data if it is a tunnel.
 
     Raises:
         AddressError: The address of the proxy is invalid. The message does not contain it.
@@ -266,17 +236,7 @@ class Route:
         self._certificates = endpoint.certificates
 
     def open(self, deadline: float) -> Wire:
-        """Open a connection.
-
-        Args:
-            deadline: Monotonic time limit.
-
-        Raises:
-            OSError: The connection failed; ``socket.gaierror``, TimeoutError and ``ssl.SSLError`` are errors of name
-                resolution, the deadline and TLS.
-            CertificateFileError: A certificate or key cannot be loaded.
-            ProxyRefusedError: The proxy refuses to open a tunnel.
-        """
+        """Open a connection, or raise an OSError, CertificateFileError or ProxyRefusedError."""
         wire = connect(self.resolver.addresses(deadline), deadline)
         try:
             if self.first.scheme == "https":

@@ -69,12 +69,7 @@ _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order o
 
 
 class GrpcTransport(Transport):
-    """Sends over gRPC, on a channel that is opened with the first request.
-
-    Args:
-        signal: The signal of the requests.
-        endpoint: The destination. With https the channel is encrypted; user, path and query are not used.
-    """
+    """Sends over gRPC, on a channel that is opened with the first request. User, path and query are not used."""
 
     def __init__(self, signal: str, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
@@ -104,12 +99,7 @@ class GrpcTransport(Transport):
                 return Answer(Verdict.REFUSED, str(error))
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
-            content: bytes = call(
-                request.body,
-                timeout=timeout,
-                metadata=metadata,
-                compression=self._compression,
-            )
+            content: bytes = call(request.body, timeout=timeout, metadata=metadata, compression=self._compression)
         except grpc.RpcError as error:
             return _answer(request, error, self._endpoint)
         return delivered(_decompressed(content))
@@ -128,11 +118,7 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
 
 
 def _content(variable: str, path: str | None) -> bytes | None:
-    """Return the content of a PEM file; None without a path.
-
-    Raises:
-        CertificateFileError: The file cannot be read.
-    """
+    """Return the content of a PEM file, or raise CertificateFileError; None without a path."""
     problem = "not a regular file"
     try:
         if path is None or not may_block(path):
@@ -172,11 +158,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
         "PERMISSION_DENIED": NO_PERMISSION,
         "UNIMPLEMENTED": endpoint.no_receiver(request.signal),
     }
-    reason, pause, is_closed = (
-        f"gRPC {code}: {advice.get(code, details)}",
-        _retry_delay(error),
-        "Socket closed" in details,
-    )
+    reason, pause = f"gRPC {code}: {advice.get(code, details)}", _retry_delay(error)
+    is_closed = "Socket closed" in details
     verdict = _VERDICTS.get(code, Verdict.REJECTED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
         return Answer(Verdict.REFUSED, f"TLS failed, check {AUTHORITY}: {details}")

@@ -166,13 +166,7 @@ def _body(response: HTTPResponse) -> tuple[bytes, bool]:
 
 
 def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
-    """Return the answer to an attempt without a response.
-
-    Args:
-        error: The reason.
-        route: The route of the connection.
-        is_sent: True if the whole request was sent; None if there was no connection.
-    """
+    """Return the answer to an attempt without a response; ``is_sent`` is None if there was no connection."""
     verdict, reason = Verdict.RETRY, describe(error)
     prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
     if isinstance(error, (ssl.SSLError, CertificateFileError)):
