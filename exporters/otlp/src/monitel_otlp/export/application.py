@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,8 @@ class ApplicationThread:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._jobs: list[Job] = []  # that wait
-        self._current: Job | None = None
-        self._began_s = 0.0
+        self._jobs: list[Job] = []  # the first one runs, if there is a thread
+        self._began_s = math.inf  # of the first one
         self._thread: Thread | None = None
         self._abandoned: list[str] = []  # nouns of calls that have not ended
         self._reported: set[tuple[str, str]] = set()
@@ -40,21 +40,16 @@ class ApplicationThread:
     def start(self) -> None:
         """Start the thread."""
         with self._changed:
-            self._start()
+            self._thread = start_thread(self._run, "monitel-otlp-application")
 
     def call(self, noun: str, function: Callable[[], object]) -> None:
-        """Call a function after those that wait, unless its last call has not ended.
+        """Call a function after those that wait, unless its last call has not ended; log messages name it by the noun.
 
         If CPython refuses threads, it is called here.
-
-        Args:
-            noun: Names it in log messages.
-            function: Called without arguments.
         """
         with self._changed:
             self._replace_if_hung()
-            running = [each for each, _ in (*self._jobs, *([self._current] if self._current else ()))]
-            if noun in (*running, *self._abandoned):
+            if noun in (*self._abandoned, *(each for each, _ in self._jobs)):
                 return
             if self._thread is not None:
                 self._jobs.append((noun, function))
@@ -67,7 +62,7 @@ class ApplicationThread:
         deadline = time.monotonic() + timeout
         with self._changed:
             self._replace_if_hung()
-            while (self._jobs or self._current) and (left := deadline - time.monotonic()) > 0:
+            while self._jobs and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, 0.1))
                 self._replace_if_hung()
 
@@ -79,20 +74,16 @@ class ApplicationThread:
             self._changed.notify_all()
 
     def _replace_if_hung(self) -> None:
-        if self._current is None or not self._jobs or time.monotonic() - self._began_s <= PATIENCE_S:
+        hangs = len(self._jobs) > 1 and time.monotonic() - self._began_s > PATIENCE_S
+        if not hangs or len(self._abandoned) >= _MOST_ABANDONED:
             return
-        if len(self._abandoned) >= _MOST_ABANDONED:
-            return
-        noun, _ = self._current
+        noun, _ = self._jobs.pop(0)
         self._abandoned.append(noun)
         message = "%s takes more than %g s; telemetry continues without it"
         if self._is_first("hangs", noun):  # a logging handler of the application may hang, too
             self._jobs.insert(0, ("a logging handler", lambda: _log.warning(message, noun, PATIENCE_S)))
-        self._start()
-
-    def _start(self) -> None:
-        self._current = None
-        self._thread = start_thread(self._run, "monitel-otlp-application")
+        self._began_s = math.inf
+        self.start()
 
     def _run(self) -> None:
         own = current_thread()
@@ -101,12 +92,13 @@ class ApplicationThread:
                 self._changed.wait_for(lambda: self._jobs or self._thread is not own)
                 if self._thread is not own:
                     return
-                noun, function = self._current = self._jobs.pop(0)
+                noun, function = self._jobs[0]
                 self._began_s = time.monotonic()
             self._run_job(noun, function)
             with self._changed:
                 if self._thread is own:
-                    self._current = None
+                    self._jobs.pop(0)
+                    self._began_s = math.inf
                 elif noun in self._abandoned:
                     self._abandoned.remove(noun)
                 self._changed.notify_all()
