@@ -5,8 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from contextlib import suppress
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,51 +117,37 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("behave", [hostile.drips_headers, hostile.drips_body], ids=["headers", "body"])
-@pytest.mark.parametrize("through", ["", "http", "https"])
+@pytest.mark.parametrize("through_proxy", [False, True])
 def test_encrypted_attempt_ends(
-    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, through: str
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, through_proxy: bool
 ) -> None:
-    """TLS may be direct, or in the tunnel of a proxy, which may be encrypted."""
+    """TLS may be direct, or in the tunnel of a proxy."""
 
     def encrypted(peer: Peer, outer: socket.socket) -> None:
-        if through:
-            lower = tls.wrap_socket(outer, server_side=True) if through == "https" else outer
-            head = peer.read_request(lower)
+        if through_proxy:
+            head = peer.read_request(outer)
             assert head.startswith(b"CONNECT 192.0.2.1:4318 HTTP/1.1\r\nHost: 192.0.2.1:4318\r\n")
-            lower.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            outer = lower
-        if through == "https":
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                threads = [Thread(target=copy, args=pair) for pair in ((outer, ours), (ours, outer))]
-                for thread in threads:
-                    thread.start()
-                serve(peer, theirs)
-                ours.shutdown(socket.SHUT_RDWR)
-                for thread in threads:
-                    thread.join(DEADLINE)
-        else:
-            serve(peer, outer)
-
-    def serve(peer: Peer, outer: socket.socket) -> None:
+            outer.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         with tls.wrap_socket(outer, server_side=True) as inner:
             behave(peer, inner)
 
     with Peer(encrypted) as peer:
         url = peer.url.replace("http", "https")
-        if through:
-            monkeypatch.setenv("HTTPS_PROXY", peer.url.replace("http", through))
+        if through_proxy:
+            monkeypatch.setenv("HTTPS_PROXY", peer.url)
             url = "https://192.0.2.1:4318"
-        answer = attempt(transport(url), timeout=0.5)
+        answer = attempt(transport(url), timeout=1.0)
         assert peer.requests[-1].startswith(b"POST /v1/logs HTTP/1.1")
     assert (Verdict.DELIVERED if behave is hostile.drips_body else Verdict.RETRY) is answer.verdict, answer
 
 
-def copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy what one socket receives to another one."""
-    with suppress(OSError):
-        while content := source.recv(1 << 16):
-            target.sendall(content)
+def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is kept until the variable is changed."""
+    monkeypatch.setenv("HTTPS_PROXY", "https://192.0.2.2:3128")
+    answer = attempt(transport("https://192.0.2.1:4318"))
+    assert Verdict.REFUSED is answer.verdict
+    assert "HTTPS_PROXY" in answer.reason
+    assert "give its http:// address" in answer.reason
 
 
 def test_connection_is_kept_after_a_complete_answer() -> None:

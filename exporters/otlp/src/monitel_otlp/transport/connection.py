@@ -54,15 +54,12 @@ class Wire(io.RawIOBase):
     def __init__(self, sock: Any, deadline: float) -> None:
         super().__init__()
         self._sock = sock
-        self._outer: Wire | None = None  # TLS to a proxy, in which TLS to the backend is
         self.begin(deadline)
 
     def begin(self, deadline: float) -> None:
         """Begin an attempt."""
         self._deadline = deadline
         self._left_bytes = RECEIVED_BYTES
-        if self._outer is not None:
-            self._outer.begin(deadline)
 
     def sendall(self, content: bytes) -> None:
         """Send everything, or raise TimeoutError."""
@@ -85,11 +82,6 @@ class Wire(io.RawIOBase):
         self._left_bytes -= count
         return count
 
-    def recv(self, size: int) -> bytes:
-        """Receive some bytes, for TLS inside TLS."""
-        buffer = bytearray(size)
-        return bytes(buffer[: self.readinto(buffer)])
-
     def read_response(self, method: str) -> HTTPResponse:
         """Read status line and headers of a response. Interim responses are skipped."""
         reader = _Reader(self)
@@ -103,13 +95,7 @@ class Wire(io.RawIOBase):
     def encrypt(self, context: ssl.SSLContext, host: str) -> None:
         """Make the TLS handshake."""
         self._arm()
-        if isinstance(self._sock, ssl.SSLSocket):
-            from urllib3.util.ssltransport import SSLTransport  # late: rarely needed
-
-            self._outer = Wire(self._sock, self._deadline)
-            self._sock = SSLTransport(self._outer, context, host)  # type: ignore[arg-type]  # it has the called methods
-        else:
-            self._sock = context.wrap_socket(self._sock, server_hostname=host)
+        self._sock = context.wrap_socket(self._sock, server_hostname=host)
 
     def is_stale(self) -> bool:
         """Return True if the peer has closed an idle connection, or has sent unexpected data."""
@@ -132,8 +118,7 @@ class Wire(io.RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
-        if self._outer is None:
-            self._sock.settimeout(left)
+        self._sock.settimeout(left)
 
 
 class _Reader(io.BufferedReader):
@@ -231,6 +216,8 @@ class Route:
         self.address = endpoint.address
         self.proxy = _proxy_of(endpoint.address)
         self.is_tunnelled = self.proxy is not None and self.address.scheme == "https"
+        if self.proxy is not None and self.is_tunnelled and self.proxy.scheme == "https":
+            raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
         self.first = self.proxy or self.address
         self.resolver = Resolver(self.first)
         self._certificates = endpoint.certificates
