@@ -257,24 +257,6 @@ def test_no_echo_of_a_grpc_backend_is_shown(program: Program, channels: Channels
     assert f"Bearer {LEFT}" == grpc_receiver.requests[0].headers["tenant"]
 
 
-def test_no_password_of_netrc_is_shown(program: Program, channels: Channels, tmp_path: Path) -> None:
-    """The password is sent if there are no other credentials; the file may be unreadable."""
-    path = tmp_path / "netrc"
-    path.write_text(f"machine 127.0.0.1 login {LEFT} password {RIGHT}\n")
-
-    def behave(peer: Peer, connection: socket.socket) -> None:
-        peer.send(connection, b"HTTP/1.1 400 Bad\r\n\r\n" + peer.read_request(connection) + f"{LEFT}:{RIGHT}".encode())
-
-    with Peer(behave) as peer:
-        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": peer.url, "NETRC": str(path)}
-        printed = program("doctor", env=env, status=1)
-        assert b"authorization: Basic" in peer.requests[0]
-        path.write_bytes(b"\xff\xfe machine")
-        program("doctor", env=env, status=1)
-        assert b"authorization" not in peer.requests[1]
-    channels.assert_unseen(printed.stdout, printed.stderr)
-
-
 def test_doctor_and_replay_print_names_of_headers_alone(
     program: Program, receiver: Receiver, channels: Channels, start: Start
 ) -> None:

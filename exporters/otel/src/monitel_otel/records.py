@@ -57,12 +57,7 @@ class Records:
         self._fields = EventFields()
 
     def write(
-        self,
-        event: monitel.Event,
-        *,
-        step: int | None,
-        context: Context | None = None,
-        observed_ns: int | None = None,
+        self, event: monitel.Event, *, step: int | None, context: Context | None = None, observed_ns: int | None = None
     ) -> None:
         """Emit one event.
 

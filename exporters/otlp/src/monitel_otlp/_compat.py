@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
-from opentelemetry._logs import (
-    NoOpLoggerProvider,
-    SeverityNumber,
-    get_logger_provider,
-    set_logger_provider,
-)
+from opentelemetry._logs import NoOpLoggerProvider, SeverityNumber, get_logger_provider, set_logger_provider
 from opentelemetry._logs import _internal as logs_internal
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordProcessor

@@ -74,8 +74,7 @@ def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receive
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
-    [({}, "no training.rank"), ({"RANK": "0"}, "training.rank=0"), ({"RANK": "2"}, None)],
+    ("variables", "expected"), [({}, "no training.rank"), ({"RANK": "0"}, "training.rank=0"), ({"RANK": "2"}, None)]
 )
 def test_warning_if_torch_reports_another_rank(
     monkeypatch: pytest.MonkeyPatch,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import socket
 import ssl
@@ -39,7 +38,6 @@ from monitel_otlp.transport.connection import (
     TooMuchError,
     Wire,
     basic,
-    may_block,
 )
 
 if TYPE_CHECKING:
@@ -120,23 +118,11 @@ class HttpTransport(Transport):
 
 
 def _headers(endpoint: Endpoint) -> dict[str, str]:
-    """Return the headers that do not depend on the body, by names in lower case.
-
-    Credentials are taken from the URL, from the configured headers or from a ``.netrc`` file, in this order.
-    """
+    """Return the headers that do not depend on the body, by names in lower case. Credentials in the URL come first."""
     ours = {"host": endpoint.address.netloc, "user-agent": USER_AGENT, "accept": "*/*"}
     asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
-    credentials = endpoint.address.credentials
-    if credentials is None and "authorization" not in headers:
-        paths = [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]
-        paths = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]  # noqa: PTH110  as requests
-        with suppress(Exception):  # an unreadable file is ignored
-            if paths and not any(map(may_block, paths)):
-                from requests.utils import get_netrc_auth  # late: it takes 0.1 s
-
-                credentials = get_netrc_auth(endpoint.public_url)
-    if credentials is not None:
+    if (credentials := endpoint.address.credentials) is not None:
         headers["authorization"] = basic(*credentials)
     return headers
 
