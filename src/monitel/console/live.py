@@ -18,9 +18,9 @@ from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import ENDED, PAGE
 from monitel.blackbox.recovery import is_alive
 from monitel.console.job import jobs_of, replaced
+from monitel.console.kernel import UsageMeter
 from monitel.console.period import History, over_a_period
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
-from monitel.console.usage import UsageMeter
 from monitel.process.context_page import PAGE_BYTES, read_page
 from monitel.runs.ended import read_ends
 from monitel.runs.process import Process, State, dead, life_of, now

@@ -15,9 +15,9 @@ from tests.unit.console.made_processes import alive
 from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import this_process
 from monitel.console.job import Job
+from monitel.console.kernel import UsageMeter
 from monitel.console.live import Look
 from monitel.console.table import COLUMNS, View, fitting, table_of
-from monitel.console.usage import UsageMeter
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
 from monitel.text import UNLIMITED, Screen, columns_of
