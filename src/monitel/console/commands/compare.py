@@ -28,6 +28,7 @@ from monitel.text import (
     warn,
     wrapped,
 )
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
@@ -62,6 +63,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "runs",
         nargs="+",
+        type=target,
         metavar="RUN",
         help="a training.run.id, or the start of a run without one, as monitel runs lists them; the spool_dir of one "
         "run; or the id of the process of rank zero, while it runs. 2 to 16 runs",
@@ -78,8 +80,6 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     if len(arguments.runs) > _MOST:
         raise CommandError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
-    if not all(arguments.runs):
-        raise CommandError("expected the names of runs, got an empty one")
     known = Runs.given(arguments)
     try:
         runs = [known.find(each) for each in arguments.runs]
