@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE
-from tests.unit.console.recorded import DOING, KILLED, START, Recorded, definition, recorded, window
+from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
 
 import monitel
 from monitel.blackbox.death import Deaths, End, death_of
@@ -206,6 +206,23 @@ def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) ->
     (job,) = Live([str(path)]).look().jobs
     assert ["unknown: no process of the job can be read"] == [job.verdict.text]
     assert ["names is damaged: it does not describe the process"] == [each.problem for each in job.processes]
+
+
+def test_status_that_comes_later_than_the_end_is_found(process: Recorded, own_boxes: Path) -> None:
+    """The box vanishes first, and the event reaches the spool after a look that has not found it."""
+    live = Live([str(own_boxes)])
+
+    def row() -> Process:
+        ((each,),) = (job.processes for job in live.look().jobs)
+        return each
+
+    assert State.ALIVE is row().state
+    process.path.rename(own_boxes / f".{process.path.name}")  # it is removed now
+    assert (State.ENDED, "", 1200) == ((ended := row()).state, ended.status, ended.step)
+    at_s = round(time.time() - START / SECOND)
+    process.event("run.ended", at_s, None, **{"run.status": "failed", "run.step": 1201})
+    process.box.tend_disk(0.0)
+    assert ("failed", 1201) == ((ended := row()).status, ended.step)
 
 
 def copies(process: Recorded, number: int) -> list[Path]:
