@@ -13,8 +13,8 @@ from monitel.integrations.wrapping import guarded, step_of, wrap_class
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType, TracebackType
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
 
 class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where accelerate is missing
@@ -81,37 +81,26 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
         monitel.log(values, step=step_of(step), **{**self.init_kwargs, **kwargs})
 
 
-class _State(Checkpoint):
-    """A checkpoint whose folder accelerate may choose: its hooks are called with the folder."""
-
-    __slots__ = ("_hook",)
-
-    def __init__(self, activity: str, path: object, accelerator: Any) -> None:
-        super().__init__(activity, path, logs=accelerator.is_main_process)
-        saves = activity == SAVE
-        register = accelerator.register_save_state_pre_hook if saves else accelerator.register_load_state_pre_hook
-        self._hook = register(self._set_folder)
-
-    def _set_folder(self, *arguments: Any) -> None:
-        self.path = arguments[-1]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._hook.remove()
-        super().__exit__(kind, error, traceback)
-
-
 def _is_observed(accelerator: Any) -> bool:
     return any(isinstance(each, MonitelTracker) for each in (*accelerator.trackers, *accelerator.log_with))
 
 
 def _saving_state(accelerator: Any, output_dir: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
-    return _State(SAVE, output_dir, accelerator) if _is_observed(accelerator) else None
+    return _state(SAVE, output_dir, accelerator, accelerator.register_save_state_pre_hook)
 
 
 def _loading_state(accelerator: Any, input_dir: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
-    return _State(LOAD, input_dir, accelerator) if _is_observed(accelerator) else None
+    return _state(LOAD, input_dir, accelerator, accelerator.register_load_state_pre_hook)
+
+
+def _state(activity: str, path: Any, accelerator: Any, register: Callable[..., Any]) -> Checkpoint | None:
+    """Observe a checkpoint whose folder accelerate may choose: its hooks are called with the folder."""
+    if not _is_observed(accelerator):
+        return None
+    state = Checkpoint(activity, path, logs=accelerator.is_main_process)
+    hook = register(lambda *arguments: setattr(state, "path", arguments[-1]))
+    state.ended = lambda _state, _error: hook.remove()
+    return state
 
 
 def _saving_model(accelerator: Any, _model: Any, save_directory: Any, *_: Any, **__: Any) -> Checkpoint | None:

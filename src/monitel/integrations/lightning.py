@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from monitel.training.training_counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
     from monitel.training._activities import Activity
 
@@ -184,35 +185,6 @@ def _input_ids(batch: Any) -> int:
     return int(batch["input_ids"].numel()) if isinstance(batch, Mapping) and "input_ids" in batch else 0
 
 
-class _Save(Checkpoint):
-    """A checkpoint that also records its duration."""
-
-    __slots__ = ()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        if kind is None and not self._is_inner:  # else a subclass of Trainer calls its base: both are observed
-            _record("training.checkpoint.duration", self.seconds)
-
-
-class _Write(Checkpoint):
-    """The part of a checkpoint that AsyncCheckpointIO writes in a thread: its end is that of the checkpoint."""
-
-    __slots__ = ("pending",)
-    pending: list[tuple[str, Callable[[BaseException | None], bool]]]  # paths, and functions that end checkpoints
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        for each in [each for each in self.pending if each[0] == str(self.path)]:
-            self.pending.remove(each)
-            if each[1](error):  # else it has failed before it could be written
-                break
-
-
 def _is_asynchronous(plugin: object) -> bool:
     return any(each.__name__ == "AsyncCheckpointIO" for each in type(plugin).__mro__)  # that of either package
 
@@ -224,20 +196,34 @@ def _is_observed(trainer: Any) -> bool:
 def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
     if not _is_observed(trainer):
         return None
-    save = _Save(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
+    save = Checkpoint(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
+    save.ended = _saved
     if trainer.is_global_zero and _is_asynchronous(trainer.strategy.checkpoint_io):
         writer = trainer.strategy.checkpoint_io.checkpoint_io
         vars(writer).setdefault("_monitel_pending", []).append((str(filepath), save.defer()))
     return save
 
 
+def _saved(save: Checkpoint, error: BaseException | None) -> None:
+    if error is None and not save._is_inner:  # else a subclass of Trainer calls its base: both are observed
+        _record("training.checkpoint.duration", save.seconds)
+
+
 def _writing(writer: Any, _checkpoint: Any, path: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
+    """Observe the part of a checkpoint that AsyncCheckpointIO writes in a thread: its end is that of the checkpoint."""
     pending = vars(writer).get("_monitel_pending")
     if pending is None:
         return None
-    write = _Write(SAVE, path, logs=False)
-    write.pending = pending
+    write = Checkpoint(SAVE, path, logs=False)
+    write.ended = partial(_written, pending)
     return write
+
+
+def _written(pending: list[Any], write: Checkpoint, error: BaseException | None) -> None:
+    for each in [each for each in pending if each[0] == str(write.path)]:  # paths, and functions that end checkpoints
+        pending.remove(each)
+        if each[1](error):  # else it has failed before it could be written
+            break
 
 
 def _loading(connector: Any, checkpoint_path: Any = None, *_args: Any, **_kwargs: Any) -> Checkpoint | None:

@@ -65,6 +65,7 @@ class Checkpoint:
 
     Attributes:
         path, logs, step: The arguments, which can be assigned until the end.
+        ended: Called at the end of each use, with this object and the exception.
 
     Example:
         >>> import monitel
@@ -77,7 +78,7 @@ class Checkpoint:
 
     __slots__ = (
         *("__weakref__", "_activity", "_begin_ns", "_blocked_ns", "_blocks", "_is_inner", "_is_pending", "_since_ns"),
-        *("_others", "logs", "path", "step"),
+        *("_others", "ended", "logs", "path", "step"),
     )
 
     def __init__(
@@ -87,6 +88,7 @@ class Checkpoint:
         self.path = path
         self.logs = logs
         self.step = step
+        self.ended: Callable[[Checkpoint, BaseException | None], object] | None = None
         self._others = others
         self._blocks = self._is_inner = self._is_pending = False
         self._begin_ns = self._blocked_ns = 0
@@ -120,6 +122,8 @@ class Checkpoint:
                 self._is_pending = False
             if self.logs and not self._is_pending:
                 self.log(error)
+        if self.ended is not None:
+            self.ended(self, error)
 
     @property
     def seconds(self) -> float:
