@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from monitel.blackbox.folder import Folder, FolderError, Lock, MissingFolderError, box_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, PAGE, REJECTED, STATE
-from monitel.blackbox.recovery import NAME, is_alive
+from monitel.blackbox.recovery import NAME, entries, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,10 +97,7 @@ def is_box(names: Collection[str]) -> bool:
 
 def is_box_folder(path: Path) -> bool:
     """Return True if a path is a box; False if it cannot be read."""
-    try:
-        names = os.listdir(path)  # noqa: PTH208
-    except OSError:
-        return False
+    names = entries(path)
     return NAMES in names and is_box(names)
 
 
@@ -111,12 +108,9 @@ def process_of(record: Path) -> int:
 
 
 def holds_boxes(folder: Path) -> bool:
-    """Return True if a folder holds black boxes, of any user and in any state."""
-    try:
-        names = [name for name in os.listdir(folder) if NAME.fullmatch(name.removesuffix(CORRUPT))]  # noqa: PTH208
-    except OSError:
-        return False
-    return any(os.path.lexists(folder / name / file) for name in names for file in (STATE, ENDED, PAGE))
+    """Return True if a folder holds black boxes, in any state."""
+    names = (name for name in entries(folder) if NAME.fullmatch(name.removesuffix(CORRUPT)))
+    return any(is_box(entries(folder / name)) for name in names)
 
 
 @dataclass

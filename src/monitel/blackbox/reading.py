@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -269,7 +269,7 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
     """
     folders = [each for each in given if each is not None]
     folder = folders[0]
-    with _checked(folders):
+    try:
         snapshot = read_snapshot(folder)
         stored: list[Any] = [read_slots(each, TOTALS)[1] or (0, None, {}) for each in folders]
         totals = max(stored, key=lambda each: int(each[0]))[:2]
@@ -287,30 +287,16 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
         found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows
-        return found
-
-
-def read_head(folder: Folder) -> Record:
-    """Read only what describes the process; the errors are the same."""
-    with _checked([folder]):
-        found = Record(folder.path, names_of(folder))
-        _ = found.owner, found.created_ns
-        return found
-
-
-@contextmanager
-def _checked(folders: Sequence[Folder]) -> Iterator[None]:
-    try:
-        yield
     except (RecordError, FolderError, OSError):
         raise
     except Exception as error:  # its checksums are right, and its values are not, or are those of another version
         names_of(*folders)
         raise RecordError(f"its values are not those of a black box: {error!r}") from error
+    return found
 
 
 def names_of(*folders: Folder) -> list[Any]:
-    """Return the definitions of a process; the errors are the same."""
+    """Return the definitions of a process; the errors are those of :func:`read_record`."""
     names, _ = read_names(*folders)
     if not names:
         raise RecordError("names is damaged: it does not describe the process")

@@ -23,7 +23,7 @@ from monitel.blackbox.box import is_mine, pack_position
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
 from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.process import process_facts, process_start
-from monitel.blackbox.reading import read_head, read_record
+from monitel.blackbox.reading import Record, names_of, read_record
 from monitel.blackbox.record import (
     CORRUPT,
     ENDED,
@@ -51,15 +51,22 @@ _KEPT = 16  # records that stay, whoever reads them
 _ALL = (*JOURNALS, REJECTED)
 
 
+def entries(folder: Path | None) -> list[str]:
+    """Return the names of all entries of a folder; none if it cannot be read."""
+    with suppress(OSError):
+        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
+    return []
+
+
 def processes(root: Path | None, spool: Path | None) -> list[str]:
     """Return the names of all records in a folder of boxes and one of spools, oldest first. Nothing is changed."""
-    return sorted({name for folder in (root, spool) for name in _names(folder) if NAME.fullmatch(name)})
+    return sorted({name for folder in (root, spool) for name in entries(folder) if NAME.fullmatch(name)})
 
 
 def sweep(root: Path | None, spool: Path | None) -> None:
     """Remove the rest of records whose making or removal was interrupted by a kill. Never raises."""
     for parent in (root, spool):
-        for name in _names(parent):
+        for name in entries(parent):
             if parent is None or not name.startswith(".") or NAME.fullmatch(name[1:]) is None:
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
@@ -136,7 +143,7 @@ def forget_unread(root: Path) -> None:
     for name in processes(root, None)[:-_KEPT]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
-                unread = read_head(folder).is_unread
+                unread = Record(folder.path, names_of(folder)).is_unread
             if unread and (dead := claim(root, None, name)) is not None:
                 with closing(dead):
                     dead.remove()
@@ -324,9 +331,3 @@ class Dead:
         for folder in (self.box, self.disk):
             if folder is not None:
                 folder.close()
-
-
-def _names(folder: Path | None) -> list[str]:
-    with suppress(OSError):
-        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
-    return []
