@@ -303,9 +303,8 @@ class Journal:
     def abandon(self) -> None:
         """Leave everything to the parent, in a forked child. What it appends is for nobody."""
         self.lock = RLock()  # another thread of the parent may hold the inherited one
-        if self._active is not None:  # the fork may have interrupted append()
-            self._active.buffer = memoryview(bytearray(self._active.size))
-        self._active = self._spare = self._moving = self._tail = None
+        self._active = Segment("", MEMORY)  # another one than append() knows, which the fork may have interrupted
+        self._spare = self._moving = self._tail = None
         self.fold = self.disk = self.loading = self._cursor = None
         self.segments, self._holes, self.reader = [], [], "nobody"
         self.before_remove = self.wake = lambda: None
