@@ -9,8 +9,10 @@ import marshal
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -182,6 +184,23 @@ def test_handlers_faster_than_a_file_record_in_anonymous_memory(box: Folder, mon
 
 
 # ---- room
+
+
+def test_fork_inside_the_making_of_a_segment_leaves_its_file_alone(
+    box: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child, in which the journal is abandoned before its file is used, writes nothing into it."""
+    made = new(box)
+
+    def fork_in_between() -> float:
+        if sys._getframe(1).f_code.co_name == "_roll" and made.room.box is not None:
+            made.abandon()
+            made.room.renew()
+        return time.monotonic()
+
+    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=fork_in_between))
+    add(made, "child")
+    assert {0} == {*box.read("logs-1.log")}
 
 
 def test_segment_without_space_is_refused_instead_of_mapped(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
