@@ -149,9 +149,8 @@ class RisingSums:
     ) -> bool:
         """Add the points of a sum, and return True if its total differs from that of the last point.
 
-        ``key`` identifies the sum, which was zero at ``start_ns``; ``restarted`` says that it was again since the last
-        point. A series without a point did not exist at ``unseen_ns``, or 0 if that is not known. All times are Unix
-        ns.
+        ``key`` identifies the sum, which was zero at ``start_ns``; if it is ``restarted``, also since the last point.
+        A series without a point did not exist at ``unseen_ns``; 0 if that is not known. All times are Unix ns.
         """
         sent = self._sent.get((key, start_ns))
         has_fallen = sent is not None and (restarted or total < sent.total)
