@@ -12,6 +12,8 @@ from tests.support.producers import close_windows, make_small
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
+from monitel.blackbox.record import READING, Item
+from monitel_otlp.metrics.readings import ReadingsEncoder
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
@@ -102,3 +104,10 @@ def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start:
     last = [point.value for point in receiver.points("training.time") if point.time_ns == last_ns]
     assert 3 == len(last)
     assert found.elapsed_ns / 1e9 - 1e-3 <= sum(last) <= (monitel.ledger() or found).elapsed_ns / 1e9 + 1e-3
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff"])
+def test_damaged_reading_is_counted_as_lost(content: bytes) -> None:
+    """A reading without metrics, or one that cannot be decoded, does not block those that follow."""
+    encoded = ReadingsEncoder(b"").encode([Item(1, 1, READING, (content, 3, 1))])
+    assert (encoded.body, encoded.lost) == (b"", 1)

@@ -120,7 +120,9 @@ def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool
             pair.value.double_value = value
         elif kind is int:
             pair.value.int_value = value
-        elif scalars and kind is not bool:
+        elif kind is bool:
+            pair.value.bool_value = value
+        elif scalars:
             raise TypeError(f"expected a str, int, float or bool, got {kind}")
         else:
             write_value(pair.value, value)
