@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.inbox import DEADLINE
 
-from monitel_otlp.config.environment import grpc_is_installed
+from monitel_otlp.config.settings import grpc_is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

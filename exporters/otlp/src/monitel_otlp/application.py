@@ -31,7 +31,7 @@ from monitel_otlp._compat import (
     log_record_limits,
     span_limits,
 )
-from monitel_otlp.config.environment import GRPC, Environment
+from monitel_otlp.config.settings import GRPC, Environment
 from monitel_otlp.transport.connection import may_block
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _check_histograms() -> None:
     """Log a warning if the variable for the form of histograms has another value than the exporter knows."""
     name = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
     forms = ("explicit_bucket_histogram", "base2_exponential_bucket_histogram")
-    Environment().value((name, os.environ.get(name, "").strip()), one_of(forms), forms[0])
+    Environment().value(name, one_of(forms), forms[0])
 
 
 def _tracer_provider(resource: Resource) -> TracerProvider:

@@ -23,9 +23,8 @@ from monitel.process.os_threads import Event
 from monitel.runs.ended import read_ends
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
-from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import describe_process
-from monitel_otlp.config.settings import resolve
+from monitel_otlp.config.settings import resolve, sdk_is_disabled
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes

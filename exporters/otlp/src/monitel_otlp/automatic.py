@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 def check_options(endpoint: str | None, headers: Mapping[str, str]) -> None:
     """Check options of ``monitel run``; a wrong one is a ValueError."""
-    from monitel_otlp.config.environment import is_header  # late, as below: a process loads what it needs
-    from monitel_otlp.config.settings import resolve
+    from monitel_otlp.config.settings import (
+        is_header,  # late, as below: a process loads what it needs
+        resolve,
+    )
 
     if not all(is_header(*each) for each in headers.items()):
         raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")

@@ -27,9 +27,8 @@ from monitel.runs.ledger import RunLedger
 from monitel.training.training_time import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
-from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.resource import describe_process, rank_on_points
-from monitel_otlp.config.settings import resolve
+from monitel_otlp.config.settings import Environment, resolve, sdk_is_disabled
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline

@@ -34,8 +34,8 @@ from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
 from monitel.training.activities import activity
 from monitel_otlp.application import ApplicationTelemetry
-from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.resource import RankCheck, child_resource
+from monitel_otlp.config.settings import sdk_is_disabled
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.messages.attributes import plain_attributes

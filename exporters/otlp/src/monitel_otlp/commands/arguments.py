@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitel.text import CommandError
-from monitel_otlp.config.environment import GRPC, HTTP
+from monitel_otlp.config.settings import GRPC, HTTP
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from monitel.process.worker import Pace, yield_gil
 from monitel.runs.values import latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
-from monitel_otlp.config.environment import temporality_preference
+from monitel_otlp.config.settings import temporality_preference
 from monitel_otlp.export.application import ApplicationThread
 from monitel_otlp.export.collector import Leftovers
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries

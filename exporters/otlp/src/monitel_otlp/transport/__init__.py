@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel_otlp.config.environment import GRPC
+from monitel_otlp.config.settings import GRPC
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
