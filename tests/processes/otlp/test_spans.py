@@ -69,23 +69,6 @@ os.wait()
     assert {"child": ""} == receiver.parents()
 
 
-def test_forked_child_has_no_instruments_of_its_parent(receiver: Receiver, train: Run) -> None:
-    """Metrics of the system and of the application are the parent's alone; the child's items have the same scope."""
-    script = """\
-pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
-if os.fork() == 0:
-    monitel.log({"child": 1.0})
-    sys.exit()
-os.wait()
-"""
-    train(BEGIN.replace("OPTIONS", "system=True") + script, receiver.url)
-    pid = receiver.points("child")[0].resource["process.pid"]
-    of_child = [point for point in receiver.all_points() if point.resource["process.pid"] == pid]
-    assert {"monitel"} == {point.scope for point in of_child}
-    assert {"mine", "process.cpu.time"} <= {point.metric for point in receiver.all_points()}
-    assert "process.cpu.time" not in {point.metric for point in of_child}
-
-
 RANKS, STEPS = 3, 2
 STEP_TRACES = f"""\
 from monitel.profiler import record_function

@@ -78,27 +78,6 @@ def test_name_server_that_hangs_stops_only_one_signal(receiver: Receiver, train:
     assert None is last_line(ended.stderr).dropped
 
 
-def test_address_that_was_found_before_is_used_while_the_name_server_is_away(receiver: Receiver, train: Run) -> None:
-    """A second pipeline of the process, with a new connection, delivers."""
-    script = """\
-import socket
-from threading import Event
-answering = True
-def getaddrinfo(host, port, *arguments, **options):
-    if not answering:
-        Event().wait()
-    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-socket.getaddrinfo = getaddrinfo
-for name in ("first", "second"):
-    pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-    monitel.emit(name)
-    assert pipeline.force_flush(60)
-    answering = False
-"""
-    train(script, f"http://backend.example:{receiver.port}")
-    assert ["first", "second"] == receiver.record_names()
-
-
 FIFOS = """\
 for name in (".git", "ca.pem"):
     os.mkfifo(name)
