@@ -94,7 +94,7 @@ def events(record: Record) -> dict[str, Contender]:
 
     def by_sdk() -> None:
         for _ in range(_ITEMS):
-            records.write(event, step=5, context=context, observed_ns=time.time_ns())
+            records.write(event, context)
         encode_logs(kept).SerializeToString()
         kept.clear()
 

@@ -64,7 +64,7 @@ class Installation:
     def _write_record(self, event: monitel.Event) -> None:
         if event.window is None:
             context = None if self._spans is None else self._spans.context()
-            self._records.write(event, step=event.step, context=context)
+            self._records.write(event, context)
 
     def uninstall(self) -> None:
         """Stop writing. Open windows are not closed. Idempotent."""

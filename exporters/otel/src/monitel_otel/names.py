@@ -65,12 +65,8 @@ def stored_names(metric: str, unit: str, *, monotonic: bool) -> list[str]:
     """Return the names of a metric in lower case, with ``_`` for all separators: without and with what Prometheus adds.
 
     Prometheus adds the unit in words, ``total`` to a monotonic sum, and ``ratio`` to another metric with the unit 1,
-    each unless the name has it. A backend may be configured to add no unit. The first name has no additions.
-
-    Example:
-        >>> from monitel_otel.names import stored_names
-        >>> stored_names("disk.read", "By", monotonic=True)
-        ['disk_read', 'disk_read_total', 'disk_read_bytes_total']
+    each unless the name has it. A backend may be configured to add no unit. The first name has no additions:
+    ``disk.read`` in bytes is ``disk_read``, ``disk_read_total`` and ``disk_read_bytes_total``.
     """
     words, last = _words(metric), "total" if monotonic else "ratio" if unit == "1" else ""
     found = [words]
@@ -98,16 +94,9 @@ def metric_name(name: str) -> str:
 
     Letters beyond ASCII are spelled out, and other characters become ``_``; a name that does not begin with a letter
     then gets the prefix ``stat_``. A long name is cut.
-
-    Example:
-        >>> from monitel_otel.names import metric_name
-        >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st"), metric_name("λ")
-        ('train.loss', 'step_time', 'stat_1st', 'lambda')
     """
     cleaned = _INVALID.sub("_", ascii_text(name[:_LONGEST]))
-    if not cleaned[:1].isalpha():
-        cleaned = f"stat_{cleaned}"
-    return cleaned[:_LONGEST]
+    return (cleaned if cleaned[:1].isalpha() else f"stat_{cleaned}")[:_LONGEST]
 
 
 def unit_of_number(name: str) -> str:
@@ -136,12 +125,6 @@ class MetricNames:
     call.
 
     Thread-safe. Takes no lock, so that a signal handler may call it.
-
-    Example:
-        >>> from monitel_otel.names import MetricNames
-        >>> names = MetricNames()
-        >>> names.of("logged number", "loss"), names.of("counter", "loss"), names.of("logged number", "Loss")
-        ('loss', 'loss.counter', 'Loss_2')
     """
 
     def __init__(self) -> None:
@@ -274,13 +257,7 @@ NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with
 
 
 def wait_metrics(key: str) -> list[tuple[str, str, str]]:
-    """Return name, unit and description of each metric of a wait counter: time, number, in progress, the longest.
-
-    Example:
-        >>> from monitel_otel.names import wait_metrics
-        >>> [name for name, *_ in wait_metrics("data.loading")]
-        ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
-    """
+    """Return name, unit and description of each metric of a wait counter: time, number, in progress, the longest."""
     name = NAMES.of("wait counter", key)
     described = zip(_WAITS.items(), _WAIT_DESCRIPTIONS, strict=True)
     return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, (unit, _)), text in described]

@@ -124,10 +124,8 @@ class Ranges(ABC, Generic[_Open]):
     The parent is the innermost one of the enclosing range and the application's current span when the range begins.
     Ranges inside a span that is not sampled are not exported. A lock is only taken when a new step begins, briefly.
 
-    Args:
-        budget: The most spans of a step, by default a thousand; the other ranges of the step are folded into one span.
-        every: Export only the ranges of steps that are multiples of this number, and ranges before the first step.
-        by_step: True if the training step belongs to this process; the step of a forked child belongs to its parent.
+    ``every`` exports only the ranges of steps that are multiples of this number, and ranges before the first step.
+    ``by_step`` is False in a forked child: the step belongs to its parent.
     """
 
     def __init__(self, *, budget: int | None = None, every: int = 1, by_step: bool = True) -> None:

@@ -56,22 +56,12 @@ class Records:
         self._logger = logger
         self._fields = EventFields()
 
-    def write(
-        self, event: monitel.Event, *, step: int | None, context: Context | None = None, observed_ns: int | None = None
-    ) -> None:
-        """Emit one event.
-
-        Args:
-            event: The event.
-            step: The training step when the event was logged, for the attribute ``training.step``.
-            context: The context when the event was logged, for trace and span id; None for the current one.
-            observed_ns: Time when the event was logged, Unix ns; None for the current time.
-        """
+    def write(self, event: monitel.Event, context: Context | None = None) -> None:
+        """Emit one event, with a context for trace and span id; None for the current one."""
         severity = SeverityNumber(event.severity)
-        body, attributes = self._fields.of(event, step)
+        body, attributes = self._fields.of(event, event.step)
         self._logger.emit(
             timestamp=timestamp_ns(event.timestamp),
-            observed_timestamp=observed_ns,
             context=context,
             severity_number=severity,
             severity_text=severity.name,
