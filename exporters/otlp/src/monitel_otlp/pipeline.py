@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
     from monitel.process.sigterm import SigtermHandler
     from monitel.runs.ledger import RunLedger
-    from monitel.runs.values import RunValues
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.log_handler import LogHandler
@@ -144,7 +143,7 @@ class Pipeline:
                 hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
                 self._shut_down_at_exit()
             return
-        self._ranges = self._queue_ranges()
+        self._queue_ranges()
         self.engine = self._make_engine(leftovers=True)
         expect_no_handler()
         self._handle: monitel.EventHandlerHandle = replace_event_handler(after._handle if after else None, self._take)
@@ -156,7 +155,10 @@ class Pipeline:
         self._shut_down_at_exit()
         register_at_fork(after_in_child=_weakly(self._in_child))
         if run_ledger is not None:
-            run_ledger.start(self._latest, self._stage_times)
+            run_ledger.start(
+                lambda: None if self.engine is None else self.engine.latest(),
+                lambda: {} if self.engine is None else self.engine.recorder.stage_times(),
+            )
 
     @property
     def is_recording(self) -> bool:
@@ -264,8 +266,7 @@ class Pipeline:
     def _terminate(self, timeout: float) -> bool:
         """Shut down from a signal handler: locks that the interrupted code may hold are released, or have a limit.
 
-        Returns:
-            False if the signal has interrupted a shutdown in this thread, which will resume.
+        Returns False if the signal has interrupted a shutdown in this thread, which will resume.
         """
         preempt()
         self._end_silent()
@@ -297,10 +298,7 @@ class Pipeline:
         return self._is_automatic
 
     def _discard(self) -> bool:
-        """Leave everything to the next pipeline, if nothing has been sent; return whether that was possible.
-
-        Spans are not kept for it.
-        """
+        """Leave everything but spans to the next pipeline; return False if something has been sent."""
         self._state, recorded = State.HANDED_OVER, len(self._kept)
         engine = self.engine
         if engine is not None and not (engine.has_sent or engine.account()["traces"].recorded) and engine.discard():
@@ -449,12 +447,6 @@ class Pipeline:
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
-    def _latest(self) -> RunValues | None:
-        return None if self.engine is None else self.engine.latest()
-
-    def _stage_times(self) -> dict[str, int]:
-        return {} if self.engine is None else self.engine.recorder.stage_times()
-
     def _engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
         engine = self.engine or self._start_in_child()
@@ -513,11 +505,9 @@ class Pipeline:
             self._log_handler.put_back()
         self._rank_check.check()
 
-    def _queue_ranges(self) -> QueuedSpans | None:
-        if self._spans is None:
-            return None
-        sampler = self._application.sampler
-        return self._spans.queue(first=self._first_range, sampler=sampler)
+    def _queue_ranges(self) -> None:
+        if self._spans is not None:
+            self._ranges = self._spans.queue(first=self._first_range, sampler=self._application.sampler)
 
     def _shut_down_at_exit(self) -> None:
         atexit.register(_weakly(self.shutdown))
@@ -535,9 +525,7 @@ class Pipeline:
         if self._state is State.PROVISIONAL:
             self._state = State.RECORDING
             self._kept.clear()
-        elif (
-            self._state is State.HANDED_OVER and self._next is None
-        ):  # the thread that makes the next one is the parent's
+        elif self._state is State.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
             self._unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
@@ -545,8 +533,7 @@ class Pipeline:
         if self._ranges is not None and self._spans is not None and self.ended is None:
             self._ranges.abandon()
             self._spans = self._spans.for_forked_child()
-            self._ranges = self._queue_ranges()
-            assert self._ranges is not None  # because there are settings for spans
+            self._queue_ranges()
             self._ranges.listen()
 
 
