@@ -25,7 +25,7 @@ from monitel.stats.histogram import Histogram
 from monitel.stats.registry import close_expired_windows, flush, stat
 from monitel.stats.stat import Stat
 from monitel.stats.window import StatDefinition, Window
-from monitel.training import training_time as _training_time  # noqa: F401  counts the time of each activity
+from monitel.training import counters as _training_counters  # noqa: F401  counts the time of each activity
 from monitel.training.activities import Activity, Ledger, activity, ledger
 from monitel.training.step import get_step, set_step
 from monitel.wait_counter import WaitCounter, WaitMaxima, WaitReading, _WaitCounterTracker, wait_counters

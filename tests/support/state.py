@@ -193,7 +193,7 @@ def _begin_again(package: ModuleType) -> None:
     """Forget the step, the run and the activities."""
     package.stats._window.set_step(None)  # there is no public way to forget the step
     package.training.activities._open()
-    package.training.training_time._forget()
+    package.training.counters._forget()
     # Those of the first copy: exporters have no other.
     if (run_events := sys.modules.get("monitel.process.run_events")) is not None:
         run_events._forget()

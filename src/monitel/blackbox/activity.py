@@ -6,15 +6,13 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.process.context_page import own_page, read_page, unpack_step_times
+from monitel.process.context_page import own_page, quantile, read_page, unpack_step_times
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
 from monitel.readings import waits_in_flight
-from monitel.training.activities import current, position
-from monitel.training.stage import stage_now
+from monitel.training.activities import current, position, stage_now
+from monitel.training.counters import goodput
 from monitel.training.step import first_step, made_steps
-from monitel.training.step_times import quantile
-from monitel.training.training_time import goodput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ from monitel.readings import wait_keys
 from monitel.run_config import flat
 from monitel.stats.window_bytes import decode, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
-from monitel.training.training_time import before
+from monitel.training.counters import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping

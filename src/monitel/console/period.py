@@ -9,10 +9,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.verdict import ENOUGH_STEPS
-from monitel.process.context_page import Context, unpack_step_times
+from monitel.process.context_page import Context, quantile, unpack_step_times
 from monitel.runs.process import NO_SAMPLES, Process, Total
-from monitel.training.step_times import quantile
-from monitel.training.training_time import DOWN
+from monitel.training.counters import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,13 +17,13 @@ import monitel
 from monitel import clock
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.training.training_counters import begin_counters, count_work
+from monitel.training.counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from monitel.training._activities import Activity
+    from monitel.training.activities import Activity
 
     Measure = Callable[[Any], int]
 

@@ -12,14 +12,14 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 import monitel
 from monitel.integrations.wrapping import guarded, wrap_class
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.training.training_counters import begin_counters, count_work
+from monitel.training.counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.utils.hooks import RemovableHandle
 
-    from monitel.training._activities import Activity
+    from monitel.training.activities import Activity
 
 _PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
 # The methods around a whole evaluation first; the others serve subclasses that replace these.

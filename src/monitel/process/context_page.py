@@ -16,7 +16,7 @@ The layout, in the byte order of the machine::
 A copy has two numbers, a third one that rises with each writing, and a checksum. The latest copy with a valid checksum
 is the value. A slot has a checksum, the time at which the wait began, its thread, and its key: the length, and UTF-8 of
 at most 47 bytes. A slot without a valid checksum is free, or was being written when the process was killed. A counter
-is one word; :mod:`monitel.training.step_times` has their ranges.
+is one word; :func:`counter_of` has their ranges.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from __future__ import annotations
 import errno
 import os
 import time
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -37,12 +39,16 @@ from monitel.process.mapped_files import map_file
 from monitel.process.os_threads import RLock
 from monitel.stats import _window
 from monitel.training import step
-from monitel.training.step_times import COUNTERS, counter_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
 PAGE_BYTES = 8192
+#: Of step times: each is for a range of times, and each power of two has 16 of them.
+COUNTERS = 512  # from 2**10 ns, a microsecond, to 2**42 ns, an hour and 13 minutes
+_PART_BITS, _LOWEST_BIT = 4, 10
+_PARTS = 1 << _PART_BITS
 
 _WORD, _FREE = Struct("=Q"), bytes(8)
 _MAGIC = _WORD.pack(int.from_bytes(b"mntlctx2", "big"))  # so that a page in the other byte order is not read
@@ -329,7 +335,7 @@ def read_step_times(content: bytes) -> bytes:
 
 
 def unpack_step_times(counters: bytes) -> tuple[int, ...]:
-    """Return the counters as numbers, whose ranges :mod:`monitel.training.step_times` has; none for no bytes.
+    """Return the counters as numbers, whose ranges :func:`counter_of` has; none for no bytes.
 
     Example:
         >>> from monitel.process.context_page import unpack_step_times
@@ -337,6 +343,48 @@ def unpack_step_times(counters: bytes) -> tuple[int, ...]:
         (512, ())
     """
     return _STEP_TIMES.unpack(counters) if counters else ()
+
+
+def counter_of(time_ns: int) -> int:
+    """Return the counter of a time; the first one and the last one are for shorter and longer times as well.
+
+    Example:
+        >>> from monitel.process.context_page import counter_of
+        >>> counter_of(0), counter_of(1024), counter_of(2047), counter_of(2048), counter_of(2**50)
+        (0, 0, 15, 16, 511)
+    """
+    bit = time_ns.bit_length() - 1
+    if bit < _LOWEST_BIT:
+        return 0
+    counter = (bit - _LOWEST_BIT) * _PARTS + (time_ns >> bit - _PART_BITS) % _PARTS
+    return counter if counter < COUNTERS else COUNTERS - 1
+
+
+def quantile(counts: Sequence[int], q: float) -> float | None:
+    """Return the seconds that a fraction ``q`` of the times does not exceed, within 3.2 %; None without a time.
+
+    Args:
+        counts: The counters.
+        q: From 0 to 1.
+
+    Example:
+        >>> from monitel.process.context_page import COUNTERS, counter_of, quantile
+        >>> counts = [0] * COUNTERS
+        >>> counts[counter_of(100_000_000)] = 99
+        >>> counts[counter_of(1_000_000_000)] = 1
+        >>> f"{quantile(counts, 0.5):.2f} {quantile(counts, 1.0):.1f}"
+        '0.10 1.0'
+    """
+    up_to = [*accumulate(counts)]
+    if not up_to or up_to[-1] < 1:
+        return None
+    counter = bisect_left(up_to, max(q * up_to[-1], 1))
+    return (_begin_ns(counter) + _begin_ns(counter + 1)) / 2e9
+
+
+def _begin_ns(counter: int) -> int:
+    power, part = divmod(counter, _PARTS)
+    return _PARTS + part << power + _LOWEST_BIT - _PART_BITS
 
 
 @lru_cache

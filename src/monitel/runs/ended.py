@@ -27,7 +27,7 @@ from monitel.blackbox.settings import mark_of
 from monitel.process.run_events import last_exception, status
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
-from monitel.training.training_time import before
+from monitel.training.counters import before
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:

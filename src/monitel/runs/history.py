@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from monitel.runs.stored import StoredError, dump, load
 from monitel.runs.values import RunValues
-from monitel.training.training_time import DOWN, Past
+from monitel.training.counters import DOWN, Past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

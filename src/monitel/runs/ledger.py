@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
+from monitel.clock import since_boot_ns
 from monitel.counter import find
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
@@ -20,9 +21,9 @@ from monitel.process.worker import Worker
 from monitel.runs.folder import InUseError, RunFolder, identify, remove_start, store_start
 from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
 from monitel.runs.values import CurrentValues
-from monitel.training.activities import since_boot_ns, total_ns
+from monitel.training.activities import total_ns
+from monitel.training.counters import Past, before, continue_run, repeat
 from monitel.training.step import first_step, get_step, made_steps, unwatch, watch
-from monitel.training.training_time import Past, before, continue_run, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

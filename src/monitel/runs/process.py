@@ -18,10 +18,9 @@ from monitel.attributes import INT64_MAX
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME
-from monitel.process.context_page import unpack_step_times
+from monitel.process.context_page import quantile, unpack_step_times
 from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
-from monitel.training.step_times import quantile
-from monitel.training.training_time import DOWN, LOST
+from monitel.training.counters import DOWN, LOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.runs.history import REPEATED, STEP
 from monitel.text import Screen, cut, duration, percent
 from monitel.training.activities import ACTIVITIES
-from monitel.training.training_time import DOWN
+from monitel.training.counters import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.process.worker import Pace
 from monitel.runs.stored import dump
-from monitel.training.training_time import before
+from monitel.training.counters import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

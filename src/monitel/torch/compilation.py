@@ -16,8 +16,8 @@ from monitel.process.os_threads import Lock
 from monitel.profiler import record_function
 from monitel.torch.hooks import COMPILER, Patch, Source, find
 from monitel.torch.recording import emit_at, training_activity
+from monitel.training.counters import training_counter
 from monitel.training.step import get_step
-from monitel.training.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

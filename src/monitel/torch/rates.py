@@ -12,7 +12,7 @@ from monitel.logged_numbers import log
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
 from monitel.stats.arguments import window_length_ns
-from monitel.training.training_counters import training_counter
+from monitel.training.counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

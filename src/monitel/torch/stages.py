@@ -28,7 +28,7 @@ from monitel.torch.hooks import (
 )
 from monitel.torch.ranks import WaitsForRanks
 from monitel.torch.recording import open_range, several_ranks, stage_stat
-from monitel.training import stage
+from monitel.training.activities import StageNow, forget_stage, provide_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,10 +204,10 @@ class Stages(Source):
 
     def install(self) -> None:
         self._optimizers.foreign_step = self._step_elsewhere
-        stage.provide(self._stage_now)
+        provide_stage(self._stage_now)
 
     def remove(self) -> None:
-        stage.forget(self._stage_now)
+        forget_stage(self._stage_now)
         self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
         call_each(Stat.flush, self._stats)
 
@@ -217,14 +217,14 @@ class Stages(Source):
             self._newest = started
         return started
 
-    def _stage_now(self) -> stage.StageNow | None:
+    def _stage_now(self) -> StageNow | None:
         """Return the stage in flight of the training thread; before the first cycle has ended of the newest thread."""
         mine = self._owner or self._newest
         found = None if mine is None or not mine.thread.is_alive() else mine.in_flight()
         if mine is None or found is None:
             return None
         name, waits, since_ns = found
-        return stage.StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
+        return StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
 
     def _step_elsewhere(self) -> None:
         """Handle an optimizer that steps inside backward, in a thread of autograd."""

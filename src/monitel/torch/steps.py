@@ -18,8 +18,8 @@ from monitel.profiler.ranges import record_past
 from monitel.stats._window import get_step, own_add
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.recording import DURATIONS, GuardedStat, record_step
+from monitel.training.counters import training_counter
 from monitel.training.step import advance
-from monitel.training.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

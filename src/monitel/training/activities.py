@@ -1,39 +1,26 @@
-"""The ledger: the wall-clock time of this process, divided into activities, of which there is exactly one at a time."""
+"""The ledger: the wall-clock time of this process, divided into activities, of which there is exactly one at a time.
+
+Any thread may call, and a signal handler or a destructor may run at each call, but not between other statements: what
+belongs together is therefore changed without a call in between.
+"""
 
 from __future__ import annotations
 
-import copyreg
 import os
 import time
+from collections import defaultdict
 from dataclasses import dataclass
-from sys import modules
-from typing import TYPE_CHECKING, Any, TypeVar
+from sys import is_finalizing, modules
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from monitel.attributes import checked_text
 from monitel.clock import since_boot_ns
 from monitel.decoration import decorated
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import RLock, local
-from monitel.training._activities import Activities, Activity
+from monitel.process.os_threads import RLock, get_ident, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-__all__ = [
-    "ACTIVITIES",
-    "Activity",
-    "Ledger",
-    "activity",
-    "begin_shutdown",
-    "begin_startup",
-    "begin_steps",
-    "enter_for_owner",
-    "ledger",
-    "position",
-    "since_boot_ns",
-    "stepping",
-    "total_ns",
-]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -44,7 +31,9 @@ ACTIVITIES = (
 )
 #: The first other activity ends startup. A pipeline may shut down before the training begins.
 _OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load", "stuck", "shutdown"}
-_NAMES = 64  # metrics have one series for each
+_ENDS_STARTUP = {name: name not in _OF_STARTUP for name in ACTIVITIES}
+_MOST_NAMES = 64  # metrics have one series for each
+_DEPTH = 256  # of nested activities; deeper ones are ignored
 _HOUR_NS = 3600 * 10**9
 
 #: True from the first step of this process on.
@@ -82,6 +71,219 @@ class Ledger:
         return None if steps_ns is None or not self.elapsed_ns else steps_ns / self.elapsed_ns
 
 
+class _Entry:
+    """An activity on the stack. It does not keep its :class:`Activity` alive, whose end is that of the activity."""
+
+    __slots__ = ("entered", "ignored", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.entered = 0  # how often it is on the stack
+        self.ignored = 0  # how often it was entered without effect, and not left yet
+
+
+class Activity:
+    """One activity: a context manager and a decorator. A copy, and a pickle, is a new one that is not entered."""
+
+    __slots__ = ("_activities", "_entry", "name")
+
+    def __init__(self, activities: Activities, name: str) -> None:
+        self._activities = activities
+        self._entry = _Entry(name)
+        self.name = name
+
+    def __enter__(self) -> Activity:  # noqa: PYI034  typing.Self is 3.11's
+        activities = self._activities
+        with activities._lock:
+            if get_ident() == activities._owner:
+                activities._enter(self._entry)
+            else:
+                activities._ignore(self._entry)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        activities, entry = self._activities, self._entry
+        with activities._lock:
+            if entry.entered and not (entry.ignored and get_ident() != activities._owner):
+                activities._leave(entry)
+            elif entry.ignored:
+                entry.ignored -= 1
+
+    def __call__(self, function: _Function, /) -> _Function:
+        """Return a function whose calls, or runs of its generator, are this activity."""
+        if not callable(function) or isinstance(function, (type, staticmethod, classmethod)):
+            kind = type(function).__qualname__
+            raise TypeError(f"activity({self.name!r}) decorates a function, got {kind}: {function!r:.80}")
+        name = self.name
+        return decorated(function, lambda: activity(name))
+
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        """Leave: it was garbage-collected while it was entered. At the end of the interpreter, globals are None."""
+        entry = self._entry
+        while entry.entered and not is_ending():
+            with self._activities._lock:
+                self._activities._leave(entry)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return activity, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"activity({self.name!r})"
+
+
+class Activities:
+    """The activities of one thread, the owner, whose durations add up to the elapsed time.
+
+    Args:
+        clock: Returns nanoseconds; by default those since the system was started, suspended time included.
+    """
+
+    _after_startup: str | None  # the name that replaces _between after startup; None when startup is over
+
+    def __init__(self, clock: Callable[[], int] = since_boot_ns) -> None:
+        self._now = clock
+        self.stop()
+        self.forget_names()
+
+    def forget_names(self) -> None:
+        """Know the names that monitel itself uses only."""
+        self._names = dict(_ENDS_STARTUP)
+
+    def activity(self, name: str) -> Activity:
+        """Return an activity with this name."""
+        return Activity(self, self._counted(name))
+
+    def begin(self, start_ns: int, first: str, later: str) -> None:
+        """Start at a time, with names for the time without an activity: one during startup, and one after it."""
+        self.stop()
+        self._between, self._after_startup = first, later
+        self._since_ns = self._changed_ns = min(start_ns, self._now())
+        self._owner = get_ident()
+
+    def stop(self) -> None:
+        """Ignore all activities until begin(). A forked child calls it, so it takes no lock."""
+        self._lock = RLock()  # again by a signal handler or a destructor
+        self._owner = self._since_ns = self._changed_ns = self._ignored = 0
+        self._totals: dict[str, int] = defaultdict(int)  # nanoseconds by name, up to since_ns
+        self._between = ""  # the name of the time without an activity
+        self._after_startup = None
+        self._stack: list[_Entry] = []
+
+    def begin_startup(self, first: str, later: str) -> None:
+        """From now on time without an activity has the names of a start again."""
+        with self._lock:
+            if self._owner:
+                self._advance()
+                self._between, self._after_startup, self._changed_ns = first, later, self._since_ns
+
+    def end_startup(self, name: str, take_over: bool = True) -> None:
+        """From now on time without an activity counts under this name; the calling thread takes over."""
+        with self._lock:
+            if not self._owner:
+                return
+            self._advance()
+            self._between, self._after_startup, self._changed_ns = name, None, self._since_ns
+            if take_over and self._owner != get_ident():
+                self._owner, stack, self._stack = get_ident(), self._stack, []
+                for entry in stack:  # now they are activities of another thread
+                    entry.ignored, entry.entered = entry.ignored + entry.entered, 0
+
+    def enter_for_owner(self, name: str, changed_ns: int | None = None) -> Activity | None:
+        """Enter an activity for the owner, from any thread; any thread may call its ``__exit__()``.
+
+        Args:
+            name: As for :func:`activity`.
+            changed_ns: The last item of :meth:`position`: enter only if nothing has changed since then.
+
+        Returns:
+            The activity; None if something has changed, if activities are nested too deeply, or after :meth:`stop`.
+        """
+        activity = self.activity(name)
+        with self._lock:
+            if not self._owner or changed_ns not in {None, self._changed_ns}:
+                return None
+            return activity if self._enter(activity._entry) else None
+
+    def position(self) -> tuple[int, str, int]:
+        """Return the owner, its current activity, and when that became the current one; ``(0, "", 0)`` after stop().
+
+        The time is in nanoseconds of the clock, and the same in two calls if no activity was entered or left between
+        them.
+        """
+        with self._lock:
+            return self._owner, self._current(), self._changed_ns
+
+    def read(self) -> tuple[int, dict[str, int], str, int] | None:
+        """Return elapsed ns, ns by name, the current name and the number of ignored entries; None after stop()."""
+        with self._lock:
+            if not self._owner:
+                return None
+            self._advance()
+            current, totals, ignored = self._current(), {**self._totals}, self._ignored
+        totals.setdefault(current, 0)
+        return sum(totals.values()), totals, current, ignored
+
+    def total_ns(self, name: str) -> int:
+        """Return the nanoseconds of one activity so far, 0 without one, in less time than :meth:`read`."""
+        with self._lock:
+            if self._owner:
+                self._advance()
+            return self._totals.get(name, 0)
+
+    def _counted(self, name: str) -> str:
+        """Return the name under which a name counts."""
+        if type(name) is str and name in self._names:
+            return name
+        checked = checked_text("activity name", name)
+        if not checked:
+            raise ValueError("an activity's name must not be empty")
+        with self._lock:
+            if checked not in self._names:
+                if len(self._names) >= _MOST_NAMES:
+                    return "other"
+                self._names[checked] = True
+        return checked
+
+    def _current(self) -> str:
+        return self._stack[-1].name if self._stack else self._between
+
+    def _advance(self) -> None:
+        """Count the time up to now for the current activity."""
+        now_ns = self._now()
+        if now_ns > self._since_ns:
+            name = self._stack[-1].name if self._stack else self._between
+            self._totals[name] += now_ns - self._since_ns
+            self._since_ns = now_ns
+
+    def _enter(self, entry: _Entry) -> bool:
+        """Enter an activity, and return True; False if activities are nested too deeply."""
+        if len(self._stack) >= _DEPTH:
+            return self._ignore(entry)
+        self._advance()
+        if self._after_startup is not None and self._names.get(entry.name, True):
+            self._between, self._after_startup = self._after_startup, None
+        entry.entered += 1
+        self._changed_ns = self._since_ns
+        self._stack.append(entry)
+        return True
+
+    def _ignore(self, entry: _Entry) -> bool:
+        self._ignored += 1
+        entry.ignored += 1
+        return False
+
+    def _leave(self, entry: _Entry) -> None:
+        """Remove the innermost entry of an activity; an interrupt before that leaves it entered."""
+        if self._owner:
+            self._advance()
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index] is entry:
+                self._changed_ns = self._since_ns
+                del self._stack[index]
+                break
+        entry.entered -= 1
+
+
 class _Untraced:
     """Takes the place of an activity while torch.compile traces the caller."""
 
@@ -93,6 +295,16 @@ class _Untraced:
 
     def __call__(self, function: _Function) -> _Function:
         return function
+
+
+_lock = RLock()
+_activities = Activities()
+_start: tuple[int, str]  # Unix ns, and its origin
+_shutdown: Activity | None
+_forked_ns: int | None  # in a forked child without steps
+
+_activity = _activities.activity
+enter_for_owner, position, total_ns = _activities.enter_for_owner, _activities.position, _activities.total_ns
 
 
 def activity(name: str) -> Activity:
@@ -192,91 +404,67 @@ def begin_shutdown(*, take_over: bool = True) -> None:
         _shutdown = enter_for_owner("shutdown")
 
 
-def enter_for_owner(name: str, changed_ns: int | None = None) -> Activity | None:
-    """Enter an activity for the training thread, from any thread. It ends with ``__exit__()``, called by any thread.
-
-    Args:
-        name: As for :func:`activity`.
-        changed_ns: The last item of :func:`position`: enter only if nothing has changed since then.
-
-    Returns:
-        The activity; None if something has changed, if activities are nested too deeply, or without a ledger.
-
-    Raises:
-        TypeError: The name is not a str.
-        ValueError: An empty name.
-
-    Example:
-        >>> from monitel.training import activities
-        >>> stuck = activities.enter_for_owner("stuck", activities.position()[2])
-        >>> activities.position()[1]
-        'stuck'
-        >>> stuck.__exit__(None, None, None)
-    """
-    return _activities.enter_for_owner(name, changed_ns)
-
-
-def total_ns(name: str) -> int:
-    """Return the nanoseconds of one activity so far; 0 if there was none. It is faster than :func:`ledger`.
-
-    Example:
-        >>> from monitel.training import activities
-        >>> activities.total_ns("no such activity")
-        0
-    """
-    return _activities.total_ns(name)
-
-
-def position() -> tuple[int, str, int]:
-    """Return the training thread's identity, its current activity, and when that became the current one.
-
-    The time is in nanoseconds of the ledger's clock. It is the same in two calls if no activity was entered or left
-    between them. In a forked child without steps: ``(0, "", 0)``. Any thread may call it.
-
-    Example:
-        >>> import threading
-        >>> from monitel.training import activities
-        >>> activities.position()[0] == threading.main_thread().ident
-        True
-    """
-    return _activities.position()
-
-
 def current() -> tuple[str, float]:
     """Return the current activity of the training thread, and the seconds since it became the current one.
 
-    In a forked child without steps the name is empty. Any thread may call it.
-
-    Example:
-        >>> from monitel.training import activities
-        >>> name, seconds = activities.current()
-        >>> name == activities.position()[1], seconds >= 0
-        (True, True)
+    In a forked child without steps the name is empty.
     """
     _, name, since_ns = position()
     return name, max(0, since_boot_ns() - since_ns) / 1e9
 
 
-def _new_name(name: object) -> tuple[str, bool]:
-    """Return the name under which a new name counts, and whether it ends startup."""
-    global _own_names
-    checked = checked_text("activity name", name)
-    if not checked:
-        raise ValueError("an activity's name must not be empty")
-    if checked not in ACTIVITIES and checked not in _own_names:
-        with _lock:
-            if len(_own_names) >= _NAMES - len(ACTIVITIES):
-                return "other", True
-            if checked not in _own_names:
-                _own_names = (*_own_names, checked)
-    return checked, checked not in _OF_STARTUP
+class StageNow(NamedTuple):
+    """The stage in flight of the training thread.
+
+    Attributes:
+        name: The stage.
+        waits: True if the thread waits for other ranks in it.
+        age_ns: Time since its begin.
+        thread: Identity of the thread.
+    """
+
+    name: str
+    waits: bool
+    age_ns: int
+    thread: int
 
 
-def _decorate(function: _Function, name: str) -> _Function:
-    if not callable(function) or isinstance(function, (type, staticmethod, classmethod)):
-        kind = type(function).__qualname__
-        raise TypeError(f"activity({name!r}) decorates a function, got {kind}: {function!r:.80}")
-    return decorated(function, lambda: activity(name))
+_read_stage: Callable[[], StageNow | None] | None = None
+
+
+def provide_stage(read: Callable[[], StageNow | None]) -> None:
+    """Set the function that returns the stage in flight."""
+    global _read_stage
+    _read_stage = read
+
+
+def forget_stage(read: Callable[[], StageNow | None]) -> None:
+    """Remove the function, unless another one has taken its place."""
+    global _read_stage
+    if _read_stage == read:
+        _read_stage = None
+
+
+def stage_now() -> StageNow | None:
+    """Return the stage in flight; None if nothing measures stages, or the training thread has ended."""
+    return None if (read := _read_stage) is None else read()
+
+
+class _Training:
+    """Lives as long as the training thread."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        global vacant
+        vacant = True
+
+
+class _Thread(local):
+    training: _Training | None = None
+
+
+_thread = _Thread()
 
 
 def _process_start_ns() -> int | None:
@@ -294,27 +482,18 @@ def _process_start_ns() -> int | None:
     return start_ns if 0 <= since_boot_ns() - start_ns < _HOUR_NS else None
 
 
-class _Training:
-    """Lives as long as the training thread."""
-
-    __slots__ = ()
-
-    def __del__(self) -> None:
-        global vacant
-        vacant = True
-
-
-class _Thread(local):
-    training: _Training | None = None
-
-
-def _begin(start_ns: int | None, origin: str) -> None:
+def _begin(begin_ns: int, origin: str) -> None:
     global _start, stepping, vacant, _forked_ns, _shutdown
-    now_ns = since_boot_ns()
-    begin_ns = now_ns if start_ns is None else start_ns
-    _start = time.time_ns() - (now_ns - begin_ns), origin
+    _start = time.time_ns() - (since_boot_ns() - begin_ns), origin
     stepping, vacant, _forked_ns, _shutdown = False, True, None, None
     _activities.begin(begin_ns, "startup", "other")
+
+
+def _open() -> None:
+    """Start the ledger of this process."""
+    _activities.forget_names()
+    start_ns = _process_start_ns()
+    _begin(*((since_boot_ns(), "import") if start_ns is None else (start_ns, "process")))
 
 
 def _stop_in_child() -> None:
@@ -324,29 +503,5 @@ def _stop_in_child() -> None:
     _activities.stop()
 
 
-def _open() -> None:
-    """Start the ledger of this process."""
-    global _activities, _activity, _own_names
-    _activities = Activities(_new_name, _decorate)
-    _activity = _activities.activity
-    _own_names = ()
-    start_ns = _process_start_ns()
-    _begin(start_ns, "import" if start_ns is None else "process")
-
-
-def _reduced(made: Activity) -> tuple[Callable[[str], Activity], tuple[str]]:
-    """Return what copies and pickles an activity: a new one with the same name, which is not entered."""
-    return activity, (made.name,)
-
-
-_lock = RLock()
-_own_names: tuple[str, ...] = ()  # a tuple has no lock that a forked child could find locked
-_thread = _Thread()
-_activities: Activities
-_activity: Callable[[str], Activity]
-_start: tuple[int, str]
-_shutdown: Activity | None
-_forked_ns: int | None
 _open()
-copyreg.pickle(Activity, _reduced)
 register_at_fork(after_in_child=_stop_in_child)

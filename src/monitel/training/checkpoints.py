@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from monitel.training._activities import Activity
+    from monitel.training.activities import Activity
 
 __all__ = ["LOAD", "SAVE", "Checkpoint"]
 

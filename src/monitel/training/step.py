@@ -72,28 +72,12 @@ def checked_step(step: Any) -> int:
 
 
 def first_step() -> int | None:
-    """Return the step of the first :func:`set_step` of this process's run, at which it begins; None without a call.
-
-    Example:
-        >>> from monitel.training.step import first_step, set_step
-        >>> set_step(1200)
-        >>> first_step() <= 1200
-        True
-    """
+    """Return the step of the first :func:`set_step` of this process's run, at which it begins; None without a call."""
     return _first
 
 
 def made_steps() -> int:
-    """Return the number of steps that :func:`set_step` has counted in this process's run, the present one included.
-
-    Example:
-        >>> from monitel.training.step import made_steps, set_step
-        >>> before = made_steps()
-        >>> for step in (1, 2, 3, 1, 2, 3):
-        ...     set_step(step)
-        >>> made_steps() - before >= 5
-        True
-    """
+    """Return the number of steps that :func:`set_step` has counted in this process's run, the present one included."""
     return _made
 
 

@@ -80,8 +80,8 @@ def fork():
     os.wait()
 
 monitel.set_step(1)
-monitel.training.training_time.continue_run(monitel.training.training_time.Past(10**9, 10**9, 10**9))
-monitel.training.training_time.repeat(10**18)
+monitel.training.counters.continue_run(monitel.training.counters.Past(10**9, 10**9, 10**9))
+monitel.training.counters.repeat(10**18)
 with made:
     fork()
     thread = threading.Thread(target=fork)

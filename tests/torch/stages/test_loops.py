@@ -14,7 +14,7 @@ from tests.torch.known_work import STEP, step
 
 import monitel
 import monitel.torch
-from monitel.training.stage import stage_now
+from monitel.training.activities import stage_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,8 @@ import struct
 import pytest
 
 from monitel.console.period import History
-from monitel.process.context_page import Context
+from monitel.process.context_page import COUNTERS, Context, counter_of
 from monitel.runs.process import Process
-from monitel.training.step_times import COUNTERS, counter_of
 
 SECOND = 10**9
 

@@ -14,8 +14,7 @@ import pytest
 
 import monitel
 from monitel.process import context_page
-from monitel.process.context_page import read_page, read_step_times, unpack_step_times
-from monitel.training.step_times import COUNTERS, counter_of, quantile
+from monitel.process.context_page import COUNTERS, counter_of, quantile, read_page, read_step_times, unpack_step_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

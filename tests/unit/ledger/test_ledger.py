@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import monitel
 from monitel.training import activities
-from monitel.training._activities import Activities
+from monitel.training.activities import Activities
 
 if TYPE_CHECKING:
     from tests.support.twins import RunThreads
@@ -27,7 +27,7 @@ class Book:
 
     def __init__(self) -> None:
         self.now_ns = 1000
-        self.made = Activities(activities._new_name, activities._decorate, lambda: self.now_ns)
+        self.made = Activities(lambda: self.now_ns)
         self.made.begin(1000, "startup", "other")
         self.activity = self.made.activity
 
@@ -199,7 +199,7 @@ def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatc
 def test_time_adds_up_while_threads_race(run_threads: RunThreads) -> None:
     """The owner enters and leaves activities while others enter for it, are ignored, and read."""
     clock = count(1)
-    made: Any = Activities(lambda name: (str(name), False), activities._decorate, clock.__next__)
+    made: Any = Activities(clock.__next__)
     made.begin(0, "between", "between")
     running = [object()]
 

@@ -12,7 +12,7 @@ from opentelemetry.metrics import Observation
 import monitel
 from monitel.process.os_threads import get_ident
 from monitel.readings import counter_names
-from monitel.training.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
+from monitel.training.counters import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE

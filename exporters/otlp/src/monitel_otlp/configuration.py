@@ -24,7 +24,7 @@ from monitel.process.os_threads import in_main_thread, start_thread
 from monitel.process.run_events import enter, preempt
 from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.runs.ledger import RunLedger
-from monitel.training.training_time import begin_run
+from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points

@@ -21,7 +21,7 @@ from monitel.process.os_threads import Thread, start_thread
 from monitel.process.run_events import end_if_due, enter, leave
 from monitel.process.sigterm import call_at_end
 from monitel.stats import before_flush
-from monitel.training.training_time import GOODPUT, NAME, goodput
+from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
 from monitel_tensorboard.points import Recorded, has_scalars
 from monitel_tensorboard.writer import SummaryWriter, check, guarded, local_dir, open_writers

@@ -10,7 +10,7 @@ from monitel.console.runs import RUNNING, Runs, add_options, time_as_json
 from monitel.runs.history import REPEATED, STEP
 from monitel.runs.shares import largest_overhead, parts_of, sentences
 from monitel.text import Screen, columns_of, duration, labelled, moment, pad, show, to_json, warn, wrapped
-from monitel.training.training_time import DOWN
+from monitel.training.counters import DOWN
 
 if TYPE_CHECKING:
     import argparse

@@ -23,7 +23,7 @@ from monitel.readings import (
     wait_keys,
     waits_in_flight,
 )
-from monitel.training.training_time import GOODPUT, NAME, goodput
+from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import Encoder, write_scope

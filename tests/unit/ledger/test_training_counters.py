@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import monitel
-from monitel.training import training_time
+from monitel.training import counters as training_counters
 
 SECOND = 10**9
 
 
 def seconds() -> dict[str, float]:
     """Return the total of each activity."""
-    name = training_time.NAME
+    name = training_counters.NAME
     return {
         str(each.counter.attributes["training.activity"]): each.total
         for each in monitel.counters()
@@ -32,12 +32,10 @@ class Ledger:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_ns = 0
         module: Any = monitel.training.activities
-        made = module.Activities(module._new_name, module._decorate, lambda: self.now_ns)
-        patch.setattr(module, "_activities", made)
-        patch.setattr(module, "_activity", made.activity)
+        patch.setattr(module._activities, "_now", lambda: self.now_ns)
         patch.setattr(module, "stepping", False)
         patch.setattr(module, "vacant", True)
-        made.begin(0, "startup", "other")
+        module._activities.begin(0, "startup", "other")
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -52,7 +50,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 def test_the_time_between_attempts_is_down(ledger: Ledger) -> None:
     """The goodput covers all attempts, and falls as soon as time is lost."""
-    time = training_time
+    time = training_counters
     time.continue_run(time.Past(elapsed_ns=100 * SECOND, productive_ns=60 * SECOND, down_ns=20 * SECOND))
     assert time.goodput() is None
     monitel.set_step(1)
@@ -66,7 +64,7 @@ def test_the_time_between_attempts_is_down(ledger: Ledger) -> None:
 @pytest.mark.parametrize(("past", "lost", "expected"), [((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)])
 def test_goodput_stays_a_share(ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float) -> None:
     """The goodput is between 0 and 1, even if the stored past contradicts the clock."""
-    time = training_time
+    time = training_counters
     time.continue_run(time.Past(*(each * SECOND for each in past)))
     time.repeat(lost * SECOND)
     monitel.set_step(1)
@@ -83,7 +81,7 @@ def test_goodput_stays_a_share(ledger: Ledger, past: tuple[int, int, int], lost:
 def test_totals_never_fall_and_add_up(actions: list[tuple[str, int]]) -> None:
     """Whatever is lost at whatever time."""
     with pytest.MonkeyPatch.context() as patch:
-        training_time._forget()
+        training_counters._forget()
         ledger = Ledger(patch)
         monitel.set_step(1)
         found, lost = [seconds()], 0
@@ -93,7 +91,7 @@ def test_totals_never_fall_and_add_up(actions: list[tuple[str, int]]) -> None:
                     ledger.now_ns += ns
             elif action == "lose":
                 lost += ns
-                training_time.repeat(lost)
+                training_counters.repeat(lost)
             elif action == "read":
                 found.append(seconds())
                 assert ledger.now_ns / SECOND == pytest.approx(sum(found[-1].values()))

@@ -1,7 +1,8 @@
-"""The time of the run, as exporters send it: the counter ``training.time`` for each activity, and the goodput.
+"""Counters of the training, which sources and adapters share: steps, samples, tokens, recompilations, and the time.
 
-A run may have several attempts: processes of one rank, one after the other. An exporter that stores the
-ledger of a run calls :func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
+The time of the run is the counter ``training.time`` for each activity, and the goodput. A run may have several
+attempts: processes of one rank, one after the other. An exporter that stores the ledger of a run calls
+:func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
 
 A process may have several runs, one after the other. An exporter calls :func:`begin_run` for each; what the process has
 done before is in :func:`before`. Counters go on: they are those of the process.
@@ -10,45 +11,64 @@ done before is in :func:`before`. Counters go on: they are those of the process.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.counter import CounterReading, before_reading, counters, forget
+from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.training import activities, step
-from monitel.training.training_counters import COUNTERS, training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monitel.attributes import AttributeValue
-    from monitel.counter import Counter
     from monitel.training.activities import Ledger
 
-__all__ = [
-    "DESCRIPTION",
-    "DOWN",
-    "GOODPUT",
-    "LOST",
-    "NAME",
-    "UNIT",
-    "Before",
-    "Past",
-    "before",
-    "begin_run",
-    "continue_run",
-    "goodput",
-    "repeat",
-]
+#: Unit and description of each of these counters.
+COUNTERS = {
+    "training.steps": ("{step}", "Applied optimizer steps"),
+    "training.steps.skipped": ("{step}", "Optimizer steps skipped by gradient scaling"),
+    "training.samples": ("{sample}", "Samples in training"),
+    "training.tokens": ("{token}", "Tokens in training"),
+    "training.recompilations": ("{recompilation}", "Compilations of code that was compiled before"),
+    "training.recompilation.time": ("s", "Time of compilations of code that was compiled before"),
+    "training.time": ("s", "Wall-clock time by activity"),
+}
+#: The options by which torch's instrumentation counts them, too.
+_OPTIONS = {"training.samples": "samples_per_step", "training.tokens": "tokens_per_step"}
 
+#: The counter of the time by activity.
 NAME = "training.time"
 UNIT, DESCRIPTION = COUNTERS[NAME]
 DOWN, LOST = "down", "lost"
 
 #: Name, unit and description of the gauge.
 GOODPUT = "training.goodput", "1", "Share of productive steps in the time of the run"
+
+
+def training_counter(name: str, attributes: Mapping[str, str] | None = None) -> Counter:
+    """Return one of these counters by its name and attributes, with its unit and description."""
+    return own_counter(name, *COUNTERS[name], attributes)
+
+
+def begin_counters(*, tokens: bool) -> None:
+    """Create the counters at the start of the training, from which they count; that of tokens on request."""
+    training_counter("training.steps")
+    training_counter("training.samples")
+    if tokens:
+        training_counter("training.tokens")
+
+
+def count_work(name: str, number: int = 1) -> None:
+    """Count steps, samples or tokens, unless the running instrumentation of torch counts them."""
+    instrumentation = sys.modules.get("monitel.torch.instrumentation")
+    running = None if instrumentation is None else instrumentation._running
+    counted = running and "steps" in running.sources and (name not in _OPTIONS or running._options[_OPTIONS[name]])
+    if number and not counted:
+        training_counter(name).add(number)
 
 
 class Past(NamedTuple):
@@ -128,10 +148,6 @@ def begin_run(run: str, *, goes_on: bool = False) -> None:
     Args:
         run: The run id; empty for a run without one.
         goes_on: The run goes on, even without an id.
-
-    Example:
-        >>> from monitel.training import training_time
-        >>> training_time.begin_run("run-7", goes_on=True)
     """
     global _run, _before
     earlier, _run = _run, run
@@ -146,23 +162,12 @@ def begin_run(run: str, *, goes_on: bool = False) -> None:
 
 
 def before() -> Before:
-    """Return the totals of this process when its run began.
-
-    Example:
-        >>> from monitel.training import training_time
-        >>> training_time.before().time_ns >= 0
-        True
-    """
+    """Return the totals of this process when its run began."""
     return _before
 
 
 def continue_run(past: Past) -> None:
-    """Continue a run: the time since its last attempt is ``down``.
-
-    Example:
-        >>> from monitel.training import training_time
-        >>> training_time.continue_run(training_time.Past(elapsed_ns=0, productive_ns=0, down_ns=0))
-    """
+    """Continue a run: the time since its last attempt is ``down``."""
     global _past
     _past = past
 
@@ -175,23 +180,13 @@ def repeat(lost_ns: int) -> None:
 
     Args:
         lost_ns: The time that the steps took. A later call gives the new sum.
-
-    Example:
-        >>> from monitel.training import training_time
-        >>> training_time.repeat(0)
     """
     global _lost_ns
     _lost_ns = lost_ns
 
 
 def goodput() -> float | None:
-    """Return the share of ``step``, less what is lost, in the time of the run; None before the first step.
-
-    Example:
-        >>> from monitel.training import training_time
-        >>> training_time.goodput() is None or 0 <= training_time.goodput() <= 1
-        True
-    """
+    """Return the share of ``step``, less what is lost, in the time of the run; None before the first step."""
     book = _before.ledger()
     if book is None or "step" not in book.activities:
         return None
