@@ -20,11 +20,11 @@ from monitel.handlers import (
 from monitel.logged_numbers import LoggedNumbers, log
 from monitel.process import exit as _exit  # noqa: F401  flushes at exit
 from monitel.run_config import RunConfig, config
-from monitel.stats.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
+from monitel.stats.definition import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, StatDefinition
 from monitel.stats.histogram import Histogram
 from monitel.stats.registry import close_expired_windows, flush, stat
 from monitel.stats.stat import Stat
-from monitel.stats.window import StatDefinition, Window
+from monitel.stats.window import Window
 from monitel.training import counters as _training_counters  # noqa: F401  counts the time of each activity
 from monitel.training.activities import Activity, Ledger, activity, ledger
 from monitel.training.step import get_step, set_step

@@ -36,8 +36,8 @@ def note(event):
 
 monitel.register_event_handler(note)
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool", spans=True)
-loss = monitel.Stat("train.loss", monitel.stats.aggregation.TORCHS, 0.05)
-seconds = monitel.Stat("step.time", monitel.stats.aggregation.TORCHS, 0.1, unit="s", attributes={"split": "train"})
+loss = monitel.Stat("train.loss", monitel.stats.definition.TORCHS, 0.05)
+seconds = monitel.Stat("step.time", monitel.stats.definition.TORCHS, 0.1, unit="s", attributes={"split": "train"})
 steps = 0
 
 def epoch():

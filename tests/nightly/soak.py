@@ -53,7 +53,7 @@ def check():
             print("the account does not add up:", signal, each, file=sys.stderr)
 
 monitel.register_event_handler(count)
-stats = [monitel.Stat(f"stat.{n}", monitel.stats.aggregation.TORCHS, 0.05) for n in range(20)]
+stats = [monitel.Stat(f"stat.{n}", monitel.stats.definition.TORCHS, 0.05) for n in range(20)]
 counter = monitel.counter("mine")
 
 def resident():

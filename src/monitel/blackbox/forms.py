@@ -5,7 +5,7 @@ reads what an earlier one has left.
 
 ========  ======================================================================================================
 EVENT     a :class:`LogRecord`
-WINDOW    number of the Stat's :class:`Definition`, and the window in the form of :mod:`monitel.stats.window_bytes`
+WINDOW    number of the Stat's :class:`Definition`, and the window in the form of :mod:`monitel.stats.window`
 NUMBERS   for each number of one ``log()`` call: number of its :class:`Definition`, time in Unix ns, value
 RANGES    spans of ranges, each encoded by the exporter
 SPANS     the same, of spans that the exporter has made itself

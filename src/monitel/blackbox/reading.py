@@ -36,7 +36,7 @@ from monitel.blackbox.record import (
     scan,
 )
 from monitel.process.context_page import PAGE_BYTES, Context, read_page
-from monitel.stats.window_bytes import OpenWindow, decode
+from monitel.stats.window import OpenWindow, decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
     time_ns: int  # Unix
     monotonic_ns: int
     position: int  # number of the next item of the journal of metrics
-    windows: bytes  # that are open, in the form of `monitel.stats.window_bytes`
+    windows: bytes  # that are open, in the form of `monitel.stats.window`
     window_names: tuple[int, ...]  # for each of them, the number of its definition
     #: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the number of
     #: the next item of each journal before the sources were called.

@@ -25,7 +25,7 @@ from monitel.process.os_threads import RLock
 from monitel.process.run_events import last_exception, watch_threads
 from monitel.readings import wait_keys
 from monitel.run_config import flat
-from monitel.stats.window_bytes import decode, key, split
+from monitel.stats.window import decode, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.box import Box
     from monitel.blackbox.forms import PlainCounter
-    from monitel.stats.window_bytes import Snapshot
+    from monitel.stats.window import OpenWindow
 
 _log = logging.getLogger("monitel")
 
@@ -230,13 +230,11 @@ class Recorder:
                 times[str(each.plain_attributes.get("training.stage"))] += round(each.sum * 1e9)
         return dict(found[DEVICE_STAGE_TIME] or found[STAGE_TIME])
 
-    def windows_so_far(self) -> list[tuple[Series, Snapshot]]:
+    def windows_so_far(self) -> list[tuple[Series, OpenWindow]]:
         """Return the open windows with samples, of Stats that are defined. Takes no lock."""
         known, opened = self._stats, decode(open_windows()[0])
         return [
-            (known[each.serial][1], each.snapshot)
-            for each in opened
-            if each.serial in known and each.snapshot.count and not each.closed
+            (known[each.serial][1], each) for each in opened if each.serial in known and each.count and not each.closed
         ]
 
     def take_rest(self) -> None:
@@ -251,7 +249,7 @@ class Recorder:
                 if not described.closed:  # samples that other threads add now
                     continue
                 _taken.add(found)
-                if described.snapshot.count and not self._has_appended(found):
+                if described.count and not self._has_appended(found):
                     if number >= 0:
                         self._metrics.append(WINDOW, self._dumps((number, window)))
                     else:  # its Stat is gone before it was defined

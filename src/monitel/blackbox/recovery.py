@@ -40,7 +40,7 @@ from monitel.blackbox.record import (
     pack_file,
     read_names,
 )
-from monitel.stats.window_bytes import key, split
+from monitel.stats.window import key, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

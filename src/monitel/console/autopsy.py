@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.reading import Window
     from monitel.console.job import Job
     from monitel.runs.process import Process
-    from monitel.stats.window_bytes import Snapshot
+    from monitel.stats.window import OpenWindow
     from monitel.text import Screen
 
 _LISTED = 20  # windows, counters, events, waits and ranges
@@ -220,12 +220,12 @@ def undelivered(process: Process) -> dict[str, int]:
     if process.collected:
         return {"items": waiting.total(), "events": 0, "windows": 0, "samples": 0}
     opened = [] if record is None or "metrics" in record.off else record.open_windows
-    samples = sum(each.window.snapshot.count for each in opened)
+    samples = sum(each.window.count for each in opened)
     items = waiting["metrics"] + waiting["traces"]
     return {"items": items, "events": waiting["logs"], "windows": len(opened), "samples": samples}
 
 
-def open_windows(process: Process) -> list[tuple[Definition, Snapshot]]:
+def open_windows(process: Process) -> list[tuple[Definition, OpenWindow]]:
     """Return the newest window of each Stat, unless a backend has it, in the order of their names."""
     record = process.record
     if record is None or process.collected:
@@ -234,10 +234,10 @@ def open_windows(process: Process) -> list[tuple[Definition, Snapshot]]:
     for each in record.windows:
         known = newest.get(each.window.serial)
         if not 0 < each.item <= record.settled.get("metrics", 0) and (
-            known is None or known.window.snapshot.end_ns <= each.window.snapshot.end_ns
+            known is None or known.window.end_ns <= each.window.end_ns
         ):
             newest[each.window.serial] = each
-    found = [(each.series, each.window.snapshot) for each in newest.values()]
+    found = [(each.series, each.window) for each in newest.values()]
     return sorted(found, key=lambda pair: (pair[0].name, str(pair[0].attributes)))
 
 
@@ -254,7 +254,7 @@ def _value(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _window_lines(windows: Sequence[tuple[Definition, Snapshot]], screen: Screen, limit: int) -> Iterator[str]:
+def _window_lines(windows: Sequence[tuple[Definition, OpenWindow]], screen: Screen, limit: int) -> Iterator[str]:
     if not windows:
         return
     titles = ("count", "mean", "last", "min", "max")

@@ -226,7 +226,7 @@ class _Numbers:
         for each in record.windows:  # in the order of their ends
             name = each.series.name
             if self._fits(name) and each.number <= self._samples.get(name, (each.number,))[0]:
-                self._samples[name] = each.number, each.window.snapshot.last
+                self._samples[name] = each.number, each.window.last
         logged = sorted((each for each in record.numbers if self._fits(each[0].name)), key=lambda each: each[1])
         self._logged = {each.name: value for each, _, value in logged if each.name not in self._samples}
 

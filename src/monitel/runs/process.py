@@ -449,7 +449,7 @@ def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
     found = [(each[0], Total(*each[1:])) for each in record.reported]
     for each in record.windows:
         if each.series.name in REPORTED:
-            numbers = each.window.snapshot
+            numbers = each.window
             found.append((each.series, Total(numbers.count, numbers.sum, 1, numbers.max)))
     step, stages = NO_SAMPLES, dict[StageKey, Total]()
     for series, total in found:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.blackbox.recorder import Series
-    from monitel.stats.window_bytes import Snapshot
+    from monitel.stats.window import OpenWindow
 
 _log = logging.getLogger("monitel")
 
@@ -142,7 +142,7 @@ class CurrentValues:
 
 def latest(
     series: Sequence[Series],
-    opened: Iterable[tuple[Series, Snapshot]],
+    opened: Iterable[tuple[Series, OpenWindow]],
     numbers: Mapping[Series, tuple[int, int, Any]],
     config: Mapping[str, Scalar],
 ) -> RunValues:
@@ -172,7 +172,7 @@ def latest(
     return RunValues(config=config, values=(*newest.values(), *counters))
 
 
-def _of_stat(series: Series, window: monitel.Window | Snapshot) -> Iterator[Value]:
+def _of_stat(series: Series, window: monitel.Window | OpenWindow) -> Iterator[Value]:
     """Yield the aggregations of a window of a Stat, and its totals; none for the series beyond the limit."""
     name, unit, attributes = series.name, series.definition.unit, _scalars(series.plain_attributes)
     if _OVERFLOW in attributes:

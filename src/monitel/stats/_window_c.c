@@ -69,7 +69,7 @@ typedef struct Accumulator {
 #endif
 } Accumulator;
 
-/* The numbers of a window, for monitel.stats.window_bytes. */
+/* The numbers of a window, for monitel.stats.window. */
 typedef struct Closed {
     struct Closed *next; /* in the list of windows that are being handed over */
     int64_t serial, number, previous_end, start, end, count, discarded, first_step, last_step;
@@ -409,7 +409,7 @@ append(Bytes *bytes, const void *content, size_t length)
     bytes->length += length;
 }
 
-/* Appends a window in the form that monitel.stats.window_bytes describes. */
+/* Appends a window in the form that monitel.stats.window describes. */
 static void
 append_window(Bytes *bytes, const Closed *closed)
 {
@@ -1189,7 +1189,7 @@ static PyMethodDef window_functions[] = {
      PyDoc_STR("Return the live Stats that have samples of an interval that has ended, oldest first.")},
     {"open_windows", window_open_windows, METH_NOARGS,
      PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats, all of them at one\n"
-               "moment: as bytes for monitel.stats.window_bytes, and the serial numbers of their Stats, in the same order.")},
+               "moment: as bytes for monitel.stats.window, and the serial numbers of their Stats, in the same order.")},
     {"forget", window_forget, METH_VARARGS,
      PyDoc_STR("Remove a window, by the serial number of its Stat and its number, from those that are handed over.")},
     {"own_add", window_own_add, METH_O,
@@ -1220,7 +1220,7 @@ window_exec(PyObject *module)
     if (prepare_locks() < 0) {
         return -1;
     }
-    value_hook = imported("monitel.stats.value", "to_float");
+    value_hook = imported("monitel.stats._window_py", "to_float");
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_time_ns = PyUnicode_InternFromString("time_ns");

@@ -20,8 +20,7 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats._recorder_py import Recorder, fields
 from monitel.stats.histogram import Histogram
-from monitel.stats.value import to_float
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +32,28 @@ if TYPE_CHECKING:
     Closed = tuple[int, bytes, Any, int, bool, bool]
 
 _Class = TypeVar("_Class", bound=type)
+
+
+def to_float(stat: object, value: object) -> float:  # noqa: ARG001  other hooks need the Stat
+    """Convert ``value`` to a float by torch's rules (pybind11's float caster).
+
+    This is the default value hook, called for values that are not exactly float or int. Another hook, set with
+    ``set_value_hook``, may return None to add the sample later.
+
+    Raises:
+        TypeError: Not a real number. An exception of ``__float__`` is its cause; a :class:`BaseException` such as
+            :class:`KeyboardInterrupt` is not caught.
+    """
+    kind = type(value)  # not __class__, which a mock can set
+    if issubclass(kind, float):
+        return float.__float__(value)  # type: ignore[arg-type]  # mypy knows isinstance() only
+    if isinstance(value, (str, bytes)) or not (hasattr(kind, "__float__") or hasattr(kind, "__index__")):
+        raise TypeError(f"add() takes a real number, got {kind.__qualname__}: {value!r:.80}")
+    try:
+        return float(value)  # type: ignore[arg-type]  # has one of the methods that float() uses
+    except Exception as error:
+        raise TypeError(f"add() takes a real number; converting {kind.__qualname__} failed: {error}") from error
+
 
 _live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
 _handed_over: dict[tuple[int, int], bytes] = {}  # windows that are closed and not forgotten, by key
@@ -329,21 +350,10 @@ class Accumulator:
         if self._mean is not None:
             self._mean = self._m2 = 0.0
         # The next window may begin: calls are allowed again.
-        snapshot = Snapshot(
-            start_ns,  # by position: keywords take twice as long
-            end_ns,
-            count,
-            total,
-            smallest,
-            largest,
-            last,
-            discarded,
-            first_step,
-            last_step,
-            None if variance is None else math.sqrt(variance),
-            None if taken is None else Histogram(*fields(taken)),
-        )
-        content = encode(OpenWindow(self._serial, number, True, previous_end, snapshot))
+        stddev = None if variance is None else math.sqrt(variance)
+        histogram = None if taken is None else Histogram(*fields(taken))
+        numbers = start_ns, end_ns, count, total, smallest, largest, last, discarded, first_step, last_step
+        content = encode(OpenWindow(self._serial, number, True, previous_end, *numbers, stddev, histogram))
         if count:  # a window of pending samples only has no numbers yet
             _handed_over[self._serial, number] = content
         return number, content, pending, pending_count, pending_first, pending_last
@@ -385,8 +395,11 @@ class Accumulator:
             if not self._count:
                 return None
             start_ns = max(self._boundary - self._window + epoch, self._previous_end)
-            recorder = self._recorder
-            snapshot = Snapshot(
+            return OpenWindow(
+                self._serial,
+                self._number,
+                False,
+                self._previous_end,
                 start_ns,
                 max(min(now, self._boundary) + epoch, start_ns + 1),
                 self._count,
@@ -398,9 +411,8 @@ class Accumulator:
                 self._first_step,
                 self._last_step,
                 None if self._mean is None else math.sqrt(self._m2 / self._count),
-                None if recorder is None else Histogram(*fields(recorder.read())),
+                None if self._recorder is None else Histogram(*fields(self._recorder.read())),
             )
-            return OpenWindow(self._serial, self._number, False, self._previous_end, snapshot)
 
     def _log_closed(self, closed: Closed | None) -> None:
         raise NotImplementedError  # Stat implements it
@@ -433,7 +445,7 @@ def expired() -> list[Any]:
 
 
 def open_windows() -> tuple[bytes, tuple[int, ...]]:
-    """Return the windows that are handed over, and the open windows of live Stats, for monitel.stats.window_bytes."""
+    """Return the windows that are handed over, and the open windows of live Stats, for monitel.stats.window."""
     described = [window for self in live() if (window := self._described()) is not None]
     found = _handed_over.copy()
     for window in described:  # in this order: one that is closed meanwhile is there

@@ -16,26 +16,11 @@ _functions: tuple[Callable[[], object], ...] = ()
 
 
 def register(function: Callable[[], object]) -> None:
-    """Call a function before each flush, in the thread that flushes.
+    """Call a function before each flush, in the thread that flushes; a forked child does not call it.
 
     A flush is :func:`monitel.flush`, :func:`monitel.close_expired_windows`, a flush of an exporter, or the exit of the
     process. The function logs events that a source has queued. It is thread-safe, and waits for nothing: the threads
-    that flush have little time. A forked child does not call it.
-
-    Args:
-        function: Called without arguments. An exception is raised from the flush, after all Stats are flushed.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.stats import before_flush
-        >>> def poll():
-        ...     monitel.emit("queue.read", messages=3)
-        >>> before_flush.register(poll)
-        >>> with monitel.testing.capture_events() as events:
-        ...     monitel.flush()
-        >>> [event.name for event in events if event.window is None]
-        ['queue.read']
-        >>> before_flush.unregister(poll)
+    that flush have little time. An exception is raised from the flush, after all Stats are flushed.
     """
     global _functions
     with _lock:

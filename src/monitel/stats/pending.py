@@ -7,7 +7,6 @@ is logged when all its values are known.
 from __future__ import annotations
 
 import math
-from collections import deque
 from sys import is_finalizing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,21 +14,15 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats._recorder_py import Recorder, fields
 from monitel.stats._window import get_step
-from monitel.stats.aggregation import Aggregation
+from monitel.stats.definition import Aggregation
 from monitel.stats.histogram import Histogram
-from monitel.stats.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Protocol
+    from collections.abc import Callable
 
-    from monitel.stats.window import StatDefinition
-
-    class Owner(Protocol):
-        """A Stat, as this module uses it."""
-
-        def _log_resolved(self) -> None: ...
-
+    from monitel.stats.definition import StatDefinition
+    from monitel.stats.stat import Stat
+    from monitel.stats.window import Window
 
 #: The last event of each name of log() that waits for a number of that name, which is still on a device.
 waiting: dict[str, Any] = {}
@@ -45,12 +38,12 @@ class PendingSample:
 
     __slots__ = ("_owner", "_position", "_samples")
 
-    def __init__(self, owner: Owner, samples: PendingSamples, position: int) -> None:
+    def __init__(self, owner: Stat, samples: PendingSamples, position: int) -> None:
         self._owner = owner
         self._samples: PendingSamples | None = samples
         self._position = position
 
-    def resolve(self, value: float | None) -> Owner:
+    def resolve(self, value: float | None) -> Stat:
         """Set the value, or None if it is lost. Idempotent.
 
         Returns:
@@ -76,22 +69,20 @@ class PendingSamples:
 
     Attributes:
         resolved: Number of samples whose values have arrived or are lost.
-        count: Number of samples whose values have arrived.
     """
 
     resolved = 0
-    count = 0
+    _count = _reserved = _last_position = 0
     _sum = _last = _mean = _m2 = 0.0
     _min, _max = math.inf, -math.inf
-    _reserved = _last_position = 0
-    _recorder: Recorder | None = None
 
     def __init__(self, definition: StatDefinition, fetch: Callable[[], None]) -> None:
-        self._definition = definition
+        self._recorder = Recorder() if Aggregation.HISTOGRAM in definition.aggregations else None
+        self._has_stddev = Aggregation.STDDEV in definition.aggregations
         self.fetch = fetch
         self._first_step = self._last_step = get_step()
 
-    def sample(self, owner: Owner) -> PendingSample:
+    def sample(self, owner: Stat) -> PendingSample:
         """Return a new pending sample, for which the window has reserved a slot."""
         with _lock:
             self._last_step = get_step()
@@ -107,33 +98,24 @@ class PendingSamples:
         self.resolved += 1  # after all else: a signal handler may flush, and find the window complete
 
     def _add(self, value: float) -> None:
-        if not self.count:
+        if not self._count:
             self._min = self._max = value
         elif value > self._max:
             self._max = value
         elif value < self._min:
             self._min = value
-        self.count += 1
+        self._count += 1
         self._sum += value
         from_mean = value - self._mean
-        self._mean += from_mean / self.count
+        self._mean += from_mean / self._count
         self._m2 += from_mean * (value - self._mean)
-        if Aggregation.HISTOGRAM in self._definition.aggregations:
-            self._recorder = self._recorder or Recorder()
+        if self._recorder is not None:
             self._recorder.add(value)
 
     def window(self, known: Window) -> Window:
         """Return the resolved samples as a window, with the times of the window of the samples with known values."""
-        aggregations = self._definition.aggregations
-        stddev = math.sqrt(self._m2 / (self.count or 1)) if Aggregation.STDDEV in aggregations else None
-        histogram = None
-        if Aggregation.HISTOGRAM in aggregations:
-            histogram = Histogram(*fields((self._recorder or Recorder()).taken()))
-        return Window(
-            self._definition,
-            start_ns=known.start_ns,
-            end_ns=known.end_ns,
-            count=self.count,
+        return known._replace(
+            count=self._count,
             sum=self._sum,
             min=self._min,
             max=self._max,
@@ -141,8 +123,8 @@ class PendingSamples:
             discarded=0,
             first_step=self._first_step,
             last_step=self._last_step,
-            stddev=stddev,
-            histogram=histogram,
+            stddev=math.sqrt(self._m2 / (self._count or 1)) if self._has_stddev else None,
+            histogram=None if self._recorder is None else Histogram(*fields(self._recorder.taken())),
         )
 
 
@@ -172,59 +154,24 @@ class PendingWindow(NamedTuple):
         """True if no value is missing any more."""
         return self.samples is None or self.samples.resolved == self.slots
 
-    def window(self) -> Window | None:
-        """Return the window of all samples; None if it has none, because all values were lost."""
+    def window(self) -> Window:
+        """Return the window of all samples; it has none if all values were lost."""
         if self.samples is None:
             return self.known
         pending = self.samples.window(self.known)
         if self.first:
-            merged = pending.merge(self.known, other_last=not self.last)
-        else:
-            merged = self.known.merge(pending, other_last=self.last)
-        return merged if merged.count else None
+            return pending.merge(self.known, other_last=not self.last)
+        return self.known.merge(pending, other_last=self.last)
 
 
-class PendingWindows:
-    """The closed windows of one Stat that cannot be logged yet. Windows are logged in order.
-
-    A window stays here while its values, or those of a window before it, are missing.
-    """
-
-    def __init__(self) -> None:
-        self._windows: deque[PendingWindow] = deque()
-
-    def put(self, window: PendingWindow) -> None:
-        """Append a window."""
-        self._windows.append(window)
-
-    def fetch(self) -> None:
-        """Wait for missing values, for a limited time."""
-        with _lock:  # another thread may take windows
-            windows = list(self._windows)
-        for window in windows:
-            if window.samples is not None and not window.resolved:
-                window.samples.fetch()
-
-    def take(self) -> Iterator[PendingWindow]:
-        """Remove and yield windows from the oldest one on, up to the first that misses a value."""
-        while (window := self._take_one()) is not None:
-            yield window
-
-    def _take_one(self) -> PendingWindow | None:
-        with _lock:
-            if not self._windows or not self._windows[0].resolved:
-                return None
-            try:
-                window = self._windows.popleft()
-            except IndexError:  # the flush of a signal handler has taken the window
-                return None
-            if window.resolved:
-                return window
-            self._windows.appendleft(window)  # a signal handler took the first window, and this one was behind it
-            return None
-
-    def __len__(self) -> int:
-        return len(self._windows)
+def take_resolved(windows: list[PendingWindow]) -> PendingWindow | None:
+    """Remove and return the first of a Stat's windows, unless it misses a value."""
+    with _lock:
+        first = windows[0] if windows else None
+        if first is not None and first.resolved and windows and windows[0] is first:  # else a signal handler has it
+            del windows[0]  # no call in between
+            return first
+        return None
 
 
 def lock() -> RLock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,14 +13,15 @@ from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats import _window, before_flush
-from monitel.stats.aggregation import TORCHS
-from monitel.stats.stat import Stat, TakenWindows
+from monitel.stats.definition import TORCHS
+from monitel.stats.stat import Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from monitel.attributes import AttributeValue
-    from monitel.stats.aggregation import Aggregation
+    from monitel.stats.definition import Aggregation
+    from monitel.stats.stat import Taken
 
 _Item = TypeVar("_Item")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
@@ -111,21 +113,6 @@ def flush() -> None:
     call_each(call, (before_flush.run, close))
 
 
-def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
-    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
-
-    Args:
-        expired: Close only those that have expired.
-        pause: As for :func:`close_expired_windows`; it is also called between the event handlers.
-
-    Returns:
-        The windows, whose event handlers are called by :meth:`TakenWindows.log`.
-    """
-    taken = _taken(_window.expired() if expired else _window.live(), pause)
-    taken.take(Stat._take_expired if expired else Stat._take_open)
-    return taken
-
-
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     """Close expired windows, so that idle Stats are reported on time, after sources have logged their queued events.
 
@@ -143,15 +130,57 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
 
     def close() -> None:
         expired.extend(_window.expired())
-        taken = _taken(expired, pause)
+        taken = TakenWindows(expired, pause)
         call_each(call, (lambda: taken.take(Stat._take_expired), taken.log))
 
     call_each(call, (before_flush.run, close))
     return len(expired)
 
 
-def _taken(stats: list[Stat], pause: Callable[[], object] | None) -> TakenWindows:
-    return TakenWindows(stats, iter if pause is None else partial(_with_pauses, pause))
+def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
+    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
+
+    Args:
+        expired: Close only those that have expired.
+        pause: As for :func:`close_expired_windows`; it is also called between the event handlers.
+
+    Returns:
+        The windows, whose event handlers are called by :meth:`TakenWindows.log`.
+    """
+    taken = TakenWindows(_window.expired() if expired else _window.live(), pause)
+    taken.take(Stat._take_expired if expired else Stat._take_open)
+    return taken
+
+
+class TakenWindows:
+    """Windows of Stats that are closed and passed to the sinks, before the event handlers are called.
+
+    So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
+    Stat is taken and logged, even if one raises; then the first exception is raised.
+    """
+
+    def __init__(self, stats: list[Stat], pause: Callable[[], object] | None = None) -> None:
+        self._process = os.getpid()
+        self._stats = stats
+        self._pauses = iter if pause is None else partial(_with_pauses, pause)
+        self._taken: list[tuple[Stat, Taken]] = []
+
+    def take(self, step: Callable[[Stat], list[Taken]]) -> None:
+        """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
+        call_each(lambda stat: self._taken.extend((stat, each) for each in step(stat)), self._pauses(self._stats))
+
+    def fetch(self) -> None:
+        """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
+        self.take(Stat._take_fetched)
+
+    def log(self) -> None:
+        """Call the event handlers, Stat by Stat, oldest first."""
+        self._taken.sort(key=lambda pair: pair[0]._serial)
+        call_each(self._log, self._pauses(self._taken))
+
+    def _log(self, pair: tuple[Stat, Taken]) -> None:
+        if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
+            pair[0]._log_taken(pair[1])
 
 
 def _with_pauses(pause: Callable[[], object], items: Iterable[_Item]) -> Iterator[_Item]:

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import sys
-from functools import wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from monitel import clock
 from monitel.attributes import checked_attributes, checked_text, checked_unit
 from monitel.compiling import compiling
+from monitel.decoration import decorated
 from monitel.event import Event
 from monitel.handlers import expect_no_handler, log_event
 from monitel.process.failures import call_each
 from monitel.stats import pending, window_sinks
 from monitel.stats._window import Accumulator, forget, own_add
-from monitel.stats.aggregation import Aggregation
-from monitel.stats.arguments import NO_LIMIT, checked_aggregations, checked_max_samples, window_length_ns
+from monitel.stats.definition import (
+    NO_LIMIT,
+    Aggregation,
+    StatDefinition,
+    checked_aggregations,
+    checked_max_samples,
+    window_length_ns,
+)
 from monitel.stats.histogram import Histogram
-from monitel.stats.pending import PendingSamples, PendingWindow, PendingWindows
-from monitel.stats.window import StatDefinition, Window, not_requested
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode, numbers
+from monitel.stats.pending import PendingSamples, PendingWindow, take_resolved
+from monitel.stats.window import OpenWindow, decode_one, encode, not_requested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monitel.attributes import AttributeValue
+    from monitel.stats._window_py import Closed
     from monitel.stats.pending import PendingSample
+    from monitel.stats.window import Window
 
     Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
-    from monitel.stats._window_py import Closed
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -103,7 +107,7 @@ class Stat(Accumulator):
             bool(monotonic),
         )
         self._last_window: Window | None = None
-        self._pending_windows: PendingWindows | None = None
+        self._pending_windows: list[PendingWindow] = []
         self._open(
             window_length_ns(window_size),
             checked_max_samples(max_samples),
@@ -241,40 +245,38 @@ class Stat(Accumulator):
 
     def _take_fetched(self) -> list[Taken]:
         """Wait for the values of closed windows, a few seconds at most; as above."""
-        if windows := getattr(self, "_pending_windows", None):  # absent if __init__() was not called
-            windows.fetch()
-            return self._take_resolved()
-        return []
+        with pending.lock():  # another thread may take windows
+            windows = [*getattr(self, "_pending_windows", ())]  # absent if __init__() was not called
+        for window in windows:
+            if window.samples is not None and not window.resolved:
+                window.samples.fetch()
+        return self._take_resolved() if windows else []
 
     def _taken(self, closed: Closed | None) -> list[Taken]:
         """Pass a closed window to the sinks, or keep it until its values are known, and those of windows before it."""
         if closed is None:
             return []
         number, content, samples, *_ = closed
-        window = Window(self._definition, *numbers(content))
+        window = decode_one(content).of(self._definition)
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
             return [(number, window)]
         with pending.lock():
-            if self._pending_windows is None:
-                self._pending_windows = PendingWindows()
-            self._pending_windows.put(PendingWindow(window, *closed))
+            self._pending_windows.append(PendingWindow(window, *closed))
         return self._take_resolved()
 
     def _take_resolved(self) -> list[Taken]:
         """Take the windows whose values are all known, in order."""
         found: list[Taken] = []
-        for held in self._pending_windows.take() if self._pending_windows else ():
-            window = held.window()
-            if window is None:
-                forget(self._serial, held.number)
+        while (taken := take_resolved(self._pending_windows)) is not None:
+            window, content = taken.window(), taken.content
+            if not window.count:
+                forget(self._serial, taken.number)
                 continue
-            content = held.content
-            if held.samples is not None:
-                snapshot = Snapshot(*window[1:])
-                content = encode(OpenWindow(self._serial, held.number, True, 0, snapshot))
+            if taken.samples is not None:
+                content = encode(OpenWindow(self._serial, taken.number, True, 0, *window[1:]))
             window_sinks.send(self._definition, window, content)
-            found.append((held.number, window))
+            found.append((taken.number, window))
         return found
 
     def _log_window(self, window: Window) -> None:
@@ -284,7 +286,7 @@ class Stat(Accumulator):
         log_event(Event.of_window(window))
 
     def _reset(self) -> None:
-        self._pending_windows = None
+        self._pending_windows = []
         super()._reset()
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -299,46 +301,6 @@ class Stat(Accumulator):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot copy or pickle {type(self).__name__} {self.name!r}: create it in the worker")
-
-
-class TakenWindows:
-    """Windows of Stats that are closed and passed to the sinks, before the event handlers are called.
-
-    So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
-    Stat is taken and logged, even if one raises; then the first exception is raised.
-
-    Args:
-        stats: The Stats.
-        pauses: Returns what it is given, and may pause in between.
-    """
-
-    def __init__(self, stats: list[Stat], pauses: Callable[[list[Any]], Iterable[Any]] = iter) -> None:
-        self._process = os.getpid()
-        self._stats = stats
-        self._pauses = pauses
-        self._taken: list[tuple[Stat, Taken]] = []
-
-    def take(self, step: Callable[[Stat], list[Taken]]) -> None:
-        """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
-
-        def collect(stat: Stat) -> None:
-            for taken in step(stat):
-                self._taken.append((stat, taken))
-
-        call_each(collect, self._pauses(self._stats))
-
-    def fetch(self) -> None:
-        """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
-        self.take(Stat._take_fetched)
-
-    def log(self) -> None:
-        """Call the event handlers, Stat by Stat, oldest first."""
-        self._taken.sort(key=lambda pair: pair[0]._serial)
-        call_each(self._log, self._pauses(self._taken))
-
-    def _log(self, pair: tuple[Stat, Taken]) -> None:
-        if os.getpid() == self._process:  # else a handler has forked, and the parent logs these windows
-            pair[0]._log_taken(pair[1])
 
 
 class Timer:
@@ -360,20 +322,8 @@ class Timer:
             self._start_ns = None
 
     def __call__(self, function: _Function) -> _Function:
-        """Time every call of ``function``; a coroutine function is timed from its first await to its result."""
-        stat = self._stat
-        if iscoroutinefunction(function):
+        """Time every call of ``function``; that of a coroutine function from its first await to its result.
 
-            @wraps(function)
-            async def timed(*args: Any, **kwargs: Any) -> Any:
-                with Timer(stat):
-                    return await function(*args, **kwargs)
-
-        else:
-
-            @wraps(function)
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                with Timer(stat):
-                    return function(*args, **kwargs)
-
-        return timed  # type: ignore[return-value]  # wraps() keeps the signature
+        Each run of a generator, from one yield to the next, is a sample.
+        """
+        return decorated(function, lambda: Timer(self._stat))

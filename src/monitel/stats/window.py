@@ -1,53 +1,24 @@
-"""Closed windows and the definitions of their Stats, for handlers and exporters."""
+"""Windows of Stats, for handlers and exporters; and as bytes, the form in which the collecting code passes them on.
+
+The bytes are a sequence of windows, each in the byte order of the machine: numbers of 64 bits (``_FIELDS``), and
+for a histogram three integers, three floats, and for each side of zero the index of the first bucket, the number of
+buckets and their counts. ``_window_c.c`` writes the same.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from types import MappingProxyType
+import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.stats.aggregation import Aggregation
+from monitel.stats.definition import Aggregation
+from monitel.stats.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from monitel.attributes import AttributeValue
-    from monitel.stats.histogram import Histogram
-
-
-@dataclass(frozen=True, slots=True)
-class StatDefinition:
-    """The arguments that a Stat was created with; all windows of one Stat share one definition.
-
-    Attributes:
-        name: The Stat's name.
-        aggregations: The requested aggregations, in the order of :class:`monitel.Aggregation`, without duplicates.
-        unit: UCUM unit such as ``"s"`` or ``"By"``; ``""`` when not given.
-        description: The measured quantity, in words.
-        attributes: Attributes that distinguish Stats of the same name. Read-only.
-        monotonic: True when samples are never negative, so that their sum never falls.
-    """
-
-    name: str
-    aggregations: tuple[Aggregation, ...]
-    unit: str
-    description: str
-    attributes: Mapping[str, AttributeValue]
-    monotonic: bool
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.aggregations))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        fields = self.name, self.aggregations, self.unit, self.description, dict(self.attributes), self.monotonic
-        return _definition, fields
-
-
-def _definition(  # noqa: PLR0917  called by pickle
-    name: str, aggregations: tuple[Aggregation, ...], unit: str, description: str, attributes: Any, monotonic: bool
-) -> StatDefinition:
-    return StatDefinition(name, aggregations, unit, description, MappingProxyType(attributes), monotonic)
+    from monitel.stats.definition import StatDefinition
 
 
 class Window(NamedTuple):
@@ -176,9 +147,18 @@ class Window(NamedTuple):
             {'mean': 2.0, 'stddev': 1.0}
         """
         last = other if other_last else self
+        numbers: dict[str, Any]
         if self.count and other.count:
-            numbers = self._merged_numbers(other)
-            numbers["last"] = last.last
+            both = self.histogram is not None and other.histogram is not None
+            numbers = {
+                "count": self.count + other.count,
+                "sum": self.sum + other.sum,
+                "min": min(self.min, other.min),  # in this order a NaN of this window stays
+                "max": max(self.max, other.max),
+                "last": last.last,
+                "stddev": _pooled_stddev(self, other),
+                "histogram": self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
+            }
         else:  # pending samples only, or none of them: their numbers, to the last digit
             numbers = {name: getattr(self if self.count else other, name) for name in _NUMBERS}
         return other._replace(
@@ -189,17 +169,6 @@ class Window(NamedTuple):
             last_step=last.last_step,
             **numbers,
         )
-
-    def _merged_numbers(self, other: Window) -> dict[str, Any]:
-        both = self.histogram is not None and other.histogram is not None
-        return {
-            "count": self.count + other.count,
-            "sum": self.sum + other.sum,
-            "min": min(self.min, other.min),  # in this order a NaN of this window stays
-            "max": max(self.max, other.max),
-            "stddev": _pooled_stddev(self, other),
-            "histogram": self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
-        }
 
 
 _NUMBERS = ("count", "sum", "min", "max", "last", "stddev", "histogram")
@@ -220,3 +189,137 @@ def not_requested(name: str, aggregation: Aggregation) -> ValueError:
     """Return the error for an aggregation that a Stat does not collect."""
     member = f"monitel.{aggregation.name}"
     return ValueError(f"Stat {name!r} does not collect {aggregation.name}: add {member} to its aggregations")
+
+
+class OpenWindow(NamedTuple):
+    """A window in bytes, without its definition: open, or closed and not forgotten yet, when it was read.
+
+    Attributes:
+        serial: Number of the Stat in its process.
+        number: Number of the window, from 1 on; with the serial number the key of the window in its process.
+        closed: The window is closed.
+        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns; 0 if values of the window came
+            after its end.
+        start_ns and all others: As those of :class:`Window`, as if the window had been closed at that moment. The count
+            is 0 in a window of pending samples only; ``min`` and ``max`` are infinite then.
+    """
+
+    serial: int
+    number: int
+    closed: bool
+    previous_end_ns: int
+    start_ns: int
+    end_ns: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    sum: float
+    min: float
+    max: float
+    last: float
+    discarded: int
+    first_step: int | None
+    last_step: int | None
+    stddev: float | None
+    histogram: Histogram | None
+
+    def of(self, definition: StatDefinition) -> Window:
+        """Return the window of a Stat with this definition."""
+        return Window(definition, *self[4:])
+
+
+# Serial number of the Stat, number of the window, flags, end of the previous window; then the other fields of
+# OpenWindow in its order, without the histogram. A step that was not set is -1.
+_FIELDS = struct.Struct("=7q4d3qd")
+_KEY = struct.Struct("=2q")
+_HISTOGRAM = struct.Struct("=3q3d")
+_SIDE = struct.Struct("=2q")
+_CLOSED, _STDDEV, _HAS_HISTOGRAM = 1, 2, 4
+_MAX_BUCKETS = 160
+
+
+def encode(window: OpenWindow) -> bytes:
+    """Return the form of one window. The C code writes the same bytes."""
+    serial, number, closed, previous_end_ns, *known, first_step, last_step, stddev, histogram = window
+    flags = _CLOSED * closed | _STDDEV * (stddev is not None) | _HAS_HISTOGRAM * (histogram is not None)
+    steps = (-1 if step is None else step for step in (first_step, last_step))
+    found = _FIELDS.pack(serial, number, flags, previous_end_ns, *known, *steps, stddev or 0.0)
+    if histogram is None:
+        return found
+    counts = histogram.scale, histogram.zero_count, histogram.nonfinite
+    parts = [found, _HISTOGRAM.pack(*counts, histogram.sum, histogram.min, histogram.max)]
+    for offset, side in (
+        (histogram.positive_offset, histogram.positive),
+        (histogram.negative_offset, histogram.negative),
+    ):
+        parts += [_SIDE.pack(offset, len(side)), struct.pack(f"={len(side)}Q", *side)]
+    return b"".join(parts)
+
+
+def decode(content: bytes) -> Iterator[OpenWindow]:
+    """Yield the windows in a result of :func:`monitel.stats.window_sinks.open_windows`.
+
+    Raises:
+        ValueError: The bytes are not such a result.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.stats.window import decode
+        >>> from monitel.stats.window_sinks import open_windows
+        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
+        >>> loss.add(0.5)
+        >>> windows, serials = open_windows()
+        >>> [window.sum for window in decode(windows) if window.serial == serials[-1]]
+        [0.5]
+    """
+    for window, _ in _windows(content):
+        yield window
+
+
+def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield the key and the bytes of each window; raises as :func:`decode`."""
+    begin = 0
+    for window, end in _windows(content):
+        yield window[:2], content[begin:end]
+        begin = end
+
+
+def key(content: bytes) -> tuple[int, int]:
+    """Return the key of the first window: the serial number of its Stat, and its number."""
+    return _KEY.unpack_from(content)
+
+
+def decode_one(content: bytes) -> OpenWindow:
+    """Return the first window."""
+    return _unpack(content, 0)[0]
+
+
+def _windows(content: bytes) -> Iterator[tuple[OpenWindow, int]]:
+    """Yield each window, and where it ends."""
+    end = 0
+    while end < len(content):
+        try:
+            window, end = _unpack(content, end)
+        except struct.error as error:
+            raise ValueError(f"windows end in the middle: {error}") from None
+        yield window, end
+
+
+def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
+    serial, number, flags, previous_end_ns, *known, first, last, stddev = _FIELDS.unpack_from(content, offset)
+    offset += _FIELDS.size
+    histogram = None
+    if flags & _HAS_HISTOGRAM:
+        scale, zeros, nonfinite, total, low, high = _HISTOGRAM.unpack_from(content, offset)
+        positive, offset = _side(content, offset + _HISTOGRAM.size)
+        negative, offset = _side(content, offset)
+        histogram = Histogram(scale, zeros, *positive, *negative, total, low, high, nonfinite)
+    steps = first if first >= 0 else None, last if last >= 0 else None
+    numbers = *known, *steps, stddev if flags & _STDDEV else None, histogram
+    return OpenWindow(serial, number, bool(flags & _CLOSED), previous_end_ns, *numbers), offset
+
+
+def _side(content: bytes, offset: int) -> tuple[tuple[int, tuple[int, ...]], int]:
+    first, number = _SIDE.unpack_from(content, offset)
+    if not 0 <= number <= _MAX_BUCKETS:
+        raise ValueError(f"expected at most {_MAX_BUCKETS} buckets, got {number}")
+    counts = struct.unpack_from(f"={number}Q", content, offset + _SIDE.size)
+    return (first, counts), offset + _SIDE.size + 8 * number

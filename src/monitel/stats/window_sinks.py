@@ -10,12 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.stats import _window
+from monitel.stats._window import forget, open_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel.stats.definition import StatDefinition
     from monitel.stats.stat import Stat
-    from monitel.stats.window import StatDefinition, Window
+    from monitel.stats.window import Window
 
     Sink = Callable[[StatDefinition, Window, bytes], object]
 
@@ -30,17 +32,18 @@ def add(sink: Sink) -> None:
     """Call ``sink(definition, window, content)`` for each window that is closed from now on.
 
     It is called in the thread that closes the window, without a lock, and before the event handlers; for a window of
-    samples on a device, when their values are known. Until then, and until the sink calls :func:`forget`,
-    :func:`open_windows` includes the window. A forked child keeps the sinks.
+    samples on a device, when their values are known. A forked child keeps the sinks. An exception of a sink is logged
+    once, and never raised into the caller.
 
-    Args:
-        sink: Receives the definition of the Stat, the window, and its bytes (:mod:`monitel.stats.window_bytes`). An
-            exception is logged once, and never raised into the caller.
+    Until then, and until ``forget(serial, number)``, ``open_windows()`` includes the window: as bytes
+    (:mod:`monitel.stats.window`), closed windows first, and with the serial number of the Stat of each window. A sink
+    forgets a window when it has stored it, under the lock under which it calls ``open_windows()``: then each window is
+    in one place at any moment. A window that no sink has forgotten is forgotten when its event handlers have run.
 
     Example:
         >>> import monitel
         >>> from monitel.stats import window_sinks
-        >>> from monitel.stats.window_bytes import key
+        >>> from monitel.stats.window import key
         >>> def store(definition, window, content):
         ...     print(definition.name, window.sum, key(content)[1])
         >>> window_sinks.add(store)
@@ -76,50 +79,6 @@ def send(definition: StatDefinition, window: Window, content: bytes) -> None:
                 _log.warning("a sink of windows raised (further failures are not logged)", exc_info=True)
 
 
-def open_windows() -> tuple[bytes, tuple[int, ...]]:
-    """Return the open windows of live Stats at this moment, without closing them.
-
-    Windows that are closed and not forgotten come first, oldest first: see :func:`forget`. Takes some microseconds for
-    hundreds of Stats, and runs no Python code meanwhile, except with a test's clock or without the C extension.
-
-    Returns:
-        Bytes for :func:`monitel.stats.window_bytes.decode`, and the serial number of the Stat of each window.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.stats.window_bytes import decode
-        >>> from monitel.stats.window_sinks import open_windows
-        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
-        >>> loss.add(0.5)
-        >>> windows, serials = open_windows()
-        >>> [window.snapshot.sum for window in decode(windows) if window.serial == serials[-1]]
-        [0.5]
-    """
-    return _window.open_windows()
-
-
-def forget(serial: int, number: int) -> None:
-    """Remove a closed window from the result of :func:`open_windows`. Idempotent.
-
-    A sink calls it when it has stored the window, under the lock under which it calls :func:`open_windows`: then each
-    window is in one place at any moment. A window that no sink has forgotten is forgotten when its event handlers have
-    run.
-
-    Args:
-        serial: Number of the Stat.
-        number: Number of the window; :func:`monitel.stats.window_bytes.key` returns both.
-    """
-    _window.forget(serial, number)
-
-
 def live_stats() -> list[Stat]:
-    """Return all live Stats, oldest first.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.stats.window_sinks import live_stats
-        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
-        >>> live_stats()[-1] is loss
-        True
-    """
+    """Return all live Stats, oldest first."""
     return [stat for stat in _window.live() if hasattr(stat, "_definition")]  # else __init__() has not ended yet

@@ -14,7 +14,7 @@ import torch
 from monitel.process.failures import call_each
 from monitel.process.os_threads import Event, RLock, get_ident
 from monitel.process.worker import Worker
-from monitel.stats.aggregation import COUNT
+from monitel.stats.definition import COUNT
 from monitel.torch.hooks import Missing, Patch, Source, find
 from monitel.torch.recording import GuardedStat
 

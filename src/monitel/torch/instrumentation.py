@@ -15,7 +15,7 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Lock, RLock, get_ident
 from monitel.process.worker import Worker
 from monitel.stats import before_flush
-from monitel.stats.arguments import window_length_ns
+from monitel.stats.definition import window_length_ns
 from monitel.torch.checkpoints import Checkpoints
 from monitel.torch.compilation import Compilations
 from monitel.torch.cycle import TrainingThread

@@ -17,9 +17,8 @@ from monitel.process.failures import call_each
 from monitel.process.fork import register_at_fork
 from monitel.stats import window_sinks
 from monitel.stats._window import get_step
-from monitel.stats.aggregation import Aggregation
-from monitel.stats.window import StatDefinition, Window
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.definition import Aggregation, StatDefinition
+from monitel.stats.window import OpenWindow, Window, encode
 from monitel.torch.hooks import Source
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class TorchMonitor(Source):
         )
         series = name, definition.aggregations
         serial = self._serials.get(series) or self._serials.setdefault(series, next(_serials))
-        content = encode(OpenWindow(serial, next(_numbers), True, 0, Snapshot(*window[1:])))
+        content = encode(OpenWindow(serial, next(_numbers), True, 0, *window[1:]))
         window_sinks.send(definition, window, content)
         converted = Event.of_window(window)
         converted.timestamp, converted.data = event.timestamp, event.data

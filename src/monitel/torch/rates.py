@@ -11,7 +11,7 @@ from monitel.counter import Counter, find, number_of_counters
 from monitel.logged_numbers import log
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
-from monitel.stats.arguments import window_length_ns
+from monitel.stats.definition import window_length_ns
 from monitel.training.counters import training_counter
 
 if TYPE_CHECKING:

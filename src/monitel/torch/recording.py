@@ -15,7 +15,7 @@ from monitel.process.os_threads import get_ident, local
 from monitel.profiler import ranges
 from monitel.profiler.ranges import Track, record_function, record_past
 from monitel.stats._window import own_add
-from monitel.stats.aggregation import COUNT, MAX, MEAN, MIN, SUM
+from monitel.stats.definition import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats.stat import Stat
 from monitel.training import activities
 

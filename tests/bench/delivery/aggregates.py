@@ -25,8 +25,7 @@ from processes import available_bytes, cpu_ns, resident_bytes
 from row import Row
 
 import monitel
-from monitel.stats.aggregation import TORCHS
-from monitel.stats.window import StatDefinition
+from monitel.stats.definition import TORCHS, StatDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

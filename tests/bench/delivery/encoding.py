@@ -10,7 +10,7 @@ from row import Row, report
 
 import monitel
 from monitel.stats import window_sinks
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from race import optional
 from row import Row
 
 import monitel
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

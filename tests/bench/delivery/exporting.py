@@ -19,7 +19,7 @@ from race import optional, race
 from row import Row, report
 
 import monitel
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from race import optional, race, timed
 from row import Row, report
 
 import monitel
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from race import Contender

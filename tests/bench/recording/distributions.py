@@ -11,7 +11,7 @@ from row import Row, report
 
 import monitel
 from monitel import HISTOGRAM, STDDEV
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from race import optional, race, timed
 from row import report
 
 import monitel
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
 
@@ -64,8 +64,7 @@ class RankRequests:
         for number, window in enumerate(windows, self._totals.number + 1):
             if window.definition not in self._stats:
                 self._stats.append(window.definition)
-            snapshot = Snapshot(*(getattr(window, name) for name in Snapshot._fields))
-            content = encode(OpenWindow(1, number, closed=True, previous_end_ns=0, snapshot=snapshot))
+            content = encode(OpenWindow(1, number, True, 0, *window[1:]))
             items.append(Item(number, 1, WINDOW, (self._stats.index(window.definition), content)))
         encoded = self._encoder.encode(items)
         assert 0 == encoded.lost

@@ -50,7 +50,7 @@ for name, unit, value in (
     gpu.create_gauge(name, unit=unit).set(value, {"hw.id": "GPU-1"})
 
 def stat(name, *more, **options):
-    return monitel.Stat(name, {*monitel.stats.aggregation.TORCHS, *more}, 1.0, **options)
+    return monitel.Stat(name, {*monitel.stats.definition.TORCHS, *more}, 1.0, **options)
 
 train_loss = stat("loss", attributes={"split": "train"})
 val_loss = stat("loss", attributes={"split": "val"})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.stats import _window
-from monitel.stats.aggregation import Aggregation
+from monitel.stats.definition import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -90,7 +90,7 @@ import sys
 import monitel, monitel_otel
 
 with monitel_otel.install():
-    stat = monitel.Stat("loss", monitel.stats.aggregation.TORCHS, 1e9)
+    stat = monitel.Stat("loss", monitel.stats.definition.TORCHS, 1e9)
     for number in range(3):
         stat.add(number)
         stat.flush()

@@ -154,7 +154,7 @@ ROWS: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {
     ),
     "Aggregation: members": (
         lambda m, read: [
-            (name, read(getattr(m, name))) for name in (each.name for each in monitel.stats.aggregation.TORCHS)
+            (name, read(getattr(m, name))) for name in (each.name for each in monitel.stats.definition.TORCHS)
         ],
         [int, float, str, repr, format, bool, lambda member: (member.name, member.value)],
     ),

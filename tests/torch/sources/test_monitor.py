@@ -13,7 +13,7 @@ import torch
 import monitel
 import monitel.torch
 from monitel.stats import window_sinks
-from monitel.stats.window_bytes import numbers
+from monitel.stats.window import decode_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], obje
     stored: list[tuple[str, float]] = []
 
     def store(definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        stored.append((definition.name, numbers(content)[3]))
+        stored.append((definition.name, decode_one(content).sum))
         assert window.sum == stored[-1][1]
 
     window_sinks.add(store)

@@ -13,7 +13,7 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.record import EVENT, NAMES, NUMBERS, WINDOW, Names, read_names
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.metrics.windows import Mapping
 
@@ -53,7 +53,7 @@ def window(serial: int, number: int, *samples: float, at_s: int = 0) -> OpenWind
     """Return a window of ten seconds."""
     begin_ns = START + at_s * SECOND
     fields = begin_ns, begin_ns + 10 * SECOND, len(samples), sum(samples), min(samples), max(samples), samples[-1]
-    return OpenWindow(serial, number, False, begin_ns, Snapshot(*fields, 0, 1, 2, None, None))
+    return OpenWindow(serial, number, False, begin_ns, *fields, 0, 1, 2, None, None)
 
 
 class Recorded:

@@ -21,8 +21,7 @@ from monitel.console.as_json import report_as_json
 from monitel.console.autopsy import job_lines, process_lines
 from monitel.console.job import jobs_of
 from monitel.runs.process import EXEC, EXITED, JobName, PastEvent, Process, State
-from monitel.stats.window_bytes import OpenWindow, encode
-from monitel.stats.window_bytes import Snapshot as Numbers
+from monitel.stats.window import OpenWindow, encode
 from monitel.text import Screen, columns_of
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -56,8 +55,8 @@ def record_of(
 ) -> Record:
     """Return a record with open windows of the samples 1, 2, 3, 4, of which 2 is the last one, counters and items."""
     series = [definition(name, **attributes) for name in names]
-    numbers = Numbers(NOW, NOW + 60 * SECOND, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
-    windows = b"".join(encode(OpenWindow(each, 0, False, NOW, numbers)) for each in range(len(series)))
+    numbers = (NOW, NOW + 60 * SECOND, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
+    windows = b"".join(encode(OpenWindow(each, 0, False, NOW, *numbers)) for each in range(len(series)))
     values: dict[str, Any] = {
         "counters": [(name, "", "", {}, total, START, None) for name, total in (counters or {}).items()]
     }

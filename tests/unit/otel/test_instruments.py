@@ -9,7 +9,7 @@ import pytest
 
 import monitel
 from monitel import SUM, Stat
-from monitel.stats.aggregation import TORCHS
+from monitel.stats.definition import TORCHS
 
 if TYPE_CHECKING:
     from tests.unit.otel.providers import Backend

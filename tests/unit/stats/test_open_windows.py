@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
     """Return a function that returns the open windows of some Stats."""
-    decode = __import__("monitel.stats.window_bytes", fromlist=["decode"]).decode
+    decode = __import__("monitel.stats.window", fromlist=["decode"]).decode
 
     def read(*stats: Any) -> list[Any]:
         serials = {stat._serial for stat in stats}
@@ -40,9 +40,9 @@ def test_open_window_has_the_numbers_of_the_window_that_is_closed_then(
     closed = events[-1].window
     names = ("start_ns", "end_ns", "count", "discarded", "first_step", "last_step", "stddev", "histogram")
     for name in (*names, "sum", "min", "max", "last"):
-        assert repr(getattr(closed, name)) == repr(getattr(window.snapshot, name)), name
+        assert repr(getattr(closed, name)) == repr(getattr(window, name)), name
     assert not window.closed
-    assert window.previous_end_ns <= window.snapshot.start_ns
+    assert window.previous_end_ns <= window.start_ns
 
 
 def test_window_is_listed_under_one_key_until_its_handlers_have_run(
@@ -94,9 +94,9 @@ def test_sink_receives_all_windows_before_any_handler(
     stats, done = [make_stat(f"x{number}") for number in range(3)], []
 
     def store(definition: Any, window: Any, content: bytes) -> None:
-        (listed,) = (each for each in read(*stats) if monitel.stats.window_bytes.key(content) == each[:2])
-        assert monitel.stats.window_bytes.encode(listed) == content
-        monitel.stats.window_sinks.forget(*monitel.stats.window_bytes.key(content))
+        (listed,) = (each for each in read(*stats) if monitel.stats.window.key(content) == each[:2])
+        assert monitel.stats.window.encode(listed) == content
+        monitel.stats.window_sinks.forget(*monitel.stats.window.key(content))
         done.append((definition.name, window.sum, listed.number))
 
     def handle(event: Any) -> None:
@@ -126,7 +126,7 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     """Until then open_windows() has its known samples; windows are sunk in order, and a lost one never."""
     stat, sunk = make_stat(), []
     pending: list[Any] = []
-    sink(lambda _definition, window, content: sunk.append((window, *monitel.stats.window_bytes.decode(content))))
+    sink(lambda _definition, window, content: sunk.append((window, *monitel.stats.window.decode(content))))
     stat.add(1.0)
     stat._add_pending(pending.append, lambda: None)
     stat.flush()
@@ -134,14 +134,14 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     stat.flush()
     stat.add(5.0)
     stat.flush()
-    assert [(1, True, 1.0), (3, True, 5.0)] == [(each.number, each.closed, each.snapshot.sum) for each in read(stat)]
+    assert [(1, True, 1.0), (3, True, 5.0)] == [(each.number, each.closed, each.sum) for each in read(stat)]
     pending[1].resolve(None)
     pending[0].resolve(2.0)
     assert [] == sunk
     stat._log_resolved()
-    assert [(1, 3.0), (3, 5.0)] == [(each.number, each.snapshot.sum) for _, each in sunk]
+    assert [(1, 3.0), (3, 5.0)] == [(each.number, each.sum) for _, each in sunk]
     for window, each in sunk:
-        assert [getattr(window, name) for name in each.snapshot._fields] == [*each.snapshot]
+        assert each.of(window.definition) == window
     assert [] == read(stat)
 
 
@@ -156,7 +156,7 @@ def test_no_sample_is_missing_or_twice(
     def store(_definition: Any, window: Any, content: bytes) -> None:
         with lock:
             stored[0] += window.count
-            monitel.stats.window_sinks.forget(*monitel.stats.window_bytes.key(content))
+            monitel.stats.window_sinks.forget(*monitel.stats.window.key(content))
 
     def add() -> None:
         while running:
@@ -174,7 +174,7 @@ def test_no_sample_is_missing_or_twice(
             for _ in range(20000):
                 least = added[1]
                 with lock:
-                    found = stored[0] + sum(window.snapshot.count for window in read(stat))
+                    found = stored[0] + sum(window.count for window in read(stat))
                 assert least <= found <= added[0]
         finally:
             running.clear()

@@ -8,7 +8,7 @@ import pytest
 
 from monitel import COUNT, Stat
 from monitel.blackbox.record import WINDOW
-from monitel.stats.window_bytes import decode, key
+from monitel.stats.window import decode, key
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start

@@ -17,7 +17,7 @@ import monitel
 import monitel_otlp
 from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE
 from monitel.stats import window_sinks
-from monitel.stats.window_bytes import OpenWindow, Snapshot, encode
+from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def exported(
             taken = len(receiver.requests)
             for closed in batch:
                 serial = -1 - [*map(repr, SERIES)].index(repr((closed.name, dict(closed.attributes))))
-                content = encode(OpenWindow(serial, next(_numbers), True, 0, Snapshot(*closed[1:])))
+                content = encode(OpenWindow(serial, next(_numbers), True, 0, *closed[1:]))
                 window_sinks.send(closed.definition, closed, content)
             assert pipeline.force_flush(DEADLINE)
             points = [point for request in receiver.requests[taken:] for point in request.points]

@@ -26,7 +26,7 @@ from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW
 from monitel.blackbox.recorder import part_of_total
-from monitel.stats.window_bytes import numbers
+from monitel.stats.window import decode_one
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import Encoder, write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
@@ -174,7 +174,7 @@ class Draft:
         described = self._totals.described
         if item.kind == WINDOW:
             number, content = item.value
-            window, found = monitel.Window(_ANY, *numbers(content)), described(number)
+            window, found = decode_one(content).of(_ANY), described(number)
             series = self.of(found)
             part = part_of_total(window.sum, monotonic=series.described.definition.monotonic)
             return [(series, Row(window, found.definition.suffixes, part))]
