@@ -195,13 +195,7 @@ def counter(
 def own_counter(
     name: str, unit: str, description: str, attributes: Mapping[str, AttributeValue] | None = None
 ) -> Counter:
-    """Return a counter of monitel. If the application has created it with another unit or description, theirs stay.
-
-    Example:
-        >>> from monitel.counter import own_counter
-        >>> own_counter("example.left_out", "{value}", "Values that cannot be recorded").unit
-        '{value}'
-    """
+    """Return a counter of monitel. If the application has created it with another unit or description, theirs stay."""
     try:
         return counter(name, unit=unit, description=description, attributes=attributes)
     except ValueError:
@@ -229,10 +223,6 @@ def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
     Args:
         follow: Sets the totals of its counters, and returns their readings. Fast, holds no lock during a call, and
             never raises.
-
-    Example:
-        >>> from monitel.counter import before_reading
-        >>> before_reading(lambda: ())
     """
     global _followers
     with _lock:
@@ -240,15 +230,7 @@ def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
 
 
 def forget(name: str) -> None:
-    """Remove all counters with this name. Their objects stay, but are no longer exported. The name keeps its unit.
-
-    Example:
-        >>> from monitel.counter import counter, find, forget
-        >>> shelves = counter("example.shelves")
-        >>> forget("example.shelves")
-        >>> find("example.shelves") is None
-        True
-    """
+    """Remove all counters with this name. Their objects stay, but are no longer exported. The name keeps its unit."""
     global _items
     with _lock:
         for identity in [known for known, each in _counters.items() if each.name == name]:
@@ -262,26 +244,12 @@ def find(name: str) -> Counter | None:
 
 
 def first_of_names() -> dict[str, Counter]:
-    """Return the first counter of each name, the oldest name first. The dict includes later ones; do not change it.
-
-    Example:
-        >>> from monitel.counter import counter, first_of_names
-        >>> counter("example.rows") is first_of_names()["example.rows"]
-        True
-    """
+    """Return the first counter of each name, the oldest name first. The dict includes later ones; do not change it."""
     return _first_of_name
 
 
 def number_of_counters() -> int:
-    """Return the number of counters of this process.
-
-    Example:
-        >>> from monitel.counter import counter, number_of_counters
-        >>> before = number_of_counters()
-        >>> _ = counter("example.shards")
-        >>> number_of_counters() - before
-        1
-    """
+    """Return the number of counters of this process."""
     return len(_counters)
 
 

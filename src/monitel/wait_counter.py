@@ -14,7 +14,7 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, KeysView, Mapping
 
     Source = Callable[[], Mapping[str, "WaitReading"]]
 
@@ -186,28 +186,46 @@ def wait_counters() -> dict[str, WaitReading]:
         ...     monitel.wait_counters()["barrier"].active
         1
     """
-    readings = _from_sources()
+    readings = source_waits()
     with _lock:
         for key, waits in _waits.items():
             readings[key] = waits.reading()
     return readings
 
 
-def waits_of(thread: int) -> dict[str, int | None]:
-    """Return the waits in progress that a thread of this process has begun.
+def own_waits() -> Iterator[tuple[str, WaitReading]]:
+    """Yield key and totals of each wait counter that this process counts itself, without those of sources.
 
-    Args:
-        thread: As :func:`threading.get_ident` returns it.
-
-    Returns:
-        For each key that monitel counts itself the start of the earliest wait, by :func:`monitel.clock.monotonic_ns`;
-        None if this thread is in no wait of the key.
+    Takes no lock, so that a thread that hangs stops nothing. A wait that ends at the same time may be in ``count`` of
+    one reading and in ``total`` of the next one.
     """
-    with _lock:
-        return {
-            key: min((start_ns for ident, start_ns in waits.in_flight.values() if ident == thread), default=None)
-            for key, waits in _waits.items()
-        }
+    for waits in list(_waits.values()):
+        yield waits.key, waits.reading()
+
+
+def wait_keys() -> KeysView[str]:
+    """Return the keys of the wait counters that this process counts itself, as a view that includes later ones."""
+    return _waits.keys()
+
+
+def waits_in_flight() -> list[tuple[str, int, int]]:
+    """Return key, thread and start of each wait in progress, without those of sources. Takes no lock.
+
+    The start is by :func:`monitel.clock.monotonic_ns`.
+    """
+    return [
+        (waits.key, thread, start_ns)
+        for waits in list(_waits.values())
+        for thread, start_ns in waits.in_flight.copy().values()
+    ]
+
+
+def began_ns() -> int:
+    """Return the time at which the process imported monitel, or was forked, in nanoseconds since the Unix epoch.
+
+    The totals of a source that provides no start began at zero before this time.
+    """
+    return _began_ns
 
 
 def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callable[[int], object] | None) -> None:
@@ -262,7 +280,8 @@ def remove_source(source: Source) -> None:
         _sources = tuple(other for other in _sources if other != source)
 
 
-def _from_sources() -> dict[str, WaitReading]:
+def source_waits() -> dict[str, WaitReading]:
+    """Return the totals of every key of a source, such as torch's. Calls the sources, which may hang."""
     sources = _sources  # before the last readings, see remove_source()
     return {**_ended, **{key: reading for source in sources for key, reading in source().items()}}
 
@@ -306,7 +325,7 @@ class WaitMaxima:
         """Read the keys of sources, see :meth:`read`. Calls the sources, which may hang."""
         if not (_sources or _ended):
             return {}
-        before, self._seen = self._seen, _from_sources()
+        before, self._seen = self._seen, source_waits()
         longest = {}
         for key, now in self._seen.items():
             previous = before.get(key, _NEVER)

@@ -9,10 +9,10 @@ import monitel
 from monitel.process.context_page import own_page, quantile, read_page, unpack_step_times
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
-from monitel.readings import waits_in_flight
 from monitel.training.activities import current, position, stage_now
 from monitel.training.counters import goodput
 from monitel.training.step import first_step, made_steps
+from monitel.wait_counter import waits_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

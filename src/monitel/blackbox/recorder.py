@@ -23,11 +23,11 @@ from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.clock import Timestamps
 from monitel.process.os_threads import RLock
 from monitel.process.run_events import last_exception, watch_threads
-from monitel.readings import wait_keys
 from monitel.run_config import flat
 from monitel.stats.window import decode, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
+from monitel.wait_counter import wait_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping

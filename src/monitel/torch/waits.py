@@ -18,7 +18,7 @@ from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import context_at
 from monitel.training import activities
 from monitel.training.step import get_step
-from monitel.wait_counter import WaitReading, wait_counters, waits_of
+from monitel.wait_counter import WaitReading, wait_counters, wait_keys, waits_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -226,11 +226,11 @@ class _Stuck:
 
 def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
     """Return values that change when a thread goes on; None if a wait is not that of this thread."""
-    waits = waits_of(thread)
-    if key not in waits:
+    if key not in wait_keys():
         executed = main_thread_pulse() if thread == main_thread().ident else None
         return get_step(), _instructions(thread), executed, ended
-    return None if waits[key] is None else (get_step(), waits[key], None)
+    starts = [start_ns for name, waiting, start_ns in waits_in_flight() if (name, waiting) == (key, thread)]
+    return (get_step(), min(starts), None) if starts else None
 
 
 def _instructions(thread: int) -> Evidence:

@@ -25,7 +25,7 @@ def test_modules_are_loaded_where_they_are_used(run: Run) -> None:
     assert not [name for name in sys.modules if name.split(".")[1:2] and name.split(".")[1] in later]
     assert monitel.profiler.ranges.record_function is monitel.profiler.record_function
     assert {"accelerate", "lightning", "transformers"} <= {*dir(monitel.integrations)}
-    assert monitel.readings is sys.modules["monitel.readings"]
+    assert monitel.clock is sys.modules["monitel.clock"]
     assert not hasattr(monitel, "nothing") and not hasattr(monitel.integrations, "nothing")
     try:
         print(hasattr(monitel, "torch"), monitel.torch.instrument.__name__)

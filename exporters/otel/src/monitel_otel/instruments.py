@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import Observation
 
 import monitel
+from monitel.counter import first_of_names
 from monitel.process.os_threads import get_ident
-from monitel.readings import counter_names
 from monitel.training.counters import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
@@ -116,7 +116,7 @@ class Instruments:
 
     def refresh(self) -> None:
         """Create the instruments of new counters. Not while a reader collects, because the SDK holds its lock then."""
-        if not (self._collecting or counter_names() <= self._counters):
+        if not (self._collecting or first_of_names().keys() <= self._counters):
             for counter, *_ in monitel.counters():
                 if counter.name not in self._counters:
                     self._create_counter(counter.name, counter.unit, counter.description)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import monitel
 from monitel.attributes import ascii_text
 from monitel.counter import first_of_names
-from monitel.readings import wait_keys
+from monitel.wait_counter import wait_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,13 +26,13 @@ from monitel.process.os_threads import Event, Lock, RLock, get_ident
 from monitel.process.run_events import leave, preempt, withdraw
 from monitel.process.sigterm import check as check_sigterm
 from monitel.process.worker import low_latency
-from monitel.readings import own_waits
 from monitel.runs.ended import store_end
 from monitel.runs.shares import print_last_line
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
 from monitel.training.activities import activity
+from monitel.wait_counter import own_waits
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import RankCheck, child_resource
 from monitel_otlp.config.settings import sdk_is_disabled

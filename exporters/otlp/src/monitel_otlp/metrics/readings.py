@@ -13,17 +13,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 import monitel
 from monitel.attributes import escape_surrogates, typed_items
 from monitel.blackbox.recorder import plain_number
+from monitel.clock import monotonic_ns
+from monitel.counter import first_of_names
 from monitel.process.worker import Pace
-from monitel.readings import (
-    began_ns,
-    counter_names,
-    monotonic_ns,
-    own_waits,
-    source_waits,
-    wait_keys,
-    waits_in_flight,
-)
 from monitel.training.counters import GOODPUT, NAME, goodput
+from monitel.wait_counter import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
 from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import Encoder, write_scope
@@ -147,7 +141,7 @@ class Readings:
         ``lost`` is the number of items that were lost so far.
         """
         self._longest.append(self._maxima.read_own())
-        names = len(counter_names()), len(wait_keys()), monitel.get_step() is not None
+        names = len(first_of_names()), len(wait_keys()), monitel.get_step() is not None
         self._now = lost, self._lasting(monotonic_ns() - _LONG_NS), names
         return self._now != self._sent or monotonic_ns() >= self._due_ns
 
