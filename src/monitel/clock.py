@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _COARSE = 0.001  # seconds
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
-_MICROSECOND = timedelta(microseconds=1)
-_BLOCK = timedelta(minutes=15)
+_EPOCH_YEAR = 1970
 _LATEST_NS = 2**64 - 1  # 64 bits without a sign
 
 
@@ -117,49 +114,9 @@ def reading() -> Callable[[], int]:
 def timestamp_ns(timestamp: datetime) -> int:
     """Return nanoseconds since the Unix epoch, limited to 64 bits without a sign; a naive datetime is local time."""
     try:
-        elapsed = timestamp.astimezone(timezone.utc) - _EPOCH
-    except (OverflowError, ValueError):  # a year that the C library cannot convert
-        return 0 if timestamp.year < _EPOCH.year else _LATEST_NS
-    return min(max(elapsed // _MICROSECOND * 1000, 0), _LATEST_NS)
-
-
-class Timestamps:
-    """Converts datetimes to Unix ns, like :func:`timestamp_ns` but ten times as fast.
-
-    Naive datetimes are local time. Their offset from UTC is cached for a quarter of an hour if the offset is the same
-    at both ends and for both values of ``fold``; otherwise the clocks change in between. :func:`time.tzset` invalidates
-    the cache.
-    """
-
-    def __init__(self) -> None:
-        nothing = datetime.min  # noqa: DTZ901  an empty block
-        self._block: tuple[datetime, datetime, int, object] = nothing, nothing, 0, None
-
-    def ns(self, timestamp: datetime) -> int:
-        """Return nanoseconds since the Unix epoch, limited to 64 bits without a sign."""
-        try:
-            if timestamp.tzinfo is not None:
-                elapsed_ns = (timestamp - _EPOCH) // _MICROSECOND * 1000
-            else:
-                begin, end, offset_ns, zone = self._block
-                if zone is not time.tzname or not begin <= timestamp < end:  # tzset() makes a new tuple
-                    return self._uncached(timestamp)
-                elapsed_ns = (timestamp - _LOCAL_EPOCH) // _MICROSECOND * 1000 - offset_ns
-        except (TypeError, OverflowError, ValueError):  # a zone without an offset is local time
-            return timestamp_ns(timestamp)
-        if elapsed_ns < 0:
-            return 0
-        return elapsed_ns if elapsed_ns <= _LATEST_NS else _LATEST_NS
-
-    def _uncached(self, timestamp: datetime) -> int:
-        zone = time.tzname
-        begin = timestamp.replace(minute=timestamp.minute // 15 * 15, second=0, microsecond=0, fold=0)
-        offsets = {_offset_ns(each.replace(fold=fold)) for each in (begin, begin + _BLOCK) for fold in (0, 1)}
-        if len(offsets) == 1:
-            self._block = begin, begin + _BLOCK, offsets.pop(), zone
-        return timestamp_ns(timestamp)
-
-
-def _offset_ns(timestamp: datetime) -> int:
-    utc = timestamp.astimezone(timezone.utc).replace(tzinfo=None)
-    return (timestamp - utc) // _MICROSECOND * 1000
+        seconds = timestamp.replace(microsecond=0).timestamp()  # whole ones are exact as a float
+    except TypeError:  # a zone without an offset
+        return timestamp_ns(timestamp.replace(tzinfo=None))
+    except (OverflowError, ValueError, OSError):  # a year that the C library cannot convert
+        return 0 if timestamp.year < _EPOCH_YEAR else _LATEST_NS
+    return min(max(round(seconds * 1e6) * 1000 + timestamp.microsecond * 1000, 0), _LATEST_NS)

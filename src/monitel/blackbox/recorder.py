@@ -20,7 +20,7 @@ from monitel.attributes import escape_surrogates, fits_int64, recordable, text_o
 from monitel.blackbox.activity import describe
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
-from monitel.clock import Timestamps
+from monitel.clock import timestamp_ns
 from monitel.process.os_threads import RLock
 from monitel.process.run_events import last_exception, watch_threads
 from monitel.run_config import flat
@@ -133,7 +133,6 @@ class Recorder:
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
-        self._ns = Timestamps().ns
         self._failed = False
         self.definitions: dict[int, Definition] = {}
         self.lost: Counter[str] = Counter()
@@ -267,7 +266,7 @@ class Recorder:
         """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
         if self.is_idle:
             self.begin()
-        time_ns, severity, name, step, attributes = event.fields(self._ns)
+        time_ns, severity, name, step, attributes = event.fields(timestamp_ns)
         body: Any = None
         if is_numbers := isinstance(event, monitel.LoggedNumbers):
             attributes, body = event._attributes.copy(), attributes
