@@ -1,15 +1,30 @@
-"""Text: its characters and columns, numbers, durations and times."""
+"""Text: its characters and columns, numbers, durations and times; the output and the arguments of commands."""
 
 from __future__ import annotations
 
 import os
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.text import UNLIMITED, Screen, columns_of, cut, duration, number, pad, per_second, percent, wrapped
+from monitel.console.main import main
+from monitel.text import (
+    UNLIMITED,
+    Screen,
+    columns_of,
+    cut,
+    duration,
+    number,
+    pad,
+    per_second,
+    percent,
+    show,
+    warn,
+    wrapped,
+)
 
 
 @given(st.text(st.characters(codec=None)), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "", "unknown"]))
@@ -92,3 +107,24 @@ def test_numbers_rates_and_shares_beside_their_limits() -> None:
     assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
         *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
     ]
+
+
+def test_control_characters_are_escaped() -> None:
+    """In lines and in messages; lines stay lines."""
+    output, errors = StringIO(), StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        show("one \x1b]0;owned\x07\ntwo 数据 \x9b")
+        warn(ValueError("\x1b[2J"))
+    assert "one \\x1b]0;owned\\x07\ntwo 数据 \\x9b\n" == output.getvalue()
+    assert "monitel: \\x1b[2J\n" == errors.getvalue()
+
+
+def test_empty_target_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as that of an unset variable: it is not the current folder."""
+    for arguments in (["top", ""], ["top", "--once", "4711", ""], ["autopsy", ""], ["compare", "a", ""]):
+        try:
+            status: object = main(arguments)
+        except SystemExit as ended:
+            status = ended.code
+        assert status in {1, 2}
+        assert "empty" in capsys.readouterr().err
