@@ -167,14 +167,12 @@ def test_roles_of_processes(like_torch: Path) -> None:
     assert expected == printed
 
 
-@pytest.mark.parametrize("form", ["module", "input"])
-def test_forms_of_programs(tmp_path: Path, form: str) -> None:
-    """Scripts, modules, input, and folders with ``__main__.py``, with their arguments and search paths."""
+@pytest.mark.parametrize("command", [["-m", "train"], ["-"]], ids=["module", "input"])
+def test_forms_of_programs(tmp_path: Path, command: list[str]) -> None:
+    """A module and a program on stdin have their arguments and search paths."""
     text = RECORDED.format(module="import torch") + "print(sys.argv, __name__, sys.path[0])\n"
     (tmp_path / "train").mkdir()
-    for name in ("train.py", "train/__main__.py"):
-        (tmp_path / name).write_text(text)
-    command = {"script": ["train.py"], "module": ["-m", "train"], "input": ["-"], "folder": ["train"]}[form]
+    (tmp_path / "train/__main__.py").write_text(text)
     without, with_run = both([sys.executable, *command, "a"], text)
     assert without.stdout.replace("False", "True", 1) == with_run.stdout
     assert (0, "") == (with_run.status, with_run.stderr)
