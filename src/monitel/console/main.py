@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 #: The module of each command, with a function ``add()``. ``run`` is apart: it starts its command at once.
-_MODULES = {name: f"monitel.console.commands.{name}" for name in ("top", "autopsy", "runs", "ledger", "compare")}
-_MODULES["runs"] = "monitel.console.runs"  # beside the class
+_MODULES = {
+    "top": "monitel.console.commands.top",
+    "autopsy": "monitel.console.commands.autopsy",
+    "runs": "monitel.console.runs",
+    "ledger": "monitel.console.commands.ledger",
+    "compare": "monitel.console.commands.compare",
+}
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 
 
