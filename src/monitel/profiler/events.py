@@ -169,13 +169,7 @@ class FunctionEvent(Timed):
 
 
 def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0) -> list[FunctionEvent]:
-    """Return the events of a recording, with parents and children.
-
-    Args:
-        recorded: Ranges by start.
-        origin_ns: Monotonic time that becomes 0.
-        first: Index of the first event.
-    """
+    """Return the events of ranges, which are sorted by start, with parents and children; ``first`` is the first id."""
     events: list[FunctionEvent] = []
     by_range: dict[Range, FunctionEvent] = {}
     running: dict[Track, list[FunctionEvent]] = {}

@@ -71,14 +71,7 @@ def kineto_available() -> bool:
 
 
 def parse_activities(activities: Activities | None) -> tuple[set[ProfilerActivity], dict[ProfilerActivity, set[str]]]:
-    """Return the requested activities, and for those given in a mapping the requested kinds of events.
-
-    Raises:
-        AssertionError: No activity is requested.
-        RuntimeError: An activity cannot be recorded without torch, or a kind of events is unknown.
-        TypeError: An item is neither an activity nor a mapping of activities to names.
-        ValueError: An activity is given twice.
-    """
+    """Return the requested activities, and for those given in a mapping the requested kinds of events."""
     items = list(supported_activities() if activities is None else activities)
     given = [activity for item in items for activity in (item if isinstance(item, Mapping) else [item])]
     if not any(isinstance(each, ProfilerActivity) for each in given):

@@ -52,10 +52,6 @@ class Recording:
 
     Each range is appended to a list when it begins. ``append`` needs no lock, and the ranges of one track are in order.
     Nothing is dropped; a million ranges take about 110 MB. A forked child does not continue the recording.
-
-    Args:
-        trace_id: Id of the trace.
-        gc_pauses: Record the pauses of Python's garbage collector too.
     """
 
     def __init__(self, trace_id: str, *, gc_pauses: bool = False) -> None:
@@ -244,8 +240,7 @@ def quoted(text: str) -> str:
 def one_line(text: str) -> str:
     """Return JSON text on one line, with spaces after colons: HolisticTraceAnalysis finds ``"rank": 0`` by them.
 
-    Raises:
-        ValueError: The text is not valid JSON. NaN and Infinity, which Python accepts, are not valid either.
+    NaN and Infinity, which Python accepts, are a ValueError too: they are not valid.
     """
     return json.dumps(json.loads(text, parse_constant=_refuse))
 
@@ -278,9 +273,6 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
     Until then, and if the block raises, an existing file is unchanged. The file is compressed if the path ends with
     ``.gz``. A path that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
     """
     target = target_of(path)
     if target.exists() and not target.is_file():
@@ -299,11 +291,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` as a Path after checking that its folder exists.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-    """
+    """Return ``path`` as a Path; raise FileNotFoundError if its folder does not exist."""
     target = Path(os.fspath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "No such folder to write to", str(target.parent))
