@@ -106,11 +106,7 @@ class EventFile:
         self.started = False
 
     def append(self, points: Sequence[Point]) -> None:
-        """Write ``points``. After an error the file is unchanged or replaced; the points can be written again.
-
-        Raises:
-            OSError: The disk failed.
-        """
+        """Write ``points``. After an error the file is unchanged or replaced; the points can be written again."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         hyperparameters = [point for point in points if isinstance(point.value, dict)]
         if hyperparameters:

@@ -135,12 +135,7 @@ def has_scalars(event: Event) -> bool:
 
 
 def added_point(tag: Any, value: float | str, step: Any, walltime: Any) -> Point:
-    """Return a point of ``add_scalar`` or ``add_text`` after checking the other arguments.
-
-    Raises:
-        TypeError: Not a str, or not a number.
-        ValueError: A step beyond 64 bits.
-    """
+    """Return a point of ``add_scalar`` or ``add_text`` after checking the other arguments."""
     if not isinstance(tag, str):
         raise TypeError(f"tag must be a str such as 'loss/train', got {given(tag)}")
     step = checked_step("global_step", step)
