@@ -145,14 +145,12 @@ def added_point(tag: Any, value: float | str, step: Any, walltime: Any) -> Point
 
 def checked_number(what: str, value: Any) -> float:
     """Return anything that ``float()`` accepts, except text, as a float."""
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(f"{what} must be a real number, got {given(value)}; use add_text for text")
     try:
-        if not isinstance(value, (str, bytes, bytearray)):
-            return float(value)
-        error = None
-    except Exception as caught:
-        error = caught
-    hint = "; use add_text for text" if error is None else ""
-    raise TypeError(f"{what} must be a real number that fits in a float, got {given(value)}{hint}") from error
+        return float(value)
+    except Exception as error:
+        raise TypeError(f"{what} must be a real number that fits in a float, got {given(value)}") from error
 
 
 def checked_step(what: str, value: Any) -> int:
