@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 pytest_plugins = ["tests.support.scripts", "tests.support.twins", "tests.support.state", "tests.support.backends"]
 

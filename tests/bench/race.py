@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import count
 from time import perf_counter
 from timeit import Timer
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
-    Contender = Callable[[], float]  # runs one round; gives the cost of one call, in ns
+Contender = Callable[[], float]  # runs one round; gives the cost of one call, in ns
 
 _ROUND_SECONDS = 0.001  # short: what disturbs one contender is likely to disturb its neighbours
 
@@ -80,7 +78,6 @@ def instrumented(options: Mapping[str, Any] | None, names: dict[str, Any]) -> Ca
 
 
 def optional(name: str) -> ModuleType | None:
-    """A peer's module, None where it is not installed."""
     try:
         return import_module(name)
     except ImportError:
@@ -88,5 +85,4 @@ def optional(name: str) -> ModuleType | None:
 
 
 def twin() -> str:
-    """Name of the measured window."""
     return "C" if monitel.Stat.__mro__[1].__module__ == "monitel.stats._window_c" else "Python twin"

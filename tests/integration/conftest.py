@@ -14,19 +14,16 @@ import sys
 import urllib.parse
 import urllib.request
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
 from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port, sixty_times_faster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver
 
 __all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port", "running"]
 
@@ -91,11 +88,9 @@ class Prometheus:
         return [(round(at * 1000), value) for at, value in found["values"]]
 
     def query(self, query: str) -> list[str]:
-        """The values that a query gives now."""
         return [each["value"][1] for each in self.ask("query", query=query)["result"]]
 
     def ask(self, path: str, **parameters: object) -> Any:
-        """Return the answer of the HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
@@ -141,17 +136,14 @@ class Stack:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint to which a run sends its telemetry."""
         return self.wires["otelcol"].url
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a run."""
         return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
 
 
 def prometheus_command(backends: Path, url: str, folder: Path, config: Path) -> list[str]:
-    """Return the command that starts Prometheus."""
     return [
         str(backends / "prometheus"),
         f"--config.file={config}",
@@ -212,7 +204,6 @@ def collector_program(
 def collector(
     backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: Receiver, request: pytest.FixtureRequest
 ) -> Collector:
-    """A real Collector; ``with collector.run():`` it is up."""
     loki_url = request.getfixturevalue("loki").url if "loki" in request.fixturenames else ""
     url, program = collector_program(backends, tmp_path, prometheus.url, receiver, loki_url=loki_url)
     return Collector(

@@ -7,14 +7,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.integration.services import Program, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 
@@ -25,8 +23,6 @@ _LIMIT = 5000  # of lines in an answer: Loki's own limit
 
 @dataclass(frozen=True)
 class Record:
-    """A log record as Loki has stored it."""
-
     time_ns: int
     line: str
     labels: Mapping[str, str]  # of Loki's index
@@ -35,8 +31,6 @@ class Record:
 
 @dataclass(frozen=True)
 class Loki:
-    """A Loki, and which of its streams a test is about."""
-
     url: str
     selector: str = ""
 
@@ -55,7 +49,6 @@ class Loki:
         return sorted(records, key=lambda record: record.time_ns)
 
     def query(self, query: str) -> list[str]:
-        """Return the values that a query of numbers gives now."""
         return [each["value"][1] for each in self.get("query", query=query)["result"]]
 
     def get(self, path: str, **parameters: object) -> Any:
@@ -63,7 +56,6 @@ class Loki:
         return self._get(f"loki/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts of Loki's rules that fire or are pending."""
         alerts: list[dict[str, Any]] = self._get("prometheus/api/v1/alerts")["alerts"]
         return alerts
 

@@ -11,14 +11,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 DEADLINE = 60.0
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
@@ -60,7 +57,6 @@ class Program:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, for the first time or again."""
         with self.log.open("ab") as output:
             environment = {**os.environ, **self.environment}
             self.process = subprocess.Popen(self.command, env=environment, stdout=output, stderr=output)
@@ -78,7 +74,6 @@ class Program:
             self.kill()
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(10)
@@ -88,7 +83,6 @@ class Program:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """End the pause."""
         self._signal(signal.SIGCONT)
 
     def restore(self) -> None:
@@ -130,11 +124,9 @@ class Wire:
 
     @property
     def url(self) -> str:
-        """The URL of an HTTP server behind it."""
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Let nothing through."""
         self._whole.clear()
 
     def mend(self) -> None:
@@ -142,7 +134,6 @@ class Wire:
         self._whole.set()
 
     def close(self) -> None:
-        """End it, and all connections."""
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

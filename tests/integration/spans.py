@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.integration.services import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 RANKS = 2
 UNSET, ERROR = 0, 2
@@ -69,7 +67,6 @@ class Ranks:
         ]
 
     def wait_until_recorded(self) -> None:
-        """Wait until each rank has recorded the ranges of its part."""
         for process in self.processes:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -182,7 +179,6 @@ def _span(span: Mapping[str, Any], rank: int) -> Span:
 
 
 def _attributes(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as Python's values."""
     return {pair["key"]: _value(pair["value"]) for pair in message.get("attributes", [])}
 
 

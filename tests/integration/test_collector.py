@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from tests.integration.conftest import Collector, Loki, Prometheus, Stack
 from tests.integration.training import check, check_events, train
 
 from monitel.blackbox.discovery import find_spools
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-    from tests.integration.conftest import Collector, Loki, Prometheus, Stack
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def to(collector: Collector) -> dict[str, str]:
-    """The environment of a run that sends to this Collector."""
     return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
 
 

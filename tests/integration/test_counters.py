@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integration.conftest import Prometheus
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import Prometheus
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 # Everything is counted before the first export: the first sample of each series is its whole count.
 SCRIPT = """\
@@ -62,7 +59,6 @@ for round in range(2):
 
 
 def value(prometheus: Prometheus, query: str, at: float) -> float:
-    """Return the result of a query with one series."""
     (found,) = prometheus.ask("query", query=query, time=at)["result"]
     return float(found["value"][1])
 

@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.conftest import Prometheus, free_port, prometheus_command, running
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
 

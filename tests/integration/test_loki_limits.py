@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
+import pytest
+from tests.integration.conftest import Loki, Stack
 
-    import pytest
-    from tests.integration.conftest import Loki, Stack
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 REFUSED = """\
 import json, monitel, monitel_otlp

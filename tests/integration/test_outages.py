@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tests.integration.conftest import Loki, Stack
 from tests.integration.training import check, check_accounts, check_events, training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import Loki, Stack
 
 
 def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the function that breaks a service, and the one that restores it."""
     program, wire = stack.programs[service], stack.wires[service]
     return {
         "stop": (program.stop, program.start),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import DEADLINE
 from tests.integration.services import Program, eventually, free_port
-from tests.integration.spans import expected, ranks, read_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.spans import Ranks, Span
-
+from tests.integration.spans import Ranks, Span, expected, ranks, read_file
 
 FILE = """\
 receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:%d"}}}}

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from tests.integration.conftest import ROOT, eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Stack
+from tests.integration.conftest import ROOT, Stack, eventually
 
 
 def documented(start: str) -> str:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.integration.conftest import free_port, running
+from tests.integration.conftest import Prometheus, free_port, running
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import Prometheus
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 COLLECTOR = """\
 receivers:

@@ -6,18 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
-from tests.integration.conftest import DEADLINE, collector_program, running
+from tests.integration.conftest import DEADLINE, Prometheus, collector_program, running
 from tests.integration.training import check, train
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tests.integration.conftest import Prometheus
-    from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver
 
 CERTIFICATES = {
     "OTEL_EXPORTER_OTLP_CERTIFICATE": "authority.pem",

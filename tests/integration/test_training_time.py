@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tests.integration.conftest import Prometheus
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import Prometheus
-
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 # A process that has loaded its model for 50 minutes, and evaluates later on.
 SCRIPT = """\

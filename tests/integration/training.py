@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from tests.integration.conftest import Loki, Prometheus
 from tests.integration.services import DEADLINE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.integration.conftest import Loki, Prometheus
 
 # Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
 TRAIN = """\
@@ -74,8 +71,6 @@ print(json.dumps({
 
 @dataclass
 class Run:
-    """The output of a training run."""
-
     steps: int
     dropped: dict[str, int]
     accounts: dict[str, list[int]]  # of each signal, the items recorded and delivered
@@ -85,12 +80,10 @@ class Run:
 
     @property
     def checkpoints(self) -> list[int]:
-        """The numbers of the events that it logged."""
         return list(range(1, self.steps // 50 + 1))
 
     @classmethod
     def of(cls, stdout: str, stderr: str) -> Run:
-        """Read what the script printed."""
         return cls(**json.loads(stdout.splitlines()[-1]), stderr=stderr)
 
 
@@ -120,20 +113,17 @@ class Training:
         eventually(lambda: self.stderr is not None and holds(), what)
 
     def go_on(self, epochs: int) -> None:
-        """Wait until it has trained for some epochs more."""
         assert self._process.stdout is not None
         for _ in range(epochs):
             assert self._process.stdout.readline(), (self._folder / "stderr").read_text()
 
     def end(self) -> Run:
-        """Tell it to end, and wait for it."""
         stdout, _ = self._process.communicate("over\n", timeout=DEADLINE)
         return _ended(self._process, stdout, self._folder)
 
 
 @contextmanager
 def training(folder: Path, environment: Mapping[str, str]) -> Iterator[Training]:
-    """Train in a folder."""
     with _started(folder, "told", environment) as process:
         yield Training(process, folder)
 

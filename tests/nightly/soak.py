@@ -13,19 +13,15 @@ import os
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.inbox import Answer, Request
 from tests.support.paths import ROOT
-from tests.support.receiver import partial_success
+from tests.support.receiver import Receiver, partial_success
+from tests.support.scripts import Run, Terminate
 from tests.support.spools import spooled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run, Terminate
 
 SECONDS = float(os.environ.get("MONITEL_SOAK_SECONDS", "110"))
 KILLS = int(os.environ.get("MONITEL_SOAK_KILLS", "1000"))

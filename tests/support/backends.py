@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import inbox
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import check_accounts
+from tests.support.pipelines import Start, check_accounts
 from tests.support.receiver import Receiver
 from tests.support.validity.requests import assert_valid
 
@@ -17,11 +19,8 @@ import monitel_otlp
 from monitel_otlp import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.pipelines import Start
+
 
 _made: list[Pipeline] = []  # in this test
 

@@ -50,7 +50,6 @@ def forms_of(canary: str) -> set[str]:
 
 
 def echoes_of(text: str) -> list[str]:
-    """Return a text in each form in which a backend may echo it."""
     return [
         text,
         quote(text, safe=""),

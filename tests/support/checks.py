@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.inbox import DEADLINE
 
 from monitel_otlp.config.settings import grpc_is_installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NEEDS_GRPC = pytest.mark.skipif(not grpc_is_installed(), reason="the extra monitel-otlp[grpc] is not installed")
 #: The values of a parameter of tests.

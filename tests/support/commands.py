@@ -11,8 +11,6 @@ from tqdm import tqdm
 
 
 class Printed(NamedTuple):
-    """The result of a command."""
-
     status: int
     output: str
     errors: str

@@ -15,15 +15,13 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _OTLP = "opentelemetry.exporter.otlp.proto.common"
 _SERVICES = "opentelemetry.proto.collector"

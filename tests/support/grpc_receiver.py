@@ -70,7 +70,6 @@ class GrpcReceiver(Inbox):
 
     @property
     def url(self) -> str:
-        """Base URL."""
         return f"{self._scheme}://{self.address}"
 
     def close(self) -> None:

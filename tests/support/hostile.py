@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from socket import SHUT_RDWR, create_server, socket
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 from tests.support.inbox import DEADLINE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Behaviour = Callable[["Peer", socket], object]
+Behaviour = Callable[["Peer", socket], object]
 
 DRIP_INTERVAL = 0.02  # seconds between two pieces
 OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
 
 
 def url_of(listening: socket) -> str:
-    """Return the URL of a listening socket."""
     return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 def refusing_url() -> str:
-    """Return a URL that refuses connections."""
     with create_server(("127.0.0.1", 0)) as closed:
         return url_of(closed)
 
@@ -56,7 +51,6 @@ class Peer:
 
     @property
     def url(self) -> str:
-        """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Peer:  # noqa: PYI034  typing.Self is 3.11's
@@ -74,12 +68,10 @@ class Peer:
         self._listener.close()
 
     def send(self, connection: socket, content: bytes) -> None:
-        """Send the whole content."""
         connection.sendall(content)
         self.sent_bytes += len(content)
 
     def drip(self, connection: socket, content: Iterator[bytes]) -> None:
-        """Send the pieces one by one, slowly."""
         for piece in content:
             self.send(connection, piece)
             if self.closing.wait(DRIP_INTERVAL):
@@ -91,7 +83,6 @@ class Peer:
             self.send(connection, content)
 
     def read_request(self, connection: socket) -> bytes:
-        """Read a whole request."""
         content = b""
         while b"\r\n\r\n" not in content:
             content += self._received(connection)
@@ -188,5 +179,4 @@ def never_answers(peer: Peer, connection: socket) -> None:
 
 
 def never_reads(peer: Peer, _connection: socket) -> None:
-    """Accept the connection and never read."""
     peer.closing.wait()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from threading import Condition
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    Number = int | float
-    Rule = Callable[["Request"], "Answer | None"]
+Number = int | float
+Rule = Callable[["Request"], "Answer | None"]
 
 CUMULATIVE = 2  # aggregation temporality
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
@@ -52,8 +50,6 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """One request with its answer."""
-
     signal: str
     path: str
     headers: Mapping[str, str]
@@ -69,12 +65,10 @@ class Request:
 
     @cached_property
     def records(self) -> list[Record]:
-        """The log records of a logs request."""
         return [*records_of(self.message)]
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The spans of a traces request."""
         return [*spans_of(self.message)]
 
 
@@ -99,8 +93,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """One log record."""
-
     name: str
     time_ns: int
     observed_ns: int
@@ -116,8 +108,6 @@ class Record:
 
 @dataclass(frozen=True)
 class Span:
-    """One span."""
-
     name: str
     start_ns: int
     end_ns: int
@@ -146,7 +136,6 @@ class Inbox:
         opened.append(self)
 
     def answer(self, signal: str, *answers: Answer) -> None:
-        """Answer the next requests of a signal with these answers, one each."""
         self._script.setdefault(signal, deque()).extend(answers)
 
     def rule(self, rule: Rule) -> None:
@@ -154,12 +143,10 @@ class Inbox:
         self._rules.insert(0, rule)
 
     def forget_rules(self) -> None:
-        """Accept everything again."""
         self._rules.clear()
         self._script.clear()
 
     def scripted(self, signal: str) -> Answer | None:
-        """Return and remove the next prepared answer of a signal."""
         script = self._script.get(signal)
         return script.popleft() if script else None
 
@@ -181,7 +168,6 @@ class Inbox:
             )
 
     def of(self, signal: str) -> list[Request]:
-        """Return the requests of one signal."""
         return [request for request in list(self.requests) if request.signal == signal]
 
     def points(self, metric: str) -> list[Point]:
@@ -208,16 +194,13 @@ class Inbox:
                 seen.add(start)
 
     def values(self, metric: str) -> list[Number]:
-        """Return the values of one metric, in order of arrival."""
         return [point.value for point in self.points(metric)]
 
     def all_points(self) -> Iterator[Point]:
-        """Yield the data points of all metrics."""
         for request in self._taken("metrics"):
             yield from request.points
 
     def records(self, name: str | None = None) -> list[Record]:
-        """Return the log records with this event name, or all."""
         found = [record for request in self._taken("logs") for record in request.records]
         return [record for record in found if name in {None, record.name}]
 
@@ -226,11 +209,9 @@ class Inbox:
         return [record.name for record in self.records()]
 
     def spans(self) -> list[Span]:
-        """Return the spans."""
         return [span for request in self._taken("traces") for span in request.spans]
 
     def span(self, name: str) -> Span:
-        """Return the only span with this name."""
         (found,) = [span for span in self.spans() if span.name == name]
         return found
 
@@ -270,7 +251,6 @@ def take_accepted() -> list[tuple[str, Any]]:
 
 
 def points_of(message: Any) -> Iterator[Point]:
-    """Yield the data points of a metrics request."""
     for resource_metrics in message.resource_metrics:
         resource = attributes_of(resource_metrics.resource.attributes)
         for scope_metrics in resource_metrics.scope_metrics:
@@ -297,7 +277,6 @@ def points_of(message: Any) -> Iterator[Point]:
 
 
 def records_of(message: Any) -> Iterator[Record]:
-    """Yield the log records of a logs request."""
     for resource_logs in message.resource_logs:
         resource = attributes_of(resource_logs.resource.attributes)
         for scope_logs in resource_logs.scope_logs:
@@ -318,7 +297,6 @@ def records_of(message: Any) -> Iterator[Record]:
 
 
 def spans_of(message: Any) -> Iterator[Span]:
-    """Yield the spans of a traces request."""
     for resource_spans in message.resource_spans:
         resource = attributes_of(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
@@ -340,7 +318,6 @@ def spans_of(message: Any) -> Iterator[Span]:
 
 
 def attributes_of(pairs: Iterable[Any]) -> dict[str, Any]:
-    """Return attributes as a dict."""
     return {pair.key: _value(pair.value) for pair in pairs}
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from tests.support.inbox import DEADLINE
+from tests.support.inbox import DEADLINE, Inbox
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.inbox import Inbox
-
-    from monitel_otlp import Pipeline
+from monitel_otlp import Pipeline
 
 
 class Start(Protocol):
@@ -25,7 +20,6 @@ class Start(Protocol):
 
 
 def check_accounts(pipeline: Pipeline) -> None:
-    """Check that the numbers of each account add up, and that none is negative or unexplained."""
     for name, account in pipeline.account().items():
         found = account.delivered + account.on_disk + account.folded + account.lost + account.waiting
         assert account.recorded == found, (name, account)

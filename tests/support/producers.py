@@ -5,37 +5,30 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Barrier, Event, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.support.inbox import DEADLINE, Answer
+import pytest
+from tests.support.inbox import DEADLINE, Answer, Inbox, Request
 from tests.support.pipelines import check_accounts
-from tests.support.receiver import partial_success
+from tests.support.receiver import Receiver, partial_success
 
 import monitel
 from monitel import COUNT, VALUE, Stat
 from monitel.blackbox import disk, journal
 from monitel.profiler import record_function
+from monitel_otlp import Pipeline
 from monitel_otlp.export import engine, sender
 from monitel_otlp.messages.request import LEVELS, Encoder, count_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pytest
-    from tests.support.inbox import Inbox, Request
-    from tests.support.receiver import Receiver
-
-    from monitel_otlp import Pipeline
 
 _logger = logging.getLogger("application")
 _SIGNAL_OF = {"window": "metrics", **dict.fromkeys(["event", "logging"], "logs"), "range": "traces"}
 
 
 def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list[float]) -> None:
-    """Add the samples of each window to a Stat, and advance the clock by a minute after each."""
     for samples in windows:
         for sample in samples:
             stat.add(sample)
@@ -50,7 +43,6 @@ def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
 
 
 def record_one_of_each(number: int) -> None:
-    """Record a window, an event and a range with this number."""
     stat = Stat(f"stat{number}", [COUNT], 60.0)
     stat.add(1)
     stat.flush()
@@ -151,7 +143,6 @@ class RandomBackend:
     lock: Any = field(default_factory=Lock)
 
     def __call__(self, request: Request) -> Answer:
-        """Return an answer."""
         records = count_records(request.message, LEVELS[request.signal])
         with self.lock:
             answer = self.choose.choice(self.answers)
@@ -172,7 +163,6 @@ ANY = [*ANSWERED, "drop unanswered", "drop in answer"]
 
 
 def answer_at_random(receiver: Receiver, seed: int, answers: list[str]) -> RandomBackend:
-    """Let a receiver answer at random."""
     backend = RandomBackend(random.Random(seed), answers)
     receiver.rule(backend)
     return backend

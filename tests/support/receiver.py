@@ -52,12 +52,10 @@ class Receiver(Inbox):
 
     @property
     def port(self) -> int:
-        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:

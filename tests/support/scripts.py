@@ -7,20 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from tests.support.checks import EXIT, limit
 from tests.support.forkserver import Forked, can_fork
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    Process = subprocess.Popen[str]
+Process = subprocess.Popen[str]
 
 #: The first lines of each script.
 PRELUDE = """\
@@ -115,7 +113,6 @@ def started(
 
 
 def write_script(folder: Path, script: str) -> Path:
-    """Write a script with the prelude into a folder, and return its path."""
     new = folder / "train.new"
     new.write_text(PRELUDE + script, encoding="utf-8")
     return new.replace(folder / "train.py")  # another process may be about to read it
@@ -136,7 +133,6 @@ def finish(process: Process, text: str | None = None, *, timeout: float = 120) -
 
 
 def wait_until_ready(process: Process) -> None:
-    """Wait until a process prints ``ready``."""
     assert process.stdout is not None
     assert "ready\n" == process.stdout.readline(), finish(process).stderr
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.support.inbox import Inbox, Point
+from tests.support.inbox import Inbox, Point
 
 _MILLISECOND_NS = 1_000_000
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import marshal
 import re
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.support.inbox import DEADLINE, points_of, records_of
 from tests.support.validity.requests import assert_valid
@@ -21,18 +23,12 @@ from monitel_otlp.export.records import oldest_first, peek, peeked
 from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import REQUESTS, encode_resource
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
 
 def folders(root: Path) -> list[Path]:
-    """Return the records below a folder."""
     return find_spools(root).folders if root.is_dir() else []
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 

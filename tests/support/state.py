@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from opentelemetry import _logs, metrics, trace
@@ -22,10 +24,6 @@ from opentelemetry.util._once import Once
 from monitel.stats import before_flush
 
 from . import twins
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from types import ModuleType
 
 _PATIENCE = 60.0  # seconds, for a thread that is about to end
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *filter(None, (getattr(signal, "SIGALRM", None),)))
@@ -125,7 +123,6 @@ class _State:
         self._signals = [*map(signal.getsignal, _SIGNALS)]
 
     def left(self) -> list[str]:
-        """Return what the test has left, in words."""
         for named in self._named:
             named.forget_new()
         return [
@@ -190,7 +187,6 @@ def _is_of_pytest(handler: logging.Handler) -> bool:
 
 
 def _begin_again(package: ModuleType) -> None:
-    """Forget the step, the run and the activities."""
     package.stats._window.set_step(None)  # there is no public way to forget the step
     package.training.activities._open()
     package.training.counters._forget()
@@ -214,7 +210,6 @@ class _Named:
         self._found = [{*table} for table in self._tables]
 
     def forget_new(self) -> None:
-        """Forget what the test has made."""
         waits = self._package.wait_counter
         waits._ended.clear()
         if all(len(table) == len(found) for table, found in zip(self._tables, self._found, strict=True)):

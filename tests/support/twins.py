@@ -5,21 +5,19 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
 
 import pytest
 from tests.support.producers import run_together
 from tests.support.scripts import Run
 
 import monitel as installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import ModuleType
 
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
@@ -75,7 +73,6 @@ def _copy(twin: str) -> dict[str, ModuleType]:
 
 
 def pytest_report_header() -> str:
-    """Report the twins under test."""
     if _PURE_ONLY:
         return f"monitel twins: py ({_SWITCH} is set)"
     if "c" not in _copies:
@@ -120,7 +117,6 @@ def clock(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def events(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
-    """Collect the events of the test."""
     package = request.getfixturevalue("monitel") if "monitel" in request.fixturenames else installed
     with package.testing.capture_events() as events:
         yield events
@@ -148,7 +144,6 @@ def ranges() -> Any:
 
 @pytest.fixture
 def record(ranges: Any) -> Any:
-    """Return record_function."""
     return ranges.record_function
 
 
@@ -176,14 +171,12 @@ def clean_profiler() -> Iterator[None]:
 
 
 def _listened(ranges: Any) -> bool:
-    """Return whether ranges are being recorded."""
     with ranges.record_function("probe"):
         return ranges.current_range() is not None
 
 
 @pytest.fixture(scope="session")
 def both_twins() -> dict[str, ModuleType]:
-    """Return the package with each twin, by name, to compare them."""
     if _PURE_ONLY:
         pytest.skip(f"{_SWITCH} is set")
     return {twin: _copy(twin)["monitel"] for twin in ("c", "py")}
@@ -212,8 +205,6 @@ def run_threads() -> RunThreads:
 
 @dataclass
 class Ended:
-    """The output of a script."""
-
     lines: list[str]
     stderr: str
 
@@ -250,7 +241,6 @@ class RunScript:
         self._environment = {_SWITCH: "1" if twin == "py" else "0"}
 
     def __call__(self, source: str, *, returncode: int = 0) -> Ended:
-        """Run a script to its end."""
         self._path.write_text(_PRELUDE.format(accumulator=self._accumulator) + source, encoding="utf-8")
         ended = self._run(self._path, env=self._environment, returncode=returncode, timeout=_DEADLINE)
         return Ended(ended.stdout.splitlines(), ended.stderr)

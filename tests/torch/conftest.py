@@ -6,23 +6,19 @@ import gc
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.receiver import Receiver
+from tests.support.scripts import Ended, Run
+from tests.torch.known_work import Cycles, Work
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
-    from tests.torch.known_work import Cycles, Work
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 _NEEDED = ("torch", "numpy", "monitel_otlp")
 _TRAINERS = ("lightning", "transformers", "accelerate")
@@ -34,7 +30,6 @@ class _Skipped(pytest.Module):
     missing: list[str]
 
     def collect(self) -> list[Any]:
-        """Skip the file."""
         pytest.skip(f"not installed: {', '.join(self.missing)}", allow_module_level=True)
 
 
@@ -124,7 +119,6 @@ def totals() -> Callable[[], dict[str, float]]:
 
 @pytest.fixture
 def instrumented() -> Iterator[None]:
-    """Instrument torch for the test."""
     from monitel.torch import instrument
 
     with instrument(window_size=float("inf")):

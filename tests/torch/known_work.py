@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 #: The stages of each cycle, in seconds. Stages that took no time are left out.
 Cycles = list[dict[str, float]]
@@ -64,7 +61,6 @@ class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.error: BaseException | None = None
 
     def step(self, closure: Any = None) -> Any:
-        """Call the closure."""
         result = None if closure is None else closure()
         self.work.takes(8)
         if self.error is not None:
@@ -80,11 +76,9 @@ class Work:
         self.parameter = torch.nn.Parameter(torch.ones(1))
 
     def optimizer(self) -> Optimizer:
-        """Return an optimizer of the parameter."""
         return Optimizer(self, [self.parameter])
 
     def loader(self, batches: int = 1000, seconds: float = 1, **options: Any) -> Any:
-        """Return a DataLoader whose batches take some time."""
         return torch.utils.data.DataLoader(_Items(self.takes, batches, seconds), batch_size=None, **options)
 
     def forward(self, x: Any = None, seconds: float = 2, backward: float | Callable[[], object] = 4) -> Any:
@@ -92,13 +86,11 @@ class Work:
         return _Takes.apply(self.parameter if x is None else x, self.takes, seconds, backward).sum()
 
     def batches(self, number: int, seconds: float = 1) -> Iterator[int]:
-        """Yield batches that take some time."""
         for index in range(number):
             self.takes(seconds)
             yield index
 
     def evaluate(self, batches: Iterable[Any], number: int = 1000) -> None:
-        """Evaluate some batches, each of which takes 100 s."""
         for _, _batch in zip(range(number), batches, strict=False):
             self.takes(100)
 
@@ -125,21 +117,18 @@ def step(work: Work, optimizer: Any) -> None:
 
 
 def train(work: Work, steps: int) -> None:
-    """Train with a new optimizer and a DataLoader."""
     optimizer = work.optimizer()
     for _ in work.loader(steps):
         step(work, optimizer)
 
 
 def sgd(kind: Any = torch.optim.SGD) -> Any:
-    """Make an optimizer of one parameter that has a gradient."""
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     return kind([parameter], lr=0.1)
 
 
 def activity() -> str:
-    """Return the activity of this process now."""
     book = monitel.ledger()
     assert book is not None
     assert book.elapsed_ns == sum(book.activities.values())

@@ -10,16 +10,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _numbers = count()
 _PRIVATE_USE_1 = 20  # c10::DeviceType
@@ -32,7 +30,7 @@ def _index(device: Any) -> int:
 class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped for mypy
     """A queue of operations, executed in order."""
 
-    def __new__(cls, device: Any = None) -> Stream:  # noqa: D102, PYI034  documented in the class
+    def __new__(cls, device: Any = None) -> Stream:  # noqa: PYI034  documented in the class
         index = later.current_device() if device is None else _index(device)
         made: Stream = super().__new__(cls, stream_id=next(_numbers), device_index=index, device_type=_PRIVATE_USE_1)
         return made
@@ -42,8 +40,6 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped for mypy
         later.streams.append(self)
 
     def put(self, operation: Callable[[], object]) -> None:
-        """Queue an operation."""
-
         def done() -> bool:
             operation()
             return True
@@ -120,7 +116,6 @@ class Later:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all operations, and reset all counts."""
         self.syncs = self.queries = 0
         self._launches: Counter[int] = Counter()  # by thread
         self.capturing = False
@@ -136,13 +131,11 @@ class Later:
             stream.operations.clear()
 
     def run(self) -> None:
-        """Execute all operations."""
         with self._lock, torch.inference_mode():  # which may change the memory of any tensor
             while sum(stream.run() for stream in reversed(self.streams)):  # in reverse, to run a stream ahead of others
                 pass
 
     def launch(self, operation: Callable[[], object]) -> None:
-        """Queue an operation in the current stream."""
         if self.failure is not None:
             raise self.failure
         self._launches[threading.get_ident()] += 1
@@ -204,7 +197,6 @@ class Later:
             self._thread.device = previous
 
     def is_current_stream_capturing(self) -> bool:
-        """Return whether a graph is being captured."""
         return self.capturing
 
     def is_available(self) -> bool:
@@ -263,7 +255,7 @@ class LaterTensor(torch.Tensor):  # type: ignore[misc]
     __torch_function__ = torch._C._disabled_torch_function_impl  # as for Parameter
 
     @staticmethod
-    def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: D102, PYI034  documented in the class
+    def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: PYI034  documented in the class
         with torch.inference_mode(host.is_inference()):  # a view is an inference tensor if its base is
             made: LaterTensor = torch._C._acc.create_empty_tensor(list(host.shape), host.dtype)
         made.__class__ = LaterTensor
@@ -295,7 +287,6 @@ def _empty_strided(size: Any, _stride: Any, dtype: Any = None, **_: Any) -> Late
 
 @_implements("cat")
 def _cat(tensors: Any, dim: int = 0) -> LaterTensor:
-    """Join the tensors when the device gets there."""
     joined = LaterTensor(torch.full([len(tensors)], torch.nan, dtype=tensors[0].dtype))
     later.launch(lambda: joined.host.copy_(torch.cat([each.host for each in tensors], dim)))
     return joined

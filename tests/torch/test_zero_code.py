@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Ended, Run
 
 pytestmark = pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
 

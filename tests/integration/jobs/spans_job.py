@@ -10,19 +10,16 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 
 import monitel
 import monitel_otlp
 from monitel.profiler import ranges, record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from monitel.profiler.ranges import Range
+from monitel.profiler.ranges import Range
 
 signal.alarm(120)  # the test waits for lines without a deadline
 pipeline = monitel_otlp.configure(
@@ -49,7 +46,6 @@ def noted(name: str, args: Mapping[str, Any] | None = None) -> Iterator[None]:
 
 
 def note(ended: Range) -> None:
-    """Note a range that has ended, with the facts of the thread that ran it."""
     error = sys.exc_info()[0]
     thread = {"thread.id": threading.get_native_id(), "thread.name": threading.current_thread().name}
     notes["ranges"].append(
@@ -81,7 +77,6 @@ def evaluate(step: int) -> None:
 
 
 def write_line(line: str) -> None:
-    """Print a line for the test."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

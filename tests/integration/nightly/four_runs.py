@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.integration.nightly.known_stages import KnownRank
 
 from monitel.console import lateness
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Values = Mapping[Any, float]  # by labels
-    Times = dict[int, Mapping[str, float]]
+Values = Mapping[Any, float]  # by labels
+Times = dict[int, Mapping[str, float]]
 
 WORK = {"optimizer": 0.010, "other": 0.005, "data": 0.012, "forward": 0.030, "backward": 0.045}
 TIMES_THE_WORK = {"": 1, "first": 1, "second": 2}  # of each group
@@ -59,7 +57,6 @@ HOSTS = {(run, str(each.rank)): each.host for run, ranks in RUNS.items() for eac
 
 
 def times() -> dict[tuple[str, str], Times]:
-    """Return the times of each rank and stage, by run and group."""
     found: dict[tuple[str, str], Times] = defaultdict(dict)
     for run, ranks in RUNS.items():
         for each in ranks:
@@ -71,7 +68,6 @@ TIMES = times()
 
 
 def suspects() -> Values:
-    """Return the lateness of each suspect."""
     return {
         (*of, str(rank), HOSTS[of[0], str(rank)], stage): seconds
         for of, ranks in TIMES.items()
@@ -80,7 +76,6 @@ def suspects() -> Values:
 
 
 def cycles() -> Values:
-    """Return the cycle of each group."""
     return {of: sum(lateness.exposed(ranks).values()) for of, ranks in TIMES.items()}
 
 
@@ -110,7 +105,6 @@ def waits() -> Values:
 
 
 def over(choose: Callable[[list[float]], float], of_ranks: Values, labels: int = 2) -> Values:
-    """Return a value for the ranks with the same first labels."""
     values = defaultdict(list)
     for found, value in of_ranks.items():
         values[found[:labels]].append(value)

@@ -6,17 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.integration.conftest import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.integration.stack.filling import Store
+from tests.integration.stack.filling import Store
 
 # Ten cycles per second until the end of stdin.
 JOB = """\
@@ -99,7 +95,6 @@ def training(store: Store, folder: Path, run: str, ranks: Sequence[KnownRank]) -
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End all processes at the same time, by the end of their stdin."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.close()

@@ -7,16 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.integration.conftest import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.integration.stack.filling import Store
+from tests.integration.stack.filling import Store
 
 # The ledger is read in the last activity. The line at the end is printed after the last export.
 JOB = """\

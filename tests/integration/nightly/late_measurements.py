@@ -6,18 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from tests.integration.conftest import ROOT
 from tests.integration.nightly.late_rows import PAUSES, ROWS, Row
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from monitel.console.lateness import Times
+from monitel.console.lateness import Times
 
 TIMEOUT = 400  # seconds of the longest job, where each row is measured several times
 

@@ -61,7 +61,6 @@ class Row:
 
     @property
     def cycles(self) -> int:
-        """Number of measured cycles."""
         return CYCLES if not self.delays or any(each.every > 1 for each in self.delays) else CYCLES // 2
 
     def delay(self, rank: int, stage: str) -> float:

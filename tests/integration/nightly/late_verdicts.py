@@ -6,15 +6,12 @@ The sections are those that a user would time: ``data``, ``forward``, ``backward
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Sections = Mapping[int, Mapping[str, Sequence[float]]]
-    Suspect = tuple[int, str]
+Sections = Mapping[int, Mapping[str, Sequence[float]]]
+Suspect = tuple[int, str]
 
 #: The sections in the order of the loop, with the names of the stages.
 SECTIONS = {

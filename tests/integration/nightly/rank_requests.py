@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 
+import monitel
 from monitel.blackbox.forms import STAT, Definition
 from monitel.blackbox.record import WINDOW, Item
 from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import monitel
 
 RANKS_PER_NODE = 8
 
@@ -59,7 +55,6 @@ class RankRequests:
         )
 
     def encode(self, windows: Iterable[monitel.Window]) -> list[bytes]:
-        """Return the requests with these windows, which continue the totals of the windows before."""
         items = []
         for number, window in enumerate(windows, self._totals.number + 1):
             if window.definition not in self._stats:

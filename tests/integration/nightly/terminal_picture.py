@@ -37,7 +37,6 @@ def picture_of(screen: str, width: int) -> str:
 
 
 def _next(codes: set[int], given: list[int]) -> set[int]:
-    """Return the codes that hold after an escape sequence."""
     for code in given:
         if code == 0:
             codes = set()
@@ -49,7 +48,6 @@ def _next(codes: set[int], given: list[int]) -> set[int]:
 
 
 def _shapes(text: str, x: float, y: float, codes: set[int]) -> list[str]:
-    """Return a text of one style, on a bar if it is reversed."""
     length = len(text) * CELL
     ink = next((COLOURS[code] for code in codes if code in COLOURS), INK)
     found = []

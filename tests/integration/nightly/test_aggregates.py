@@ -11,23 +11,18 @@ import math
 import random
 import re
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median, quantiles
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import eventually
 from tests.integration.services import sixty_times_faster
-from tests.integration.stack.filling import store
+from tests.integration.stack.filling import Store, store
 
 import monitel
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.integration.stack.filling import Store
 
 RANKS, WINDOWS = 64, 6
 LATE = 17  # delivers after the run
@@ -95,7 +90,6 @@ class Run:
         return self.begin_ns / 1e9 + window + 1
 
     def ask(self, prometheus: Store, query: str, window: int) -> float:
-        """Return the result of a query about this run at the end of a window."""
         of_run = re.sub(r"step_time_\w+", rf'\g<0>{{training_run_id="{self.name}"}}', sixty_times_faster(query))
         (found,) = prometheus.get("query", query=of_run, time=str(self.end(window)))["result"]
         return float(found["value"][1])
@@ -142,13 +136,11 @@ def make_run(lead: int) -> Run:
 
 @pytest.fixture(scope="module")
 def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The Prometheus of the stack."""
     with store(backends, tmp_path_factory.mktemp("prometheus")) as prometheus:
         yield prometheus
 
 
 def recorded(prometheus: Store, run: Run, name: str) -> dict[float, float]:
-    """Return the recorded values of an aggregate by their times."""
     found = prometheus.query(f'training:ranks:{name}{{training_run_id="{run.name}"}}[1m]')
     assert 1 == len(found), (name, found)
     labels = {"stat": "step_time", "service_name": "train", "training_run_id": run.name, "training_attempt": "0"}

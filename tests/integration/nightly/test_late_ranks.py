@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT
@@ -16,10 +17,6 @@ from tests.integration.nightly.late_rows import ROWS, WORLDS, Row
 from tests.integration.stack.filling import Store, store
 
 from monitel.console import lateness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
@@ -32,14 +29,12 @@ STEPS = 100  # of the example, of about 140 ms
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Row, Measured]:
-    """Every row of this file, measured once."""
     folder = tmp_path_factory.mktemp("rows")
     worlds = sorted({row.ranks for row in HERE})
     return {each.row: each for ranks in worlds for each in measure(ranks, folder / str(ranks))}
 
 
 def title(row: Row) -> str:
-    """The id of a row's test."""
     return f"{row.ranks} ranks, {row}"
 
 
@@ -108,7 +103,6 @@ def prometheus(backends: Path, tmp_path: Path) -> Iterator[Store]:
 
 
 def recorded(prometheus: Store, rule: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """Return the last values that a rule has recorded, by these labels."""
     found = prometheus.query(f"last_over_time({rule}[1h])")
     values = {tuple(each["metric"].get(label, "") for label in labels): float(each["value"][1]) for each in found}
     assert len(values) == len(found)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, free_port, running
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from selenium.webdriver import Chrome
     from selenium.webdriver.remote.webelement import WebElement
 
-    Colour = tuple[int, int, int]
-    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+Colour = tuple[int, int, int]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
 TAGS = ["loss/mean{split=train}", "loss{split=val}", "model.gradient.norm/mean", "step.time/mean"]
@@ -41,7 +41,6 @@ named("button", "Settings").click();
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Chrome]:
-    """Debian's chromium, by the driver that comes with it."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:
         pytest.skip("no browser: apt-get install chromium chromium-driver")
@@ -69,7 +68,6 @@ def tensorboard(python: Python, tmp_path: Path) -> Iterator[str]:
 
 
 def found(browser: Chrome, selector: str) -> list[WebElement]:
-    """The page's elements, by CSS."""
     return browser.find_elements("css selector", selector)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.integration.conftest import COMPOSE
 from tests.integration.rules.test_rules import promtool, run
 from tests.integration.rules.test_stage_rules import HOST, text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    Work = Callable[[int, int], Mapping[str, float]]  # of a rank and a minute: seconds of some stages
+Work = Callable[[int, int], Mapping[str, float]]  # of a rank and a minute: seconds of some stages
 
 __all__ = ["promtool"]
 
@@ -89,12 +87,10 @@ class Job:
 
 
 def late(stage: str, seconds: float, ranks: Sequence[int] = (1,), minutes: range = range(MINUTES)) -> Work:
-    """Return the work of a job in which some ranks take longer in a stage."""
     return lambda rank, minute: {stage: USUAL[stage] + seconds} if rank in ranks and minute in minutes else {}
 
 
 def mixed(*jobs: Job) -> list[dict[str, str]]:
-    """Return the series of several jobs."""
     return [series for number, job in enumerate(jobs) for series in job.series("abc"[number])]
 
 
@@ -206,7 +202,6 @@ NAMED = {
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Return a test for promtool by the name of each scenario."""
     named = {name: (series, NONE, NONE) for name, series in SILENT.items()} | NAMED
     return {
         name: asked(name, series, {SUSPECTS: suspects, ALERTS: alerts})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT, eventually
@@ -22,19 +24,12 @@ from tests.integration.nightly.four_runs import (
     waits,
 )
 from tests.integration.nightly.known_stages import training
-from tests.integration.stack.boards import board
-from tests.integration.stack.filling import store
+from tests.integration.stack.boards import Board, board
+from tests.integration.stack.filling import Store, store
 
 from monitel.console import lateness
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tests.integration.stack.boards import Board
-    from tests.integration.stack.filling import Store
-
-    Values = Mapping[Any, float]  # by labels
+Values = Mapping[Any, float]  # by labels
 
 RUN, GROUP, HOST = "training_run_id", "training_group", "host_name"
 RANK, STAGE = "training_rank", "training_stage"

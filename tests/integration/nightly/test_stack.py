@@ -9,19 +9,16 @@ import socket
 import socketserver
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import COMPOSE, Loki, Prometheus, eventually, free_port
 from tests.integration.training import check, check_events, train
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Stack = Callable[..., subprocess.CompletedProcess[str]]
+Stack = Callable[..., subprocess.CompletedProcess[str]]
 
 PORTS = ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT", "LOKI_PORT", "LOKI_GRPC_PORT")
 NAMES = ("prometheus", "loki", "otelcol")
@@ -53,7 +50,6 @@ def command(environment: dict[str, str], tmp_path: Path) -> list[str]:
 
 
 def data_folder(tmp_path: Path) -> Path:
-    """Return the folder of logs, process ids and data."""
     return tmp_path / "a clone: #1" / "data"
 
 
@@ -111,7 +107,6 @@ def talking(port: int) -> Iterator[None]:
 
 
 def listening(port: str) -> bool:
-    """Return True if a port accepts connections."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", int(port))) == 0
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from math import isclose
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.nightly import known_times
+from tests.integration.nightly.known_times import Known
 from tests.integration.services import sixty_times_faster
-from tests.integration.stack.boards import board
-from tests.integration.stack.filling import filled, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.nightly.known_times import Known
-    from tests.integration.stack.boards import Board
-    from tests.integration.stack.filling import Store
+from tests.integration.stack.boards import Board, board
+from tests.integration.stack.filling import Store, filled, store
 
 TOLERANCE = 0.01  # of the run
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -44,7 +39,6 @@ class Job:
         self.board = board("time", prometheus, "vision")
 
     def share(self, activity: str, ranks: list[Known] | None = None) -> float:
-        """Return the share of an activity over ranks by the clocks of the jobs and of the test."""
         of = ranks or self.ranks
         return sum(each.noted[activity] for each in of) / sum(each.elapsed for each in of)
 
@@ -64,7 +58,6 @@ def shown(opened: Board, title: str, run: str = "run-7") -> list[list[dict[str, 
 
 
 def by(label: str, series: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the values of an instant query by a label."""
     return {each["metric"].get(label, ""): float(each["value"][1]) for each in series}
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.nightly.terminal_picture import picture_of
-from tests.processes.console.tmux import needs_tmux, terminal
+from tests.processes.console.tmux import Terminal, needs_tmux, terminal
 from tests.support.checks import wait_until
 from tests.support.scripts import started, wait_until_ready, write_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.processes.console.tmux import Terminal
 
 pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
 pytestmark = needs_tmux

@@ -12,16 +12,14 @@ import base64
 import json
 import os
 import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.services import Program, free_port
 from tests.integration.spans import ERROR, UNSET, Span, expected, ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 STEPS = 4
 LIFE = 180  # seconds, at most
@@ -41,7 +39,6 @@ class Store:
         self.url = url
 
     def spans(self, query: str) -> list[dict[str, Any]]:
-        """Return the spans of all traces that a query finds."""
         where = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
         found = self._ask("traces/search", {"locations": [where], "filter": query, "max_results": 100})
         assert "next_page_token" not in found
@@ -93,7 +90,6 @@ def decoded(span: Mapping[str, Any]) -> Span:
 
 
 def value_of(value: Mapping[str, Any]) -> Any:
-    """Return the value of an attribute."""
     ((kind, found),) = value.items()
     return [value_of(each) for each in found["values"]] if kind == "array_value" else found
 

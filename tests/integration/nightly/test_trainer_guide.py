@@ -9,16 +9,12 @@ import sys
 from bisect import bisect_right
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, Stack
 from tests.integration.services import DEADLINE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Stack
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate")
 
@@ -45,13 +41,11 @@ print(json.dumps(Notes.times))
 
 
 def queries() -> dict[str, str]:
-    """Return the queries of the guide, by their question."""
     table = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
     return {question: query.replace("30s", f"{SECONDS}s") for question, query in table}
 
 
 def ask(stack: Stack, query: str, at: float) -> float:
-    """Return the only value of a query at a time."""
     (found,) = stack.prometheus.ask("query", query=query, time=at)["result"]
     return float(found["value"][1])
 

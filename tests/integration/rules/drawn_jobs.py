@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from monitel.console import lateness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: The values of a metric by labels.
 Series: TypeAlias = dict[frozenset[tuple[str, str]], float]
@@ -47,12 +45,10 @@ class Process:
 
     @property
     def group(self) -> tuple[str, ...]:
-        """The values of the labels within which the process is compared."""
         return tuple(self.labels.get(name, "") for name in GROUP)
 
 
 def drawn(seed: int) -> list[Process]:
-    """Return the processes of several random groups."""
     random = Random(seed)
     processes = []
     for number, run in enumerate(("run-7", "run-7", "run-7", "run-8", "", "run-9")):
@@ -112,7 +108,6 @@ def _times(random: Random, rank: int, late: Mapping[tuple[int, str], float], *, 
 
 
 def recorded(processes: Iterable[Process]) -> dict[str, Series]:
-    """Return the series of each recorded metric."""
     groups: dict[tuple[str, ...], list[Process]] = defaultdict(list)
     for process in processes:
         if not process.ended:
@@ -125,7 +120,6 @@ def recorded(processes: Iterable[Process]) -> dict[str, Series]:
 
 
 def _of_group(members: list[Process]) -> dict[str, Series]:
-    """Return the series of one group."""
     device = any(each.device for each in members) and all(each.device or not each.host for each in members)
     times = {
         number: {name: seconds for name, seconds in (each.device if device else each.host).items() if 0 <= seconds < 1}
@@ -135,11 +129,9 @@ def _of_group(members: list[Process]) -> dict[str, Series]:
     of_all = members[0].labels
 
     def rank(number: int, stage: str | None = None) -> frozenset[tuple[str, str]]:
-        """Return the labels of a rank."""
         return frozenset((members[number].labels | ({"training_stage": stage} if stage else {})).items())
 
     def group(stage: str | None = None) -> frozenset[tuple[str, str]]:
-        """Return the labels of the group."""
         own = {name: of_all[name] for name in GROUP if name in of_all}
         return frozenset((own | ({"training_stage": stage} if stage else {})).items())
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.integration.conftest import eventually
 from tests.integration.stack.filling import store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver
 
 # For each run the faults of its ranks, and what must fire. The one event of "rejected" is dropped at once: a counter
 # that is there from then on, and never rises.
@@ -33,7 +30,6 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
     with store(backends, tmp_path) as prometheus, ExitStack() as ranks:
 
         def fired() -> dict[str, set[str]]:
-            """The alerts that have fired, by run."""
             found: dict[str, set[str]] = {run: set() for run in RUNS}
             for each in prometheus.query('count_over_time(ALERTS{alertstate="firing"}[10m])'):
                 found[each["metric"]["training_run_id"]].add(each["metric"]["alertname"])
@@ -79,5 +75,4 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
 
 
 def rules(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """All rules of all groups."""
     return [rule for group in answer["groups"] for rule in group["rules"]]

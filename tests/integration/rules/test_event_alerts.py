@@ -7,15 +7,11 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import Loki, eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.services import Program
+from tests.integration.services import Program
 
 JOB = """\
 import logging, sys, threading, monitel, monitel_otlp
@@ -52,7 +48,6 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def loki(loki_server: tuple[str, Program]) -> Loki:
-    """The Loki of the session."""
     return Loki(loki_server[0])
 
 

@@ -6,14 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.conftest import COMPOSE
 from tests.integration.stack.filling import RULE_FILES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 
@@ -32,7 +30,6 @@ def promtool() -> str:
 
 
 def run(promtool: str, *arguments: object) -> str:
-    """Run promtool and return its output."""
     command = [promtool, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.integration.conftest import COMPOSE
 from tests.integration.rules.drawn_jobs import drawn, recorded
 from tests.integration.rules.test_rules import promtool, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 __all__ = ["promtool"]
 
@@ -19,7 +16,6 @@ HOST, DEVICE = ("training_stage_duration_mean_seconds", "training_stage_device_d
 
 
 def text(name: str, labels: Any) -> str:
-    """Return a series as promtool reads it."""
     return name + "{" + ",".join(f"{label}={json.dumps(value)}" for label, value in sorted(labels)) + "}"
 
 

@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Event as Signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.integration.conftest import DEADLINE
 from tests.integration.services import sixty_times_faster
-from tests.integration.stack.filling import COMPOSE, filled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.stack.filling import Store
+from tests.integration.stack.filling import COMPOSE, Store, filled
 
 FOLDER = COMPOSE / "grafana" / "dashboards"
 
 
 class Result(NamedTuple):
-    """The result of a query on a board."""
-
     panel: dict[str, Any]
     target: dict[str, Any]
     choices: dict[str, str]
@@ -39,7 +33,6 @@ class Board:
     namespace: str = ".*"
 
     def variables(self) -> dict[str, str]:
-        """Return the value of each variable in an expression."""
         chosen = {"__rate_interval": "4m", "__range": "6h"}
         for variable in self.content["templating"]["list"]:
             chosen[variable["name"]] = self._chosen(variable, chosen)
@@ -60,7 +53,6 @@ class Board:
         return variable.get("allValue") or f"({'|'.join(options)})"
 
     def options(self, variable: dict[str, Any], chosen: dict[str, str]) -> list[str]:
-        """Return the choices of a query variable."""
         found = re.fullmatch(r"label_values\((.+),\s*(\w+)\)", variable["query"]["query"])
         assert found, variable
         values = self.store.get(f"label/{found[2]}/values", **{"match[]": filled(found[1], chosen)})
@@ -78,11 +70,9 @@ class Board:
             yield Result(panel, target, choices, self._ask(target, choices, now))
 
     def expressions(self) -> Iterator[str]:
-        """Return each expression for Prometheus, with the choices put in."""
         return (filled(target["expr"], choices) for _, target, choices in self._targets())
 
     def targets(self, title: str) -> list[dict[str, Any]]:
-        """The queries of one panel."""
         return [target for panel in self.content["panels"] if panel["title"] == title for target in panel["targets"]]
 
     def _targets(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]:
@@ -108,7 +98,6 @@ class Board:
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Return each node of a parsed expression."""
     if isinstance(tree, dict):
         yield tree
     for branch in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
@@ -133,14 +122,12 @@ def unknown_labels(store: Store, expression: str) -> set[str]:
 
 
 def repeated(repeats: dict[str, Any], variables: dict[str, str]) -> list[dict[str, str]]:
-    """The variables of each repetition of a row or panel."""
     name = repeats.get("repeat")
     values = variables[name].strip("()").split("|") if name else []
     return [{**variables, name: value} for value in values] or [variables]
 
 
 def board(name: str, prometheus: Store, namespace: str = ".*") -> Board:
-    """Return a dashboard, with all namespaces or one."""
     return Board(json.loads((FOLDER / f"monitel-{name}.json").read_text()), prometheus, namespace)
 
 

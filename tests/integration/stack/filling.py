@@ -14,16 +14,14 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.integration.conftest import ROOT, free_port, running
 from tests.integration.services import sixty_times_faster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 COMPOSE = ROOT / "compose"
 #: The names of the rule files that the Prometheus of the stack loads.
@@ -130,7 +128,6 @@ class Job:
             rank.stdin.flush()
 
     def kill(self, rank: int) -> None:
-        """Kill a rank."""
         self.ranks[rank].send_signal(signal.SIGKILL)
         self.ranks[rank].wait(10)
 
@@ -156,7 +153,6 @@ class Store:
         return result
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
         return {each["labels"]["alertname"] for each in self.get("alerts")["alerts"] if each["state"] == "firing"}
 
     @contextmanager

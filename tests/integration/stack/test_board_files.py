@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 import runpy
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.stack.boards import FOLDER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = sorted(FOLDER.glob("*.json"))
 SELECTION = ["namespace", "service", "run"]  # labels of metrics, log records and spans

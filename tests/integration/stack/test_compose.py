@@ -7,16 +7,13 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import COMPOSE, Loki, Prometheus, eventually, free_port
 from tests.integration.training import check, check_accounts, check_events, train, training
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,6 @@ class Project:
     environment: Mapping[str, str]
 
     def compose(self, *arguments: str) -> str:
-        """Run docker compose."""
         command = ("docker", "compose", "--project-directory", str(COMPOSE), "--project-name", self.name)
         return self._run(*command, "--profile", "test", *arguments)
 
@@ -36,21 +32,17 @@ class Project:
         self.compose("up", "--detach", "--wait", "--wait-timeout", "60", "--pull", "never")
 
     def state(self, service: str) -> dict[str, object]:
-        """Return the engine's description of a container."""
         (state,) = json.loads(self._run("docker", "inspect", f"{self.name}-{service}-1"))
         return dict(state["State"], restarts=state["RestartCount"])
 
     def prometheus(self, run: str) -> Prometheus:
-        """Prometheus, and in it the series of one run."""
         url = f"http://127.0.0.1:{self.environment['PROMETHEUS_PORT']}"
         return Prometheus(url, f'{{training_run_id="{run}"}}')
 
     def loki(self, run: str) -> Loki:
-        """Loki, and in it the events of one run."""
         return Loki(f"http://127.0.0.1:{self.environment['LOKI_PORT']}", f'{{training_run_id="{run}"}}')
 
     def run_environment(self, run: str) -> dict[str, str]:
-        """The environment of a run."""
         endpoint = f"http://127.0.0.1:{self.environment['OTLP_HTTP_PORT']}"
         return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "TORCHELASTIC_RUN_ID": run}
 
@@ -64,7 +56,6 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(engine: dict[str, str]) -> Iterator[Project]:
-    """The services, up."""
     names = ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT", "LOKI_PORT")
     ports = {name: str(free_port()) for name in names}
     project = Project(f"monitel-test-{os.getpid()}", {**engine, **ports, "TRACES_TO": "debug"})

@@ -8,19 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, eventually
 from tests.integration.stack.boards import Board, board, nodes, settle, unknown_labels
-from tests.integration.stack.filling import RATE, filled, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.integration.stack.filling import Store
+from tests.integration.stack.filling import RATE, Store, filled, store
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
 SIMULATE = ROOT / "compose" / "simulate.py"
@@ -119,7 +114,6 @@ def test_stopped_processes_are_listed(prometheus: Store) -> None:
     opened = board("ranks", prometheus, "vision")
 
     def stopped() -> set[tuple[str, str]]:
-        """Return attempt and rank of each process that has stopped."""
         (target,) = opened.targets("Processes that have stopped in the time shown")
         found = [each["metric"] for each in opened._ask(target, opened.variables())]
         return {(each["training_attempt"], each["training_rank"]) for each in found}

@@ -7,16 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from tests.integration.conftest import COMPOSE, DEADLINE, Loki
+from tests.integration.services import Program
 from tests.integration.stack.filling import filled
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.integration.services import Program
 
 BOARDS = [json.loads(file.read_text()) for file in sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))]
 (EVENTS,) = (each for each in BOARDS if each["uid"] == "monitel-events")
@@ -56,13 +53,11 @@ class EventsBoard(Loki):
         return found
 
     def lines(self, expression: str, choices: Mapping[str, str] = CHOICES) -> list[str]:
-        """Return the lines that an expression finds, in alphabetical order."""
         return sorted(line for stream in self.ask(expression, choices) for _, line, _ in stream["values"])
 
 
 @pytest.fixture(scope="module")
 def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFactory) -> EventsBoard:
-    """The Loki of the session, after these runs."""
     url, _ = loki_server
     folder = tmp_path_factory.mktemp("events")
     for run, namespace, attempt, words in RUNS:
@@ -102,7 +97,6 @@ def test_services_of_one_name_are_counted_apart(loki: EventsBoard) -> None:
 
 
 def counted(loki: EventsBoard, choices: Mapping[str, str]) -> dict[tuple[str, str], int]:
-    """Return the counts of events, by namespace and name."""
     series = loki.ask(expression("Events by name"), choices)
     labels = [(each["metric"].get("service_namespace", ""), each["metric"]["event"]) for each in series]
     return {name: int(each["values"][-1][1]) for name, each in zip(labels, series, strict=True)}

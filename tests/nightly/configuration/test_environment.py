@@ -7,10 +7,11 @@ import logging
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from contextlib import redirect_stderr
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -21,10 +22,6 @@ from tests.support.spools import requests_in
 import monitel
 import monitel_otlp
 from monitel.process.launcher import VARIABLES, launch_attributes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 pytestmark = pytest.mark.usefixtures("no_name_server")
 
@@ -109,7 +106,6 @@ fuzzed = settings(max_examples=150, derandomize=True, suppress_health_check=[Hea
 
 
 def record() -> None:
-    """Record a window and an event."""
     stat = monitel.Stat("loss", [monitel.COUNT], 60.0)
     stat.add(1)
     stat.flush()
@@ -160,7 +156,6 @@ def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) 
 
 
 def launched(variables: dict[str, str]) -> dict[str, str | int]:
-    """Return the attributes that the launcher's variables give."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)

@@ -6,17 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.processes.console.jobs import Console, console, loop, ranks
 from tests.support.scripts import write_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["console"]
 

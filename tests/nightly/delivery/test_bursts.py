@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import in_time, limit
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import check_accounts
+from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import checked_continuously
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, Stat
 from monitel.profiler import record_function
 from monitel_otlp.export import engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
 
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
@@ -79,8 +73,6 @@ def producing(produce: Callable[[int], object]) -> Iterator[list[int]]:
 
 
 def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
-    """Wait for metrics requests with values of counters, and return their times of arrival."""
-
     def found() -> list[float]:
         return [each.arrived for each in receiver.of("metrics") if b"alive" in each.body]
 
@@ -121,7 +113,6 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  a file of the kernel
         return int(file.read().split()[1]) * resource.getpagesize()
 

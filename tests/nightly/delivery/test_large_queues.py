@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.otlp.pipeline.test_bulkheads_exit import backend, numbers
 from tests.support.checks import EXIT, limit
 from tests.support.pipelines import HOLD_ENCODER, RELEASE_ENCODER
 from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 from tests.support.spools import folders, last_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
 
 ITEMS = 100_000
 

@@ -9,12 +9,10 @@ import gc
 import os
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 ROUNDS = 400
 MOST_OBJECTS = 120
@@ -22,7 +20,6 @@ OF_OBJECTS = {"__class__", "__dir__", "__doc__", "__init_subclass__", "__reduce_
 
 
 def fail(*_arguments: object) -> Any:
-    """Raise."""
     raise ValueError("fails")
 
 
@@ -34,19 +31,14 @@ class Odd:
 
 
 class Text(str):
-    """A str that is not exactly one."""
-
     __slots__ = ()
 
 
 class WrongClock:
-    """A clock with readings that no clock has."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def monotonic_ns(self) -> Any:
-        """Return a reading."""
         return self._rng.choice([-5, 1, (1 << 63) - 1, 1 << 70, None])
 
     time_ns = monotonic_ns
@@ -133,7 +125,6 @@ class Attack:
 
 
 def main(seed: str) -> None:
-    """Attack the extension."""
     sys.unraisablehook = lambda _report: None
     attack = Attack(random.Random(int(seed)))
     attack.call_with_each_number_of_arguments()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.scripts import needs_c
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
+from tests.support.scripts import Run, needs_c
 
 
 @needs_c

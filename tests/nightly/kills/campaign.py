@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +30,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 from threading import Event, Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import read_history
@@ -38,9 +39,6 @@ from tests.nightly.kills.job import THREADS, Job, kill_at_line
 import monitel
 import monitel_otlp
 from monitel.console.main import main as command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DEADLINE = 120.0  # seconds for everything that ends by itself
 _BATCH = 24  # jobs that live at the same time
@@ -84,11 +82,9 @@ class Backend:
         server.server_close()
 
     def behave(self, mode: str) -> None:
-        """Set the mode."""
         self._mode[0] = _MODES.index(mode)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Yield all requests that it has stored."""
         content, at = self._path.read_bytes(), 0
         while at < len(content):
             kind, answered, length = _HEAD.unpack_from(content, at)
@@ -174,7 +170,6 @@ def _runs(pid: int, group: int) -> bool:
 
 
 def _killed(function: Callable[[], object], lines: int) -> None:
-    """Run a function in a process that is killed at a line."""
     kill_at_line(lines)
     function()
 
@@ -232,7 +227,6 @@ class Batch:
         self._box = box
 
     def run(self, jobs: int) -> None:
-        """Run so many jobs."""
         self._boxes.mkdir(mode=0o700, parents=True)
         os.environ["MONITEL_BLACK_BOX_DIR"] = str(self._boxes)
         self._backend = Backend(self._folder / "arrivals")
@@ -249,7 +243,6 @@ class Batch:
         self._compare(deaths, repeats=_REPEATS + collectors + kills // _KILLS_PER_REPEAT)
 
     def draw(self, number: int) -> Job:
-        """Return a job with random properties."""
         rng = self._rng
         kill_after = rng.uniform(0.0, _LIFE)
         return Job(
@@ -352,7 +345,6 @@ class Batch:
             pause.wait(0.002)
 
     def _replay(self) -> None:
-        """Collect by the command."""
         sys.exit(command(["replay", str(self._spool), "--endpoint", self._backend.url]))
 
     def _configure(self) -> None:

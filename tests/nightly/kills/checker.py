@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from tests.nightly.kills.history import History
 from tests.nightly.kills.job import SHARED_BITS, THREADS
-from tests.support.inbox import CUMULATIVE, Point, Record, points_of, records_of, spans_of
+from tests.support.inbox import CUMULATIVE, Point, Record, Span, points_of, records_of, spans_of
 from tests.support.receiver import MESSAGES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from tests.nightly.kills.history import History
-    from tests.support.inbox import Span
-
-    Window = Mapping[str, Point]
+Window = Mapping[str, Point]
 
 #: Seconds before the death in which samples may be lost: a second, and half a second to spare.
 BOUND = 1.5
@@ -59,7 +55,6 @@ class Arrived:
     starts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, item: Point | Record | Span) -> None:
-        """Add an item of a request."""
         if isinstance(item, Point):
             self._add_point(item)
         elif isinstance(item, Record):
@@ -241,12 +236,10 @@ def _of_tiles(series: str, windows: Mapping[int, Window], verdict: Verdict) -> i
 
 
 def _samples(window: Window) -> tuple[int, int]:
-    """Return the first and the last sample."""
     return int(window["min"].value), int(window["max"].value)
 
 
 def _of_window(window: Window) -> Iterator[str]:
-    """Yield the problems of the values of one window."""
     low, high = _samples(window)
     expected = {"value": high, "mean": (low + high) / 2}
     if window["count"].temporality == _DELTA:
@@ -312,7 +305,6 @@ def _next_total(point: Point, total: int) -> int:
 
 
 def _numbers(kind: str, source: str, arrived: Arrived, verdict: Verdict) -> list[int]:
-    """Return the numbers of the items of a source that are not aggregated."""
     if kind == "number":
         return [int(point.value) for point in arrived.points.get(source, [])]
     if kind == "range":

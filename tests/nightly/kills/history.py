@@ -11,11 +11,9 @@ import mmap
 import os
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 LATE_NS = 10_000_000
 SLEEP_NS = 50_000_000  # between two notes of the waits
@@ -27,8 +25,6 @@ _NAMES_AT = 16  # word
 
 
 class HistoryWriter:
-    """The file of one process, which this process writes."""
-
     def __init__(self, path: Path, sources: Sequence[str]) -> None:
         names = json.dumps(sources).encode()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

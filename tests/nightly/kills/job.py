@@ -13,11 +13,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from tests.nightly.kills.history import LATE_NS, SLEEP_NS, HistoryWriter
 
@@ -27,10 +29,6 @@ from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat, 
 from monitel.process import os_threads
 from monitel.profiler import record_function
 from monitel_otlp.export import engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 THREADS = 4  # at most, so that sums of shared series stay exact
 SHARED_BITS = 13
@@ -79,7 +77,6 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
 
     def new_history(self, threads: int) -> HistoryWriter:
-        """Return the file of this process."""
         kinds = [*(f"tile{tile}" for tile in range(_TILES)), "short", "shared", "event", "number", "counter", "range"]
         sources = [f"{kind}.{thread}" for thread in range(threads) for kind in kinds]
         return HistoryWriter(self.folder / f"{self.number}-{os.getpid()}.history", sources)
@@ -151,7 +148,6 @@ def kill_at_line(lines: int) -> None:
 
 
 def _configured(history: HistoryWriter) -> None:
-    """Write that ``configure()`` has returned."""
     now_ns = time.monotonic_ns()
     history.set(configured_ns=now_ns)
     history.note_wait(now_ns, 0)
@@ -184,8 +180,6 @@ def _queued_ns() -> dict[str, int]:
 
 
 class _Lane:
-    """The recordings of one thread."""
-
     def __init__(self, job: Job, history: HistoryWriter, seed: int, number: int, shared: Stat) -> None:
         self.fork: Callable[[int], object] | None = None
         self._rng = rng = random.Random(seed)
@@ -208,7 +202,6 @@ class _Lane:
         self._step = 0
 
     def run(self, stopped: Event) -> None:
-        """Record until it is stopped."""
         while not stopped.is_set():
             self.record()
             stopped.wait(0.002 if self._busy else self._rng.choice(_PAUSES))
@@ -230,7 +223,6 @@ class _Lane:
             self._record_items(action)
 
     def _record_items(self, kind: str) -> None:
-        """Record one item of a kind, or a burst of them."""
         rng = self._rng
         if kind == "short":  # its window is closed when it goes, and the next Stat continues the series
             stat = Stat(f"short.{self._number}", _TILE, 60.0, monotonic=self._short_is_monotonic)
@@ -250,7 +242,6 @@ class _Lane:
             self.repeat(kind, operation, rng.choice(times))
 
     def next_step(self) -> None:
-        """Set the next training step."""
         self._step += 1
         monitel.set_step(self._step)
         self._history.set(step=self._step)
@@ -260,7 +251,6 @@ class _Lane:
         self._history.do(f"{kind}.{self._number}", operation, times)
 
     def emit(self, number: int) -> None:
-        """Emit an event."""
         text = "x" * self._rng.choice((0, 10, 900))
         monitel.emit(f"event.{self._number}", number=number, square=number * number, text=text)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.nightly.kills.campaign import Backend, start
@@ -12,12 +14,8 @@ from tests.nightly.kills.history import History, read_history
 from tests.nightly.kills.job import Job
 from tests.support.receiver import MESSAGES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Change = Callable[[Any], object]
-    Arrivals = list[Arrival]
+Change = Callable[[Any], object]
+Arrivals = list[Arrival]
 
 _SIGNALS = ("metrics", "logs", "traces")
 _KINDS = {"tile0", "tile1", "tile2", "short", "shared", "event", "number", "counter", "range"}
@@ -34,15 +32,12 @@ class Healthy:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of items that it has recorded."""
         return {source.partition(".")[0] for source, done_ns in self.history.done_ns.items() if done_ns}
 
     def problems(self, arrivals: Arrivals, died_ns: int | None = None) -> list[str]:
-        """Return what the checker finds."""
         return compare(self.history, decode(arrivals)[self._process], died_ns).problems
 
     def changed(self, signal: str, change: Change) -> Arrivals:
-        """Return the arrivals with a change to the first request of a signal that it changes."""
         arrivals = list(self.arrivals)
         for number, (kind, body, _) in enumerate(arrivals):
             message = MESSAGES[signal][0]()
@@ -66,7 +61,6 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _live(folder: Path, temporality: str, life: float) -> Healthy:
-    """Run a job."""
     backend = Backend(folder / "arrivals")
     job = Job(folder, 1, 5, threads=2, kill_after=60.0, life=life, busy=True)
     job.environment = {_TEMPORALITY: temporality, "MONITEL_BLACK_BOX_DIR": str(folder)}

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.promises.jobs import replay, running
 from tests.support.commands import command
+from tests.support.receiver import Receiver
 from tests.support.scripts import finish
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.receiver import Receiver
 
 _GROUPS = Path("/sys/fs/cgroup")
 _LIMIT = 120 << 20  # bytes
@@ -24,7 +20,6 @@ _LIMIT = 120 << 20  # bytes
 
 @contextmanager
 def small_memory(boxes: Path, size: str) -> Iterator[None]:
-    """Mount a file system in memory for boxes."""
     boxes.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700,uid={os.geteuid()}", "monitel", str(boxes)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -69,7 +64,6 @@ def test_full_memory_disturbs_nothing(
 
 @contextmanager
 def small_group(limit: int) -> Iterator[Path]:
-    """Make a memory cgroup."""
     version_1 = (_GROUPS / "memory" / "memory.limit_in_bytes").exists()
     group = (_GROUPS / "memory" if version_1 else _GROUPS) / f"monitel-tests-{os.getpid()}"
     try:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any
 
 ROUNDS, REPETITIONS = 3, 1000
 _WARM_UP = 100  # caches, free lists and tables reach their size
@@ -52,7 +50,6 @@ def steady_growth(operation: Callable[[], object], values: Sequence[Any]) -> Gro
 
 
 def leaks(growth: Growth) -> dict[str, int]:
-    """Return the numbers that grow with the repetitions, by name."""
     grown = {field.name: getattr(growth, field.name) for field in fields(Growth)}
     return {name: number for name, number in grown.items() if number > getattr(MOST, name)}
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from inspect import getdoc
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.nightly.leaks.measure import leaks, steady_growth
 from tests.nightly.leaks.windows import CASES, TEXT, VALUES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="CPython without the GIL frees references later"

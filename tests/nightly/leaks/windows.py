@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import monitel
 from monitel.stats import _window
 from monitel.stats.definition import Aggregation
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    _Make = Callable[[], Iterator[Callable[[], object]]]
+_Make = Callable[[], Iterator[Callable[[], object]]]
 
 
 class Case(NamedTuple):
@@ -49,7 +47,6 @@ def refused(
     *arguments: Any,
     **named: Any,
 ) -> None:
-    """Call a function that raises."""
     try:
         function(*arguments, **named)
     except expected:
@@ -62,7 +59,6 @@ class Broken(Exception):  # noqa: N818  not an error
 
 
 def fail(*_arguments: Any, **_named: Any) -> Any:
-    """Raise."""
     raise Broken
 
 
@@ -73,7 +69,6 @@ class BrokenClock:
         self.now: Any = 0
 
     def monotonic_ns(self) -> Any:
-        """Return the time, or raise."""
         return fail() if self.now is None else self.now
 
     time_ns = monotonic_ns
@@ -253,8 +248,6 @@ def windows_as_bytes() -> Iterator[Callable[[], object]]:
 
 @covers("set_step get_step set_value_hook live expired")
 def functions_of_windows() -> Iterator[Callable[[], object]]:
-    """The step, and the hook of values."""
-
     def operation() -> None:
         _window.set_step(BIG)
         assert BIG == _window.get_step()

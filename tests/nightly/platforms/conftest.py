@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _REDUCED = Path(__file__).parent / "reduced"
 _TIMEOUT = 120.0
 
 
 class Finished(Protocol):
-    """Type of a finished process."""
-
     returncode: int
     stdout: str
     stderr: str
@@ -62,6 +58,5 @@ def run_on(tmp_path: Path) -> RunOn:
 
 @pytest.fixture(params=["windows", "macos"])
 def platform(request: pytest.FixtureRequest) -> str:
-    """The simulated platform."""
     name: str = request.param
     return name

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.nightly.platforms.conftest import RunOn
+from tests.nightly.platforms.conftest import RunOn
 
 _MISSING = {
     "windows": """

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.nightly.platforms.conftest import RunOn
-    from tests.support.receiver import Receiver
+from tests.nightly.platforms.conftest import RunOn
+from tests.support.receiver import Receiver
 
 _UNAVAILABLE = "this platform has neither descriptors of folders nor locks of open files as Linux has them"
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support import hostile
 from tests.support.checks import EXIT, limit
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
-from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended
+from tests.support.receiver import Receiver
+from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended, Run, Terminate
 from tests.support.spools import spooled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run, Terminate
 
 pytestmark = pytest.mark.timed
 
@@ -98,7 +93,6 @@ def test_shutdown_beside_something_that_hangs(train: Run, receiver: Receiver, wh
 
 
 def test_fork_beside_a_callback_that_hangs(train: Run, receiver: Receiver) -> None:
-    """The fork returns at once."""
     fork = "begin = time.monotonic()\nif os.fork() == 0: os._exit(0)\nprint(time.monotonic() - begin)\nos._exit(0)\n"
     ended = train(
         HANGING + HANGS["callback"] + fork.replace("os._exit(0)\n", "sys.stdout.flush(); os._exit(0)\n"), receiver.url

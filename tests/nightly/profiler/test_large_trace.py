@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from monitel.profiler import profile, record_function, trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 MANY = 1_000_000
 
 
 def test_a_million_ranges(tmp_path: Path) -> None:
-    """A million ranges are all written."""
     with profile() as prof:
         label = record_function("a")
         for _ in range(MANY):

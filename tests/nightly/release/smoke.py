@@ -72,7 +72,6 @@ def record(url: str, folder: str) -> None:
 
 
 def main(twin: str) -> None:
-    """Run everything once."""
     if twin != "any":
         check("twin", twin, "c" if "monitel.stats._window_c" in sys.modules else "py")
     for name in ("monitel", "monitel-otel", "monitel-otlp", "monitel-tensorboard"):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 
@@ -20,13 +18,11 @@ CREATED = {"build/site"}
 
 
 def load(path: Path) -> dict[Any, Any]:
-    """Return the content of a workflow file."""
     loaded: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8"))
     return loaded
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
-    """Return the steps of all jobs."""
     return [step for job in load(path)["jobs"].values() for step in job["steps"]]
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.processes.patience import with_patience
 from tests.support.checks import wait_until
 from tests.support.commands import Printed, command
-from tests.support.scripts import finish, started, write_script
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.support.scripts import Ended, Process
+from tests.support.scripts import Ended, Process, finish, started, write_script
 
 #: Runs the statements that the test sends, and answers each with a line.
 _SERVE = """\
@@ -35,20 +31,16 @@ for line in sys.stdin:
 
 
 class Job:
-    """A running job, whose statements come from the test."""
-
     def __init__(self, process: Process) -> None:
         self.process = process
         self.pid = process.pid
 
     def send(self, statements: str) -> None:
-        """Let the job run statements, which do not return."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{statements!r}\n")
         self.process.stdin.flush()
 
     def do(self, statements: str) -> None:
-        """Let the job run statements, and wait for their end."""
         self.send(statements)
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
@@ -64,12 +56,10 @@ class Job:
         wait_until(lambda: self.row(name)["value"] == sample, f"the sample {sample} of {name} in the record")
 
     def kill(self, number: int = signal.SIGKILL) -> Ended:
-        """Kill the job from outside, and wait for its end."""
         self.process.send_signal(number)
         return self.ended(number)
 
     def ended(self, number: int = signal.SIGKILL) -> Ended:
-        """Wait until the job has ended by a signal."""
         ended = finish(self.process)
         assert -number == ended.status, ended.stderr
         return ended
@@ -77,7 +67,6 @@ class Job:
 
 @contextmanager
 def running(folder: Path, url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """Run a job that sends to a URL on request."""
     with started(folder, "-W", "ignore", write_script(folder, with_patience(_SERVE)), url, env=env) as process:
         yield Job(process)
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.checks import wait_until
-from tests.support.scripts import finish
+from tests.support.scripts import Process, finish
 
 from monitel.console.main import main
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.scripts import Process
 
 #: Steps of known length. Arguments: the first step, the number of steps, the seconds of each, and the learning rate.
 #: It prints the time of each step, in nanoseconds of its ledger.
@@ -80,8 +76,6 @@ def seconds(words: str) -> float:
 
 
 class Printed(NamedTuple):
-    """The output of a command."""
-
     out: str
     err: str
 
@@ -111,7 +105,6 @@ class Commands:
         return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
 
     def run_of(self, name: str) -> dict[str, Any]:
-        """Return the only run of this name, which must add up."""
         found, _ = self.compared(name, name, "--spool-dir", "spool")
         assert abs(sum(found["activities"].values()) - found["duration_seconds"]) < 1e-5
         return found
@@ -131,5 +124,4 @@ class Commands:
 
 @pytest.fixture
 def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Return the commands of this process."""
     return Commands(capsys)

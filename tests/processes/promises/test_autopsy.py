@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.console.jobs import HANG, Console, Job, console, jobs, loop, ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["console"]
 
@@ -74,7 +72,6 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
 
 
 def test_crashed_process_has_its_signal_and_stacks(tmp_path: Path, console: Console) -> None:
-    """After SIGSEGV."""
     then = "def crash_here():\n    os.kill(os.getpid(), 11)\ncrash_here()\n"
     with jobs(tmp_path, loop(until=5, then=then)) as (job,):
         assert -signal.SIGSEGV == job.process.wait(60)

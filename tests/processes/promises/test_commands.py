@@ -6,17 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.scripts import CONFIGURE, finish, started
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import CONFIGURE, Run, finish, started
 
 COMMAND = ("-m", "monitel")
 OFFLINE = """\
@@ -28,7 +23,6 @@ with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0) as pipelin
 
 
 def numbers(receiver: Receiver) -> list[int]:
-    """Return the numbers of the events, in order of arrival."""
     return [each.attributes["number"] for each in receiver.records("event")]
 
 
@@ -88,7 +82,6 @@ def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run
 
 
 def in_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of monitel with a redirection of the shell."""
     line = f"{sys.executable} -m monitel {command} {redirection}"
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=DEADLINE)
 

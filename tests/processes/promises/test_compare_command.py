@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held, truth
 from tests.support.checks import wait_until
-from tests.support.scripts import finish, started, write_script
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run, finish, started, write_script
 
 __all__ = ["commands"]
 
@@ -23,12 +19,10 @@ KILL = "os.kill(os.getpid(), 9)\n"
 
 @pytest.fixture(autouse=True)
 def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs have run events, as those of users."""
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
 
 
 def spools() -> list[Path]:
-    """Return the spools below the folder of the jobs."""
     return sorted(each for each in Path("spool").iterdir() if each.name != "ledgers")
 
 

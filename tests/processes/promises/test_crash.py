@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.promises.jobs import replay
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 
 #: The main thread crashes in ``crashing``, while another one waits in ``waiting``. The black box has the handler.
 BEGIN = """\

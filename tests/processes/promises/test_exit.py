@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.processes.promises.jobs import replay
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
-from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN
+from tests.support.receiver import Receiver
+from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN, Ended, Run
 from tests.support.series import increase
 from tests.support.spools import LastLine, last_line, spooled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])

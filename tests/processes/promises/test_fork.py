@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.patience import with_patience
 from tests.processes.promises.jobs import replay
 from tests.support.checks import wait_until
 from tests.support.inbox import TEMPORALITY
-from tests.support.scripts import CONFIGURE, finish, started, write_script
+from tests.support.receiver import Receiver
+from tests.support.scripts import CONFIGURE, Run, finish, started, write_script
 from tests.support.series import increase, of_parent_and_child
 from tests.support.spools import folders, spooled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 BEGIN = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)

@@ -6,13 +6,10 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _C = pytest.mark.skipif(
     os.environ.get("MONITEL_REQUIRE_EXTENSIONS") != "1" and find_spec("monitel.stats._window_c") is None,
@@ -21,7 +18,6 @@ _C = pytest.mark.skipif(
 
 
 def run(folder: Path, script: str, **variables: str) -> str:
-    """Run a script in a fresh interpreter, and return its output."""
     command = [sys.executable, "-W", "error", "-c", dedent(script)]
     environment = {name: value for name, value in os.environ.items() if name != "MONITEL_NO_EXTENSIONS"} | variables
     done = subprocess.run(

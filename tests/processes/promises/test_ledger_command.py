@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN as MONITEL_RUN
@@ -28,10 +28,7 @@ from tests.processes.promises.recorded_runs import (
     truth,
 )
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import finish, started, write_script
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
+from tests.support.scripts import Run, finish, started, write_script
 
 __all__ = ["commands", "console"]
 

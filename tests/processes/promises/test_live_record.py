@@ -6,14 +6,12 @@ import os
 import platform
 import signal
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.processes.promises.jobs import autopsy, running, top
 from tests.support.checks import wait_until
 from tests.support.commands import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOWHERE = "http://127.0.0.1:9"  # refuses connections
 RECORD = """\
@@ -105,7 +103,6 @@ def test_autopsy_of_a_live_process(tmp_path: Path) -> None:
 
 
 def moment(text: str) -> float:
-    """Return the Unix time of a row."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 

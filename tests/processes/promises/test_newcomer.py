@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 WARNING = "log(), emit() and windows go nowhere: this process has no exporter."
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
@@ -13,16 +13,11 @@ from tests.support.checks import NEEDS_GRPC
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import finish, started, wait_until_ready, write_script
+from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
 from tests.support.spools import last_line
 from tests.unit.promises.spool_content import Content, cat, files, monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.scripts import Ended, Run
-
-    Capture = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 #: An attempt could last an hour: only the exit itself is short.
 PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
@@ -68,7 +63,6 @@ def check_content(content: Content) -> None:
 
 
 def check_arrived(receiver: Receiver) -> None:
-    """Check that the items of the job have arrived, each once."""
     assert EVENTS == receiver.record_names()
     assert ([*range(1, 101)], 4950) == (receiver.values("loss.count"), receiver.values("loss.sum")[-1])
     assert [f"range {number}" for number in range(100)] == [each.name for each in receiver.spans()]

@@ -6,10 +6,11 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import (
@@ -30,12 +31,7 @@ from tests.processes.patience import SHORT, patience
 from tests.support.checks import wait_until
 from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-
-    from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver
 
 NOTHING = "monitel run: nothing was recorded\n"
 
@@ -246,7 +242,6 @@ def test_job_control_of_a_terminal(tmp_path: Path) -> None:
 
 
 def commands(pid: int) -> list[str]:
-    """Return the command lines of the descendants of a process."""
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
         found += [Path(f"/proc/{child}/cmdline").read_text(), *commands(int(child))]

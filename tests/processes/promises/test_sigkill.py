@@ -11,9 +11,10 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from google.protobuf.json_format import Parse
@@ -21,23 +22,17 @@ from tests.processes.promises.jobs import autopsy, replay, running
 from tests.support.checks import wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, points_of, records_of
-from tests.support.receiver import MESSAGES
+from tests.support.pipelines import Start
+from tests.support.receiver import MESSAGES, Receiver
 from tests.support.scripts import finish, started, write_script
 
 import monitel
 from monitel.console.runs import read_runs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
 _COLLECTORS = 18  # killed at as many places of their work
 
 
 def numbers(receiver: Receiver, name: str = "left") -> list[Any]:
-    """Return the numbers of the events with a name, in order of arrival."""
     return [record.attributes["number"] for record in receiver.records(name)]
 
 
@@ -428,7 +423,6 @@ def collect_in_a_child(folder: Path, prepare: Callable[[], object]) -> int:
 
 
 def status_of(child: int) -> int:
-    """Wait for the end of a child, and return its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -440,7 +434,6 @@ class Lines:
 
     @property
     def count(self) -> int:
-        """The number of lines so far, in all children."""
         return self._count[0]
 
     def kill_at(self, number: int) -> None:

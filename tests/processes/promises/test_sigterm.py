@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import signal
+import socket
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import repeat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import TEMPORALITY
-from tests.support.scripts import CONFIGURE, READY, RECORD, needs_c
+from tests.support.receiver import Receiver
+from tests.support.scripts import CONFIGURE, READY, RECORD, Run, Terminate, needs_c
 from tests.support.series import increase
 from tests.support.spools import last_line, spooled
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run, Terminate
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])
@@ -52,7 +47,6 @@ def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
 
 @pytest.fixture
 def refusing() -> str:
-    """A URL that refuses connections."""
     return refusing_url()
 
 

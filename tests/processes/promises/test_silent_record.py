@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
 from tests.processes.promises.jobs import autopsy, running, top
 from tests.support.checks import wait_until
 from tests.support.commands import command
-from tests.support.scripts import READY, finish, started
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from tests.support.scripts import Process
+from tests.support.scripts import READY, Process, finish, started
 
 TENSORBOARD = """\
 import os, sys, time
@@ -49,7 +45,6 @@ pipeline = monitel_otlp.configure(service_name="llm", ranks="zero")
 
 
 def working(script: str, env: dict[str, str] | None = None) -> AbstractContextManager[Process]:
-    """Run a script in a new interpreter."""
     Path("train.py").write_text(script)
     return started(Path.cwd(), "train.py", env=env, fresh=True)
 

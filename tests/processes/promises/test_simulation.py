@@ -6,18 +6,14 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import Answer
 from tests.support.paths import ROOT
-from tests.support.scripts import finish, started
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run, finish, started
 from tests.support.spools import spooled
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 SIMULATE = ROOT / "compose" / "simulate.py"
 SMALL = ("--ranks", 3, "--stats", 4, "--windows", 2, "--window", 0.2)

@@ -6,16 +6,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome, running
 from tests.processes.console.jobs import Console, console
 from tests.processes.patience import patience
 from tests.support.inbox import DEADLINE
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver
 
 __all__ = ["console"]
 

@@ -8,8 +8,10 @@ import select
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, console, jobs, loop, ranks
@@ -17,12 +19,7 @@ from tests.processes.console.tmux import needs_tmux, terminal
 from tests.processes.promises.test_live_record import moment
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 __all__ = ["console"]
 
@@ -36,7 +33,6 @@ FIELDS = {
 
 
 def verdict(rows: Mapping[Any, Any]) -> tuple[str, int | None]:
-    """Return kind and rank of the verdict, which all rows have."""
     found = {(row["verdict"]["kind"], row["verdict"]["rank"]) for row in rows.values()}
     assert 1 == len(found)
     return found.pop()

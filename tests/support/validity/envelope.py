@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.support.validity.rules import Findings
+from tests.support.validity.rules import Findings
 
 #: Fields of the messages of each signal: resources, scopes, records.
 LEVELS = {
@@ -21,8 +19,6 @@ _DISTRO = ("telemetry.distro.name", "telemetry.distro.version")
 
 
 class Scoped(NamedTuple):
-    """The records of one scope of one resource."""
-
     resource: bytes
     scope: str
     path: str
@@ -98,7 +94,6 @@ class Envelopes:
 
 
 def check_attributes(pairs: Any, path: str, findings: Findings) -> None:
-    """Check that keys are unique and not empty, and that values are set."""
     keys = [pair.key for pair in pairs]
     if len(set(keys)) < len(keys):
         findings.add("attribute.twice", path, keys)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.support.validity.rules import Findings
+from tests.support.validity.rules import Findings
 
 _SLACK = 1e-9  # relative: bounds are powers, which two implementations round differently
 _SCALES = range(-10, 21)
 
 
 def check_explicit(point: Any, path: str, findings: Findings) -> None:
-    """Check a point with explicit bounds."""
     bounds, counts = list(point.explicit_bounds), list(point.bucket_counts)
     findings.check(all(one < other for one, other in pairwise(bounds)), "histogram.bounds", path, bounds)
     findings.check(len(counts) == len(bounds) + 1, "histogram.buckets", path, (len(bounds), len(counts)))
@@ -27,7 +25,6 @@ def check_explicit(point: Any, path: str, findings: Findings) -> None:
 
 
 def check_exponential(point: Any, path: str, findings: Findings) -> None:
-    """Check a point with exponential buckets."""
     positive, negative = point.positive, point.negative
     total = point.zero_count + sum(positive.bucket_counts) + sum(negative.bucket_counts)
     findings.check(total == point.count, "histogram.count", path, f"{total} of {point.count}")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tests.support.validity.envelope import OWN, identity
+from tests.support.validity.envelope import OWN, Scoped, identity
 from tests.support.validity.points import CUMULATIVE, DELTA, number_of
-
-if TYPE_CHECKING:
-    from tests.support.validity.envelope import Scoped
-    from tests.support.validity.rules import Findings
+from tests.support.validity.rules import Findings
 
 #: Requests may repeat it with one time: Prometheus needs the latest time of a resource in each request.
 _REPEATED = "monitel.queue.size"
@@ -25,8 +22,6 @@ class _Sample(NamedTuple):
 
 
 class _Series:
-    """The points of one series, in order of arrival."""
-
     def __init__(self, name: str, temporality: int, *, monotonic: bool) -> None:
         self.name = name
         self.temporality = temporality
@@ -73,7 +68,6 @@ class Intervals:
                 series.samples.append(_sample(point))
 
     def check(self) -> None:
-        """Check all series."""
         for (_, scope, *_), series in self._series.items():
             apart_ns = self._apart_ns if scope == OWN else 1
             once = series.name == _REPEATED or not self._undisturbed

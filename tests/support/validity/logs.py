@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tests.support.validity.envelope import OWN, check_attributes
-
-if TYPE_CHECKING:
-    from tests.support.validity.envelope import Scoped
-    from tests.support.validity.rules import Findings
+from tests.support.validity.envelope import OWN, Scoped, check_attributes
+from tests.support.validity.rules import Findings
 
 #: First number of the four that each text of the data model or of Python's logging stands for.
 _TEXTS = {"TRACE": 1, "DEBUG": 5, "INFO": 9, "WARN": 13, "ERROR": 17, "FATAL": 21, "WARNING": 13, "CRITICAL": 21}
 
 
 def check_logs(scoped: Scoped, findings: Findings) -> None:
-    """Check the log records of one scope in one request."""
     for number, record in enumerate(scoped.records):
         path = f"{scoped.path}[{number}] {record.event_name}"
         check_attributes(record.attributes, path, findings)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.support.validity.envelope import OWN
-
-if TYPE_CHECKING:
-    from tests.support.validity.envelope import Scoped
-    from tests.support.validity.rules import Findings
+from tests.support.validity.envelope import OWN, Scoped
+from tests.support.validity.rules import Findings
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,254}")
 _ANNOTATION = re.compile(r"(?:1|\{[\x21-\x7a|~]+\})?")  # a counter may have no unit
@@ -41,15 +38,12 @@ _PROMETHEUS_UNITS = {
 
 
 class Names:
-    """Checks the names of metrics."""
-
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._meanings: dict[tuple[bytes, str, str], tuple[object, ...]] = {}
         self._stored: dict[tuple[bytes, str], tuple[str, str]] = {}
 
     def check(self, scoped: Scoped) -> None:
-        """Check the metrics of one scope in one request."""
         seen: set[str] = set()
         for number, metric in enumerate(scoped.records):
             path = f"{scoped.path}[{number}] {metric.name}"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.validity.envelope import check_attributes
 from tests.support.validity.histograms import check_explicit, check_exponential
-
-if TYPE_CHECKING:
-    from tests.support.validity.rules import Findings
+from tests.support.validity.rules import Findings
 
 CUMULATIVE, DELTA = 2, 1
 _NO_VALUE = 1  # the flag for a point without a value
 
 
 def check_points(metric: Any, path: str, findings: Findings) -> None:
-    """Check the points of a metric."""
     kind = metric.WhichOneof("data")
     if kind is None:
         findings.add("metric.data", path)

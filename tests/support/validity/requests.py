@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from tests.support.validity.envelope import Envelopes
 from tests.support.validity.intervals import Intervals
@@ -11,9 +12,6 @@ from tests.support.validity.names import Names
 from tests.support.validity.points import check_points
 from tests.support.validity.rules import RULES, Finding, Findings
 from tests.support.validity.traces import Traces
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 _SHOWN = 20
 

@@ -95,12 +95,9 @@ class Finding:
 
 @dataclass
 class Findings:
-    """The violations so far."""
-
     found: list[Finding] = field(default_factory=list)
 
     def add(self, rule: str, path: str, value: object = "") -> None:
-        """Add a violation of a rule, which must be in ``RULES``."""
         assert rule in RULES
         self.found.append(Finding(rule, path, str(value)))
 

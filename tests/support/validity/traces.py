@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tests.support.validity.envelope import OWN, check_attributes
-
-if TYPE_CHECKING:
-    from tests.support.validity.envelope import Scoped
-    from tests.support.validity.rules import Findings
+from tests.support.validity.envelope import OWN, Scoped, check_attributes
+from tests.support.validity.rules import Findings
 
 _IS_REMOTE = 0x200
 _ERROR = 2
@@ -66,7 +63,6 @@ class Traces:
         self._findings.check(max(dropped) < _IMPLAUSIBLE, "span.dropped", path, dropped)
 
     def check(self) -> None:
-        """Check the parents of all spans."""
         for (trace_id, _), each in self._spans.items():
             parent_id = each.span.parent_span_id
             if not parent_id:

@@ -18,12 +18,10 @@ _DEADLINE = 60
 
 
 def plain(x: Any) -> Any:
-    """Return a result of one operation."""
     return x * 2
 
 
 def compilations(events: list[monitel.Event]) -> list[monitel.Event]:
-    """Flush, and return the events of compilations."""
     monitel.flush()
     return [event for event in events if event.name.startswith("torch.") and event.window is None]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,7 @@ import monitel.torch
 from monitel.profiler import record_function
 from monitel.torch import tensors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Step = Callable[[Any], Any]
+Step = Callable[[Any], Any]
 
 STAT = monitel.Stat("test_compiled_adds", [monitel.SUM, monitel.COUNT], float("inf"))
 SECONDS = monitel.Stat("test_compiled_adds.seconds", [monitel.COUNT], float("inf"))
@@ -32,7 +30,6 @@ def _no_samples(fresh_compiler: None) -> Iterator[None]:
 
 
 def adds_tensor(x: Any, add: Callable[[Any], None]) -> Any:
-    """Add a tensor that the graph computes."""
     total = x.sum()
     add(total)
     return x + total
@@ -57,7 +54,6 @@ def adds_in_a_loop(x: Any, add: Callable[[Any], None]) -> Any:
 
 
 def adds_in_a_range(x: Any, add: Callable[..., None]) -> Any:
-    """Add within a range, a guard and a timer."""
     with record_function("step"), WAITS.guard(), SECONDS.time():
         total = x.sum()
         add(v=total)

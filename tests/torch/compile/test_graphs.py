@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.known_work import activity, logged_cycles, noting
+from tests.torch.known_work import Work, activity, logged_cycles, noting
 from torch import distributed
 
 import monitel
 import monitel.torch
 from monitel.profiler import ranges, record_function
+from monitel.testing import ManualClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.torch.known_work import Work
-
-    from monitel.testing import ManualClock
-
-    Step = Callable[[Any], Any]
+Step = Callable[[Any], Any]
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -30,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 def captured(
     function: Callable[..., Any], *arguments: Any, fullgraph: bool = False
 ) -> tuple[list[list[str]], list[Any]]:
-    """Return the operations of each captured graph, and the results of the calls."""
     graphs: list[list[str]] = []
     torch._dynamo.reset()
     compiled = torch.compile(function, backend=noting(graphs), fullgraph=fullgraph)
@@ -52,11 +46,9 @@ class Training:
         self.backward: Any = lambda x: self.model(x).sum().backward()
 
     def compiled(self, function: Any, **options: Any) -> Any:
-        """Compile a function or a model."""
         return torch.compile(function, backend=noting(self.graphs), **options)
 
     def compile(self, part: str) -> None:
-        """Compile a part."""
         if part == "model":
             self.model = self.compiled(self.model, fullgraph=True)
         elif part == "optimizer":
@@ -165,7 +157,6 @@ def guarded(x: Any) -> Any:
 
 
 def ranged(x: Any) -> Any:
-    """Compute within ranges."""
     with record_function("outer"):
         y = x + 1
         with record_function("inner", "details"):
@@ -176,7 +167,6 @@ def ranged(x: Any) -> Any:
 @record_function("decorated")
 @STAT.time()
 def decorated(x: Any) -> Any:
-    """Compute in a decorated function."""
     y = x + 1
     y = y * 2
     return y.sin()
@@ -232,18 +222,15 @@ def _group() -> Iterator[None]:
 
 
 def in_place(tensor: Any) -> Any:
-    """Reduce in place."""
     distributed.all_reduce(tensor)
     return tensor * 2
 
 
 def by_function(tensor: Any) -> Any:
-    """Reduce by a functional collective."""
     return functional.all_reduce(tensor * 2, "sum", distributed.group.WORLD) + 1
 
 
 def awaited(tensor: Any) -> Any:
-    """Wait for a collective later."""
     work = distributed.all_reduce(tensor, async_op=True)
     tensor = tensor * 2
     work.wait()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from tests.support.receiver import Receiver
 from tests.support.scripts import finish, started
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 PRELUDE = """\
 import os, signal, sys, threading, time

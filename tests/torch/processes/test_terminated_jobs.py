@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.support.receiver import Receiver
 from tests.torch.processes.terminated_job import compare, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 INIT = """\
 import torch.distributed

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Call = Callable[[Any], Any]
+Call = Callable[[Any], Any]
 
 HOURS = dt.timedelta(hours=100)  # the windows of both are on the real clock: none of these ends
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
@@ -47,12 +45,10 @@ def recorded(monitor: Any) -> Iterator[list[Any]]:
 
 
 def five(m: Any) -> list[Any]:
-    """Return all aggregations that torch reports."""
     return [m.MEAN, m.COUNT, m.SUM, m.MAX, m.MIN]
 
 
 def make(m: Any, max_samples: Any = 2**63 - 1, **changes: Any) -> Any:
-    """Create a Stat."""
     given = {"name": "x", "aggregations": five(m), "window_size": HOURS, "max_samples": max_samples}
     return m.Stat(**{**given, **changes})
 
@@ -67,7 +63,6 @@ def fill(m: Any, *samples: Any, **changes: Any) -> Any:
 
 
 def event(m: Any, **changes: Any) -> Any:
-    """Create an Event."""
     return m.Event(**{"name": "n", "timestamp": MOMENT, "data": {"a": 1}, **changes})
 
 
@@ -92,7 +87,6 @@ def weak(made: Any) -> bool:
 
 
 def with_handle(m: Any, use: Callable[[Any], Any]) -> Any:
-    """Return the result of a function of a registered handler's handle."""
     handle = m.register_event_handler(print)
     try:
         return use(handle)

@@ -10,26 +10,22 @@ import math
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.support.checks import wait_until
 from tests.support.paths import ROOT
+from tests.support.scripts import Run
 from tests.torch.later_device import idle, later, on_later
 from tests.unit.tensorboard.files import read, shown
 
 import monitel
 import monitel.torch
 import monitel_tensorboard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.scripts import Run
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 ALL = list(monitel.Aggregation)
 ROOM = 8192  # numbers that the device holds
@@ -54,12 +50,10 @@ def deliver() -> None:
 
 
 def windows(events: list[monitel.Event], name: str = "loss") -> list[monitel.Window]:
-    """Return the logged windows of a Stat."""
     return [event.window for event in events if event.window is not None and event.window.name == name]
 
 
 def points(events: list[monitel.Event], name: str) -> list[tuple[int | None, Any]]:
-    """Return the steps and values of the logged numbers of a name."""
     return [
         (event.step, event.data[name])
         for event in events

@@ -9,24 +9,20 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, sgd, train
+from tests.support.scripts import Run
+from tests.torch.known_work import STEP, Work, sgd, train
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import monitel
 import monitel.torch
 from monitel.testing import ManualClock, capture_events
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.scripts import Run
-    from tests.torch.known_work import Work
 
 ALL = [
     *("stages", "steps", "loading", "waits", "stuck", "monitor", "compilation", "failures", "checkpoints"),
@@ -280,7 +276,6 @@ def test_second_call_does_not_measure_twice() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_each_source_can_be_switched_off(name: str) -> None:
-    """The other sources run."""
     with monitel.torch.instrument(sources=f"-{name}") as running:
         assert [each for each in ALL if each != name] == [*running.sources]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.inbox import points_of
 from tests.support.paths import EXAMPLES
+from tests.support.scripts import Run
 from tests.support.spools import requests_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
 
 TRAIN = EXAMPLES / "train_ddp.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

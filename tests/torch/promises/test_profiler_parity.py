@@ -7,20 +7,16 @@ import itertools
 import json
 import re
 import warnings
+from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.profiler as theirs
+from tests.support.scripts import Run
 
 from monitel import profiler as ours
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.scripts import Run
-
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -34,7 +30,6 @@ def _no_steps() -> Iterator[None]:
 
 
 def outcome(call: Callable[[Any], Any], module: Any) -> Any:
-    """Return the result of a call, or the type of its exception."""
     try:
         return call(module)
     except Exception as error:
@@ -119,8 +114,6 @@ def lifecycle(module: Any, letters: str, steps: int) -> Any:
     log: list[Any] = []
 
     class Observer:
-        """Logs its calls."""
-
         def start(self) -> None:
             log.append("start")
 
@@ -207,7 +200,6 @@ def test_calls() -> None:
 
 
 def nested(module: Any) -> Any:
-    """Return a profile of nested ranges."""
     with module.profile() as prof:
         for _ in range(3):
             with module.record_function("outer"):

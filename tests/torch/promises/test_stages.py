@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -23,10 +24,7 @@ import monitel
 import monitel.torch
 from monitel.testing import ManualClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., Any]
+Run = Callable[..., Any]
 
 
 def test_samples_have_unit_stage_and_group(work: Work) -> None:
@@ -442,7 +440,6 @@ class _Program:
         self.work.takes(0.000000013)
 
     def batch(self) -> None:
-        """Ask for a batch."""
         next(self.loaders[0])
 
     def evaluation(self) -> None:
@@ -451,31 +448,25 @@ class _Program:
             next(self.loaders[1])
 
     def new_loader(self) -> None:
-        """Exhaust a loader."""
         list(self.work.loader(2))
 
     def backward(self, inside: float | Callable[[], object] = 4) -> None:
-        """Run forward and backward."""
         with suppress(ZeroDivisionError):
             self.work.forward(backward=inside).backward()
         self._backward = self._clock.monotonic_ns()
 
     def failing_backward(self) -> None:
-        """Run a backward that raises."""
         self.backward(lambda: 1 // 0)
 
     def backward_with_optimizer(self) -> None:
-        """Step within backward."""
         self.backward(self.optimizer.step)
         self._cut()
 
     def optimize(self) -> None:
-        """Step."""
         self.optimizer.step()
         self._cut()
 
     def closure(self) -> None:
-        """Step with a closure."""
         self.optimizer.step(self.backward)
         self._cut()
 

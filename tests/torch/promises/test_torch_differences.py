@@ -7,7 +7,8 @@ import datetime as dt
 import math
 import pickle
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,7 @@ from tests.torch.promises.parity import HOURS, MOMENT, event, fill, make, outcom
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Call = Callable[[Any], Any]
+Call = Callable[[Any], Any]
 
 
 def received_after_a_failure(m: Any) -> Any:
@@ -49,7 +47,6 @@ def failure_at_fill(m: Any) -> Any:
 
 
 def registered_none(m: Any) -> Any:
-    """Register None as a handler, and log."""
     handle = m.register_event_handler(None)
     try:
         return [outcome(lambda m: m.log_event(event(m)), m)]
@@ -58,14 +55,12 @@ def registered_none(m: Any) -> Any:
 
 
 def cause(m: Any) -> Any:
-    """Return the type of the cause of a refused sample."""
     with pytest.raises(TypeError) as caught:
         make(m).add(special(object, float=ValueError))
     return type(caught.value.__cause__)
 
 
 def interrupt(m: Any) -> Any:
-    """Interrupt the conversion of a sample."""
     try:
         make(m).add(special(object, float=KeyboardInterrupt))
     except BaseException as error:
@@ -73,19 +68,16 @@ def interrupt(m: Any) -> Any:
 
 
 def stays_in_data(m: Any) -> Any:
-    """Put a value into an Event's data."""
     made = event(m)
     made.data["b"] = 2
     return made.data
 
 
 def window_of(size: Any) -> Call:
-    """Return a call that fills a window of this size."""
     return lambda m: fill(m, 1, window_size=size)[2]
 
 
 def limit_of(max_samples: Any) -> Call:
-    """Return a call that fills a window with this max_samples."""
     return lambda m: fill(m, 1, max_samples=max_samples)[2]
 
 

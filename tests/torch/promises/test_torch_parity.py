@@ -11,11 +11,12 @@ import re
 import threading
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, deque
+from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +25,7 @@ from tests.torch.promises.parity import HOURS, MOMENT, event, fill, make, outcom
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Call = Callable[[Any], Any]
+Call = Callable[[Any], Any]
 
 
 Level = IntEnum("Level", {"HIGH": 3})
@@ -133,7 +131,6 @@ def raising(m: Any, error: BaseException) -> Any:
 
 
 def assigned(m: Any, given: tuple[str, Any]) -> Any:
-    """Assign an attribute of an Event, and read it."""
     made = event(m)
     setattr(made, *given)
     return getattr(made, given[0])
@@ -223,7 +220,6 @@ def destruction(m: Any) -> Any:
 
 
 def refused_samples(m: Any) -> Any:
-    """Add refused samples, which are not counted."""
     stat = make(m)
     for sample in ("1", None, 10**400, special(object, float=ValueError)):
         with pytest.raises(TypeError):
@@ -266,7 +262,6 @@ def handlers(m: Any) -> Any:
 
 
 def data_is_copied(m: Any) -> Any:
-    """Change the data from which an Event was created."""
     given = {"a": 1}
     made = event(m, data=given)
     given["b"] = 2

@@ -6,8 +6,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.torch.ranks.kinds_of_jobs import kind, loop
-from tests.torch.ranks.late_model import BATCH, WIDTH, Model, batches
+from tests.torch.ranks.kinds_of_jobs import Step, kind, loop
+from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -17,9 +17,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from tests.torch.ranks.kinds_of_jobs import Step
-    from tests.torch.ranks.late_model import Pauses
     from torch import Tensor
+
 
 LONGER = 0.010  # seconds that the forward of a pipeline's second stage takes more
 GROUPED = "pipeline, two unequal stages of two ranks", "pipeline by torch.distributed.pipelining"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tests.torch.ranks.groups_of_ranks import group_of
@@ -25,9 +26,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 import monitel
 import monitel.testing
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 WARM_UP, STEPS = 2, 6  # of each case
 COMPARED = 3  # steps
@@ -91,7 +89,6 @@ def _typical(values: list[float]) -> float:
 
 
 def instrumented(kind: str, rank: int) -> AbstractContextManager[Any]:
-    """Return a context with a window for each cycle."""
     return monitel.torch.instrument(window_size=0.001, rank_group=group_of(kind, rank))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed._functional_collectives as functional
@@ -15,18 +16,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.nn import functional as functions
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Step = Callable[[], None]
-    Kind = Callable[[Pauses], Step]
+Step = Callable[[], None]
+Kind = Callable[[Pauses], Step]
 
 KINDS: dict[str, Kind] = {}
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:
-    """Add a function to the kinds of jobs."""
-
     def add(build: Kind) -> Kind:
         KINDS[name] = build
         return build
@@ -96,7 +92,6 @@ class _NormOverRanks(nn.Module):  # type: ignore[misc]  # Any where torch is not
     """The collectives of SyncBatchNorm, which refuses the CPU: inside forward and inside backward."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Subtract the mean of the batches of all ranks."""
         return inputs - functions.all_reduce(inputs.mean(0)) / distributed.get_world_size()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
+
 
 WIDTH, BATCH = 16, 4
 LATE = 0.030  # seconds
@@ -43,7 +43,6 @@ class Pauses:
         self._scale = scale
 
     def spend(self, place: str, share: float = 1.0) -> None:
-        """Spend the time of a place, or a share of it."""
         late = place == self.place and distributed.get_rank() == self.victim
         _never.wait(self._scale * share * (PLACES[place][1] + (LATE if late else 0)))
 

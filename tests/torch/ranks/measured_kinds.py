@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.torch.ranks.groups_of_ranks import GROUPED
 from tests.torch.ranks.job import victim
@@ -18,9 +19,6 @@ from tests.torch.ranks.late_model import LATE, PLACES
 from tests.torch.ranks.ranks import run_ranks
 
 from monitel.console.lateness import suspects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Case = tuple[str, str]  # kind and place
 RANKS = 4
@@ -87,7 +85,6 @@ def _run(cases: Iterable[Case], *, compared: bool) -> list[dict[str, Any]]:
 
 
 def _suspects(ranks: list[dict[str, Any]], place: str) -> list[tuple[float, int, str]]:
-    """Return the suspects of all groups, the largest first."""
     groups: dict[Any, dict[int, dict[str, float]]] = {}
     for rank, each in enumerate(ranks):
         groups.setdefault(each["group"], {})[rank] = each["stages"][place]
@@ -95,7 +92,6 @@ def _suspects(ranks: list[dict[str, Any]], place: str) -> list[tuple[float, int,
 
 
 def main() -> None:
-    """Print the table."""
     found, same = measure(((kind, place) for kind in KINDS for place in PLACES), compared=True)
     print("| job | named | lateness, ms | wrong | others, ms |\n|---|---|---|---|---|")  # noqa: T201  a script
     for kind in KINDS:

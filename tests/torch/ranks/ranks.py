@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.paths import ROOT
 from torch import distributed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DEADLINE = 240  # seconds, on a loaded machine
 _DEADLINE_PER_ARGUMENT = 5

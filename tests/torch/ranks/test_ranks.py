@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.torch.ranks.measured_kinds import measure
 from tests.torch.ranks.ranks import run_ranks
 from tests.torch.ranks.waits_job import LATE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOLERANCE = 0.005  # seconds
 CASES = {

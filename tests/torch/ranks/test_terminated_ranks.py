@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.support.receiver import Receiver
 from tests.torch.processes.terminated_job import compare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 TORCHRUN = """\

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.commands import RUN, outcome
+from tests.processes.console.commands import RUN, Outcome, outcome
+from tests.support.receiver import Receiver
+from tests.support.scripts import Ended, Run
 
 from monitel_otel.torch_instrumentor import TorchInstrumentor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.processes.console.commands import Outcome
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
 
 STEPS = 6
 STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
@@ -58,7 +53,6 @@ if __name__ == "__main__":
 
 
 def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
-    """Return the last value of a metric by rank."""
     return {point.resource.get("training.rank"): point.value for point in receiver.points(name)}
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.inbox import points_of, records_of
 from tests.support.paths import EXAMPLES
+from tests.support.scripts import Run
 from tests.support.spools import requests_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
 
 PLAIN, WITH_TELEMETRY = EXAMPLES / "torch_char_model.py", EXAMPLES / "train_torch.py"
 SMALL = ("--batch-size", "8")

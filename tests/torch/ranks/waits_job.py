@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tests.support.producers import run_together
@@ -20,22 +21,16 @@ import monitel
 import monitel.testing
 import monitel.torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 LATE = 0.150
 _never = Event()
 
 
 class Loop:
-    """A loop that does not wait by itself."""
-
     def __init__(self) -> None:
         self._model = torch.nn.Linear(2, 1)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
 
     def step(self, rest: Callable[[], object] = lambda: None) -> None:
-        """Take a step with something after the optimizer."""
         self._model(torch.ones(2)).sum().backward()
         self._optimizer.step()
         rest()
@@ -52,7 +47,6 @@ class Loop:
 
 
 def main() -> None:
-    """Wait in every way."""
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     rank, loop = join(folder), Loop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,6 @@ from tests.torch.later_device import Stream, idle, later, on_later
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ALL = list(monitel.Aggregation)
 EXPORTED = monitel.Stat("exported", ALL, math.inf)  # the compiler keeps it
@@ -33,13 +31,11 @@ class Graph:
         self.fails = False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        """Begin a capture."""
         self.calls.append(("begin", pool, capture_error_mode))
         if self.fails:
             raise LookupError
 
     def capture_end(self) -> None:
-        """End the capture."""
         self.calls.append("end")
         if self.fails:
             raise LookupError
@@ -59,7 +55,6 @@ def windows(events: list[monitel.Event], name: str) -> list[tuple[int, float]]:
 
 
 def flush_until(holds: Callable[[], object]) -> None:
-    """Flush until a condition holds."""
     wait_until(lambda: monitel.flush() or holds())  # type: ignore[func-returns-value]
 
 

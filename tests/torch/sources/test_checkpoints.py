@@ -6,8 +6,9 @@ import gzip
 import io
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,6 @@ from tests.torch.known_work import activity
 import monitel
 import monitel.torch
 from monitel.training.checkpoints import SAVE, Checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [
     pytest.mark.usefixtures("instrumented"),
@@ -44,14 +42,12 @@ class Observed:
         return (self.loaded, ())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
         self.found.append(activity())
         if self._error is not None:
             raise self._error
         return {"weight": torch.ones(1000)}
 
     def load_state_dict(self, _state: dict[str, Any]) -> None:
-        """Take the state."""
         self.found.append(activity())
 
     @staticmethod
@@ -67,13 +63,11 @@ def size_of(path: Path) -> int:
 
 
 def save_and_load(path: Path) -> None:
-    """Save and load a file."""
     torch.save([Observed()], path)
     assert ["loaded"] == torch.load(path, weights_only=False)
 
 
 def save_and_load_folder(path: Path) -> None:
-    """Save and load a folder of several files."""
     state = {"model": Observed()}
     assert isinstance(dcp.save(state, checkpoint_id=path), dcp.Metadata)
     dcp.load(state, checkpoint_id=str(path))
@@ -176,15 +170,12 @@ def test_save_in_another_thread_does_not_block(folder: bool, events: list[monite
 
 
 class SlowWriter(dcp.FileSystemWriter):  # type: ignore[misc]
-    """Writes once it is allowed to."""
-
     def __init__(self, path: Path, error: BaseException | None = None) -> None:
         super().__init__(path)
         self.writes, self.allowed = threading.Event(), threading.Event()
         self._error = error
 
     def write_data(self, *args: Any) -> Any:
-        """Write."""
         self.writes.set()
         assert self.allowed.wait(_DEADLINE)
         if self._error is not None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GIB = 1 << 30
 
@@ -28,7 +26,6 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def uncaught(error: BaseException) -> None:
-    """Call the hook as Python does for an uncaught exception."""
     sys.excepthook(type(error), error, error.__traceback__)
 
 

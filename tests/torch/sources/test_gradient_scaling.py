@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,6 @@ from tests.torch.later_device import idle, later, on_later
 import monitel
 import monitel.torch
 from monitel.torch.steps import OptimizerSteps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 #: Gradients of consecutive steps; those that are not finite are skipped, among them the first and the last.
 GRADIENTS = (inf, 1.0, nan, -inf, 2.0, 0.5, 1.0, inf)
@@ -41,7 +38,6 @@ class Trained:
         self.applied = 0
 
     def backward(self, scaler: Any, gradient: float) -> None:
-        """Give the parameter a scaled gradient."""
         self.parameter.grad = scaler.scale(torch.full((2,), gradient))
 
     def step(self, step: Callable[[Any], object]) -> bool:
@@ -57,7 +53,6 @@ class Delegating(torch.amp.GradScaler):  # type: ignore[misc]
     """A scaler whose step() calls that of its base."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step."""
         return super().step(optimizer, *args, **kwargs)
 
 
@@ -146,8 +141,6 @@ def test_steps_count_after_an_interrupt_of_a_scaled_step(
 
 
 class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
-    """A fused optimizer that decides on a device."""
-
     def __init__(self, found_inf: Any) -> None:
         super().__init__([torch.nn.Parameter(torch.ones(1))], {})
         self.found_inf = found_inf

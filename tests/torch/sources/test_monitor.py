@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from tests.support.scripts import Run
 
 import monitel
 import monitel.torch
 from monitel.stats import window_sinks
 from monitel.stats.window import decode_one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.scripts import Run
 
 HOURS = timedelta(hours=100)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive

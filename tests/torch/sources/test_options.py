@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 import monitel.torch
 from monitel.torch.instrumentation import SOURCES
@@ -97,7 +94,6 @@ def test_variable_has_the_value_of_its_option(
 def test_wrong_value_is_one_warning_and_the_default(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
 ) -> None:
-    """The warning names the variable and the value."""
     monkeypatch.setenv(f"MONITEL_{name.upper()}", value)
     assert {} == used() == used()
     (record,) = caplog.records

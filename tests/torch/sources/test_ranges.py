@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.torch.known_work import step, train
+from tests.support.receiver import Receiver
+from tests.torch.known_work import Work, step, train
 from tests.unit.profiler.traces import exported, lines
 
 import monitel.torch
 import monitel_otlp
 from monitel.profiler import profile, ranges, record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.torch.known_work import Work
-
-    from monitel.profiler.ranges import Range
-    from monitel.testing import ManualClock
+from monitel.profiler.ranges import Range
+from monitel.testing import ManualClock
 
 SECOND = 1_000_000_000
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from monitel.testing import ManualClock
-
-    Start = Callable[..., "Loop"]
-
 import torch
 
+import monitel
 import monitel.torch
+from monitel.testing import ManualClock
+
+Start = Callable[..., "Loop"]
 
 
 class Loop:
@@ -47,11 +42,9 @@ class Loop:
         self.ends.append((self._clock.monotonic_ns() / 1e9, total))
 
     def poll(self) -> None:
-        """Log what is due."""
         monitel.close_expired_windows()
 
     def end(self) -> None:
-        """End the instrumentation."""
         self.running.uninstrument()
 
     def true_rate(self, first: int = 0, last: int = -1) -> float:
@@ -74,7 +67,6 @@ def start(clock: ManualClock, only_flushes_poll: None) -> Iterator[Callable[...,
 
 
 def logged(events: list[monitel.Event], name: str = "training.samples.rate") -> list[float]:
-    """Return the logged values of a gauge."""
     numbers = [event.data for event in events if isinstance(event, monitel.LoggedNumbers)]
     return [float(each[name]) for each in numbers if name in each]
 

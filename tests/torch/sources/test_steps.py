@@ -5,8 +5,9 @@ from __future__ import annotations
 import _thread
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,7 @@ from tests.torch.known_work import sgd
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 
 def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
@@ -80,7 +77,6 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
 
 
 def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
-    """Or from that of a resumed run."""
     end, one = windows(), sgd()
     for begin in (1000, 7):
         monitel.set_step(begin)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from tests.support.checks import wait_until
+from tests.support.scripts import Run
 from tests.torch.known_work import activity
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.scripts import Run
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 LIMIT = 300.0
 _DEADLINE = 60
@@ -58,12 +54,10 @@ class Watch:
             monitel.flush()
 
     def end_wait(self) -> None:
-        """Let the training thread end its wait."""
         self._end.set()
         assert self._left.wait(_DEADLINE)
 
     def close(self) -> None:
-        """End the thread."""
         self._end.set()
         self._done.set()
         if self._thread is not None:
@@ -72,7 +66,6 @@ class Watch:
 
 @contextmanager
 def activity_of(name: str | None) -> Iterator[None]:
-    """Enter an activity, if there is one."""
     if name is None:
         yield
         return
@@ -81,12 +74,10 @@ def activity_of(name: str | None) -> Iterator[None]:
 
 
 def own() -> Any:
-    """Return a guard of monitel's."""
     return monitel.WaitCounter("barrier").guard()
 
 
 def torchs() -> Any:
-    """Return a guard of torch's."""
     return torch.monitor._WaitCounter("pytorch.wait_counter.test.stuck").guard()
 
 

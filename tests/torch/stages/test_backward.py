@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, step
+from tests.torch.known_work import STEP, Cycles, Work, step
 from torch.utils.checkpoint import checkpoint
 
 import monitel
 import monitel.torch
 from monitel.profiler import ranges
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.torch.known_work import Cycles, Work
-
-    Run = Callable[..., Cycles]
+Run = Callable[..., Cycles]
 
 
 def trained(work: Work, cycles: Run, backward: Callable[[], object]) -> Cycles:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
 
 import pytest
 import torch
 
 import monitel.torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 @pytest.fixture(params=[False, True], autouse=True, ids=["alone", "instrumented"])
 def instrumented(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Run each test with and without instrumentation."""
     if not request.param:
         yield False
         return
@@ -84,8 +80,6 @@ def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
     raised = error("first")
 
     class Failing:
-        """Fails, then ends."""
-
         def __iter__(self) -> Failing:
             return self
 

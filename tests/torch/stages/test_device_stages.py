@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,6 @@ from tests.torch.later_device import idle, later
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KNOWN = {"optimizer": 1.0, "other": 2.0, "data": 3.0, "forward": 4.0, "backward": 5.0}
 NAME = "training.stage.device.duration"
@@ -23,12 +21,12 @@ class Own(torch.autograd.Function):  # type: ignore[misc]
     """A backward that takes 5 ms on the device, and perhaps 7 ms more at its end, as that of several ranks."""
 
     @staticmethod
-    def forward(context: Any, x: Any, waits: bool) -> Any:  # noqa: D102  documented in the class
+    def forward(context: Any, x: Any, waits: bool) -> Any:
         context.waits = waits
         return x.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: Any) -> Any:  # noqa: D102  documented in the class
+    def backward(context: Any, gradient: Any) -> Any:
         later.work(KNOWN["backward"])
         if context.waits:
             torch.autograd.Variable._execution_engine.queue_callback(lambda: later.work(7))
@@ -40,7 +38,6 @@ class Placed(torch.nn.Parameter):  # type: ignore[misc]
 
     @property
     def device(self) -> Any:
-        """Return the device."""
         return torch.device("later", 1)
 
 
@@ -68,24 +65,20 @@ class Job:
             yield 1
 
     def forward_and_backward(self, waits: bool = False) -> None:
-        """Run forward and backward."""
         later.work(KNOWN["forward"])
         Own.apply(self.parameter, waits).sum().backward()
 
     def backward(self, micro_batches: int = 1, waits: bool = False) -> None:
-        """Ask for batches, and run forward and backward for each."""
         for _ in range(micro_batches):
             next(self.batches)
             self.forward_and_backward(waits)
 
     def optimize(self) -> None:
-        """Take the rest of a step."""
         later.work(KNOWN["optimizer"])
         self.optimizer.step()
         later.work(KNOWN["other"])
 
     def step(self, micro_batches: int = 1, waits: bool = False) -> None:
-        """Make a training step."""
         self.backward(micro_batches, waits)
         self.optimize()
 
@@ -97,12 +90,10 @@ class Job:
         return self.means()
 
     def windows(self, name: str = NAME) -> list[monitel.Window]:
-        """Return the windows that were logged so far."""
         return [event.window for event in self.events if event.window is not None and event.window.name == name]
 
     @property
     def cycles(self) -> int:
-        """Number of cycles that were logged."""
         (number,) = {
             sum(each.count for each in self.windows() if each.attributes["training.stage"] == stage) for stage in KNOWN
         }
@@ -110,7 +101,6 @@ class Job:
 
     @property
     def lost(self) -> int:
-        """Number of samples that are counted as lost."""
         return sum(each.count for each in self.windows("training.tensors.lost"))
 
     def means(self) -> dict[str, float]:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.torch.known_work import STEP, logged_cycles, step, train
+from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, step, train
 
 import monitel
 import monitel.torch
+from monitel.testing import ManualClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.torch.known_work import Cycles, Work
-
-    from monitel.testing import ManualClock
-
-    Run = Callable[..., Cycles]
+Run = Callable[..., Cycles]
 
 
 _HOOKS = tuple(f"monitel.torch.{name}" for name in ("cycle", "device_stages", "loading", "ranks", "stages", "steps"))

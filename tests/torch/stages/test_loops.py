@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import STEP, step
+from tests.torch.known_work import STEP, Cycles, Work, step
 
 import monitel
 import monitel.torch
 from monitel.training.activities import stage_now
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.torch.known_work import Cycles, Work
-
-    Run = Callable[..., Cycles]
+Run = Callable[..., Cycles]
 
 
 def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: Run) -> None:

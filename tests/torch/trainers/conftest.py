@@ -16,7 +16,6 @@ def _trainers_are_loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def environment_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run on the CPU and offline, with run events."""
     variables = {"MONITEL_RUN_EVENTS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

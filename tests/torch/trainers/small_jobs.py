@@ -9,16 +9,14 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROWS, BATCH, EPOCHS, TOKENS = 20, 4, 2, 5
 STEPS = EPOCHS * ROWS // BATCH
@@ -42,19 +40,16 @@ class Truth:
     activities: set[str] = field(default_factory=set)
 
     def evaluate(self) -> None:
-        """Note the activity."""
         book = monitel.ledger()
         assert book is not None
         self.activities.add(book.current)
 
     def train(self, rows: int) -> None:
-        """Count a batch."""
         self.before_step(self.samples // BATCH + 1)
         self.samples += rows
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
-    """Return rows of five tokens."""
     generator = torch.Generator().manual_seed(0)
     return [{"input_ids": torch.randint(0, 16, (TOKENS,), generator=generator)} for _ in range(ROWS)]
 
@@ -69,7 +64,6 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         self.layers = torch.nn.Sequential(torch.nn.Embedding(16, 4), torch.nn.Linear(4, 1))
 
     def forward(self, input_ids: torch.Tensor, **_others: Any) -> dict[str, torch.Tensor]:
-        """Return the loss."""
         if torch.is_grad_enabled():
             self.truth.train(len(input_ids))
         else:
@@ -79,7 +73,6 @@ class Net(torch.nn.Module):  # type: ignore[misc]
 
 
 def with_lightning(truth: Truth) -> None:
-    """Train with Lightning."""
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -118,7 +111,6 @@ def with_lightning(truth: Truth) -> None:
 
 
 def with_transformers(truth: Truth) -> None:
-    """Train with transformers."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
     from monitel.integrations.transformers import MonitelCallback
@@ -140,7 +132,6 @@ def with_transformers(truth: Truth) -> None:
 
 
 def with_accelerate(truth: Truth) -> None:
-    """Train with accelerate."""
     from accelerate import Accelerator
 
     from monitel.integrations.accelerate import MonitelTracker

@@ -7,12 +7,14 @@ import logging
 import signal
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 from tests.torch.known_work import activity
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS, Truth
@@ -22,10 +24,6 @@ import monitel.torch
 import monitel_otlp
 from monitel.integrations.lightning import MonitelCallback
 
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 JOB = Path(small_jobs.__file__)
@@ -34,7 +32,6 @@ COUNTING = ["lightning", "transformers"]  # accelerate's tracker sees neither ba
 
 
 def configure(receiver: Receiver) -> Any:
-    """Return a pipeline that sends to the receiver."""
     return monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0)
 
 
@@ -48,7 +45,6 @@ def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
 
 
 def losses(receiver: Receiver, rank: int | None = None) -> list[int]:
-    """Return the steps of the losses that a rank has logged."""
     records = [each for each in receiver.records("run.log") if each.resource.get("training.rank") == rank]
     return [each.attributes["training.step"] for each in records if {"train_loss", "train.loss"} & each.body.keys()]
 
@@ -117,7 +113,6 @@ def test_checkpoint_of_a_subclass_is_one_duration(events: list[monitel.Event], t
 
     class Own(Trainer):  # type: ignore[misc]
         def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            """Save."""
             super().save_checkpoint(*args, **kwargs)
 
     for kind in (Trainer, Own):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +30,6 @@ from monitel.integrations.accelerate import MonitelTracker
 from monitel.integrations.lightning import MonitelLogger
 from monitel.integrations.transformers import MonitelCallback
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -41,7 +39,6 @@ def logged(events: list[Any]) -> list[tuple[int | None, dict[str, Any]]]:
 
 
 def configurations(events: list[Any]) -> list[dict[str, Any]]:
-    """Return each configuration that was recorded."""
     return [event.config for event in events if event.name == "run.config"]
 
 
@@ -98,8 +95,6 @@ def test_accelerate_loses_only_what_is_wrong(events: list[Any]) -> None:
 
 @dataclass
 class Optimizer:
-    """Hyperparameters."""
-
     lr: float = 0.1
     names: frozenset[str] = frozenset({"b", "a"})
 
@@ -113,14 +108,12 @@ class Module(LightningModule):  # type: ignore[misc]
         self.net = Net(Truth())
 
     def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        """Return the loss."""
         loss: torch.Tensor = self.net(**batch)["loss"]
         self.log("loss", loss)
         self.logger.experiment.emit("batch", index=index)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return an optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 

@@ -5,14 +5,10 @@ Because of their size the frameworks are installed in a separate environment: se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.support.receiver import Receiver
 from tests.support.scripts import Run, write_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 LIGHTNING = """\
 import lightning, torch

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.receiver import Receiver
 from tests.torch.trainers.small_jobs import ROWS, STEPS, TOKENS, TRAINERS, Truth
 
 import monitel_otlp
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

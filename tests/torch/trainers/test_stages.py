@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,7 @@ from transformers import Trainer as TransformersTrainer
 
 import monitel
 import monitel.torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
@@ -74,7 +71,6 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         self.weight = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, rows: torch.Tensor, **_labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a loss."""
         self._advance(FORWARD if torch.is_grad_enabled() else EVALUATION)
         loss = (rows * self.weight).sum()
         if loss.requires_grad:
@@ -90,7 +86,6 @@ class Slow(torch.optim.SGD):  # type: ignore[misc]
         self._advance = clock.advance
 
     def step(self, closure: Any = None) -> Any:
-        """Take a step."""
         loss = None if closure is None else closure()
         self._advance(OPTIMIZER)
         super().step()
@@ -105,15 +100,12 @@ class Automatic(LightningModule):  # type: ignore[misc]
         self.clock, self.net = clock, Net(clock)
 
     def training_step(self, batch: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
-        """Return the loss."""
         return self.net(**batch)["loss"]
 
     def validation_step(self, batch: dict[str, torch.Tensor], _index: int) -> None:
-        """Compute the loss."""
         self.net(**batch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return a slow optimizer."""
         return Slow(self.clock, self.net)
 
 
@@ -125,7 +117,6 @@ class Manual(Automatic):
         self.automatic_optimization = False
 
     def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        """Train."""
         loss = super().training_step(batch, index)
         self.manual_backward(loss)
         optimizer: Any = self.optimizers()
@@ -138,7 +129,6 @@ class Logging(Callback):  # type: ignore[misc]
     """Takes a second after each batch."""
 
     def on_train_batch_end(self, _trainer: Trainer, module: Any, *_: Any) -> None:
-        """Advance the clock."""
         module.clock.advance(OTHER)
 
 
@@ -177,14 +167,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]
         self._clock = clock
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Advance the clock."""
         self._clock.advance(OTHER)
 
     on_substep_end = on_step_end
 
 
 def train(clock: ManualClock, rows: int, **options: Any) -> None:
-    """Train with transformers."""
     usual = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "num_train_epochs": 1}
     usual |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "max_grad_norm": 0.0}
     arguments = TrainingArguments("out", **{**usual, **options})

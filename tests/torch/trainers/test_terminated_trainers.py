@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.support.receiver import Receiver
 from tests.torch.processes.terminated_job import compare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-
 
 LIGHTNING = """\
 import logging, torch

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 import pytest
 from tqdm import tqdm
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,6 @@ class Printed:
 
     @property
     def last(self) -> str:
-        """The last line of stdout."""
         return self.stdout.splitlines()[-1]
 
     def sections(self) -> dict[str, dict[str, str]]:

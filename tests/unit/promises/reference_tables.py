@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Kind of a data point, and whether a sum is monotonic, by the first words of a cell.
 _KINDS: dict[str, tuple[str, bool | None]] = {
@@ -48,7 +45,6 @@ def table(page: str, *header: str, under: str = "") -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """Return the words in backticks of a cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 

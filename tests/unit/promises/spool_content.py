@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from google.protobuf.json_format import Parse
 from tests.support.inbox import Point, Record, Span, points_of, records_of, spans_of
 from tests.support.receiver import MESSAGES
 from tqdm import tqdm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from os import PathLike
-
-    import pytest
 
 _SIGNALS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
 
@@ -53,17 +50,14 @@ class Content:
 
     @property
     def records(self) -> list[Record]:
-        """The log records."""
         return [each for message in self._of("logs") for each in records_of(message)]
 
     @property
     def names(self) -> list[str]:
-        """The names of the events."""
         return [record.name for record in self.records]
 
     @property
     def spans(self) -> list[Span]:
-        """The spans."""
         return [each for message in self._of("traces") for each in spans_of(message)]
 
     def points(self, metric: str) -> list[Point]:
@@ -72,7 +66,6 @@ class Content:
         return [each for each in found if each.metric == metric and (each.value or each.kind == "gauge")]
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of these points."""
         return [each.value for each in self.points(metric)]
 
     def _of(self, signal: str) -> Iterator[Any]:

@@ -7,15 +7,16 @@ import re
 from collections import Counter
 from functools import partial
 from itertools import count
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checks import wait_until
-from tests.support.inbox import DEADLINE, Answer, points_of
-from tests.support.pipelines import busy_encoder, check_accounts
+from tests.support.inbox import DEADLINE, Answer, Request, points_of
+from tests.support.pipelines import Start, busy_encoder, check_accounts
 from tests.support.producers import (
     ANSWERED,
     ANY,
@@ -32,14 +33,7 @@ import monitel
 import monitel_otlp
 from monitel import COUNT, MAX, MEAN, MIN, VALUE, Stat
 from monitel.profiler import record_function
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.inbox import Request
-    from tests.support.pipelines import Start
-
-    from monitel_otlp import Account, Pipeline
+from monitel_otlp import Account, Pipeline
 
 SIGNALS = ("metrics", "logs", "traces")
 DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
@@ -52,7 +46,6 @@ def numbers(account: Account) -> tuple[int, ...]:
 
 
 def close_windows(name: str, count: int) -> None:
-    """Close windows of one sample each."""
     stat = Stat(name, [COUNT], 3600.0)
     for _ in range(count):
         stat.add(1)
@@ -339,7 +332,6 @@ def test_account_adds_up_with_small_limits_and_lost_answers(
 
 
 def record(kind: str, count: int) -> None:
-    """Record items of one kind."""
     for _ in range(count):
         if kind == "event":
             monitel.emit("event")

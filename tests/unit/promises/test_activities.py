@@ -6,24 +6,21 @@ import asyncio
 import gc
 import signal
 import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from threading import Event, Thread, get_ident, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
+from tests.support.twins import RunThreads
 
 import monitel
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-    from tests.support.twins import RunThreads
 
 MS = 1_000_000
 
@@ -44,8 +41,6 @@ def ledger() -> monitel.Ledger:
 
 
 class Spent:
-    """The time of each activity in a block."""
-
     def __init__(self) -> None:
         self._begin_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._before = ledger()
@@ -73,7 +68,6 @@ def spent(**milliseconds: int) -> Iterator[None]:
 
 
 def in_thread(function: Callable[[], object]) -> None:
-    """Run a function in another thread, to its end."""
     thread = Thread(target=function)
     thread.start()
     thread.join()
@@ -138,7 +132,6 @@ def test_decorated_functions_count_each_call() -> None:
     class Loop:
         @monitel.activity("evaluation")
         def evaluate(self, depth: int) -> int:
-            """Return the depth."""
             spend(1)
             if depth < 0:
                 raise KeyError(depth)

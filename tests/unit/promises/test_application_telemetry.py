@@ -13,22 +13,21 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
+from monitel_otlp import Pipeline
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Observation
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
-    from monitel_otlp import Pipeline
 
 DELTA = 1
 REMOTE = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(1))
 
 
 def record(pipeline: Pipeline) -> None:
-    """Record one of each by OpenTelemetry's API."""
     pipeline.meter_provider.get_meter("mine").create_counter("counter", "{thing}", "mine").add(3)
     with trace.use_span(NonRecordingSpan(REMOTE)):
         pipeline.logger_provider.get_logger("mine", "1").emit(body="text", event_name="own", attributes={"b": "c"})

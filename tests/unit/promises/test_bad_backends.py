@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support import hostile
 from tests.support.checks import wait_until, warnings_with
-from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, Answer, records_of
+from tests.support.hostile import Behaviour, Peer, refusing_url
+from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
+from tests.support.pipelines import Start
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver, partial_success
 from tests.support.spools import rejected_requests
@@ -21,6 +24,7 @@ from tests.unit.promises.spool_content import cat
 import monitel
 from monitel import COUNT, Stat
 from monitel.profiler import record_function
+from monitel_otlp import Account, Pipeline
 from monitel_otlp.export import sender
 from monitel_otlp.transport import answer as transport
 from monitel_otlp.transport.answer import Verdict
@@ -30,16 +34,6 @@ trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptograp
 
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
 from tests.support.pipelines import busy_encoder  # noqa: E402
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from tests.support.hostile import Behaviour
-    from tests.support.inbox import Inbox, Request
-    from tests.support.pipelines import Start
-
-    from monitel_otlp import Account, Pipeline
 
 Code = grpc.StatusCode
 NEVER = "3600"  # seconds: a deadline that no test reaches
@@ -61,23 +55,19 @@ def timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.fixture(params=["http", "grpc"])
 def backend(request: pytest.FixtureRequest) -> Inbox:
-    """A backend over each protocol."""
     found: Inbox = request.getfixturevalue("receiver" if request.param == "http" else "grpc_receiver")
     return found
 
 
 def protocol(backend: Any) -> str:
-    """Return the protocol of a backend."""
     return "grpc" if isinstance(backend, GrpcReceiver) else "http"
 
 
 def to(backend: Any) -> dict[str, Any]:
-    """Return the arguments of a pipeline that sends to a backend."""
     return {"endpoint": backend.url, "protocol": {"grpc": "grpc", "http": "http/protobuf"}[protocol(backend)]}
 
 
 def logs(pipeline: Pipeline) -> Account:
-    """Return the account of events."""
     return pipeline.account()["logs"]
 
 
@@ -648,15 +638,12 @@ CERTIFICATE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
 
 class TlsReceiver(Receiver):
-    """The HTTP backend with TLS."""
-
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     @property
     def url(self) -> str:
-        """Base URL."""
         return f"https://127.0.0.1:{self.port}"
 
 
@@ -678,7 +665,6 @@ def test_signal_may_have_a_separate_authority(
 
 @pytest.fixture(scope="module")
 def authority() -> Any:
-    """An authority that no client trusts by default."""
     return trustme.CA()
 
 

@@ -10,14 +10,16 @@ import shutil
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.json_format import Parse
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, points_of, records_of, spans_of
-from tests.support.receiver import MESSAGES, partial_success
+from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import folders
 from tests.support.validity.requests import assert_valid
 from tests.unit.promises.program import Program, program
@@ -26,15 +28,11 @@ import monitel
 import monitel_otlp
 from monitel import COUNT, MEAN, Stat
 from monitel.profiler import record_function
+from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from socket import socket
-
     from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.receiver import Receiver
 
-    from monitel.testing import ManualClock
 
 __all__ = ["program"]
 

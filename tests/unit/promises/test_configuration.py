@@ -19,19 +19,19 @@ from opentelemetry.sdk.resources import Resource
 from tests.support import backends
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.support.spools import spooled
 
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, Stat
 from monitel.profiler import record_function
+from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
     from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
-    from monitel.testing import ManualClock
 
 TOKEN = "sesame-4711"
 PARAMETERS = inspect.signature(monitel_otlp.configure).parameters

@@ -7,9 +7,10 @@ import logging.config
 import math
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -22,22 +23,16 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from tests.support.checks import wait_until, warnings_with
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.inbox import DEADLINE, Answer, Record
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
 import monitel_otel
 from monitel import Severity
 from monitel.profiler import record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.inbox import Record
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 UTC = timezone.utc
 COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
@@ -55,8 +50,6 @@ training = logging.getLogger("train")
 
 
 class UnprintableError(Exception):
-    """An exception, and a value, that cannot be printed."""
-
     def __str__(self) -> str:
         raise ValueError("no text")
 
@@ -90,7 +83,6 @@ def known_loggers() -> list[logging.Logger]:
 
 
 def logged(receiver: Receiver) -> list[Record]:
-    """Return the records of Python's logging."""
     return [record for record in receiver.records() if record.scope != "monitel"]
 
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import re
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
-from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
+from tests.support.pipelines import Start
 from tests.support.producers import close_windows
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, kind_of, table
 
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, Histogram, Stat
-
-if TYPE_CHECKING:
-    from tests.support.inbox import Point
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 DELTA = 1
 START_NS = 1_767_225_600 * 10**9  # initial time of the fixture ``clock``
@@ -45,7 +41,6 @@ def counted(receiver: Receiver, metric: str) -> float:
 
 
 def histogram_of(point: Point) -> Histogram:
-    """Return the histogram in a point."""
     proto = point.proto
     found = Histogram(
         scale=proto.scale,

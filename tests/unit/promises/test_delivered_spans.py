@@ -7,32 +7,27 @@ import random
 from collections import Counter
 from contextlib import suppress
 from threading import Barrier, Thread, get_native_id
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import warnings_with
-from tests.support.inbox import DEADLINE
+from tests.support.inbox import DEADLINE, Span
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
 from monitel.profiler import ranges, record_function
-
-if TYPE_CHECKING:
-    from tests.support.inbox import Span
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.profiler.ranges import Range
-    from monitel.testing import ManualClock
+from monitel.profiler.ranges import Range
+from monitel.testing import ManualClock
 
 INTERNAL, ERROR = 1, 2
 FOLDED = "monitel.folded"
 
 
 def work(*names: str) -> None:
-    """Record ranges, one after the other."""
     for name in names:
         with record_function(name):
             pass

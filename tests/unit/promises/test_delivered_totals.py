@@ -6,14 +6,15 @@ import sys
 import time
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
-from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
-from tests.support.pipelines import reported_drops
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer, Point
+from tests.support.pipelines import Start, reported_drops
 from tests.support.producers import run_together, wait
+from tests.support.receiver import Receiver
 from tests.support.series import increase
 from tests.unit.otlp.system.fake_nvml import FakeNvml
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
@@ -22,13 +23,6 @@ from tests.unit.promises.spool_content import cat
 import monitel
 from monitel import COUNT, Stat, WaitReading
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.inbox import Point
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 DELTA = 1
 SECOND_NS = 10**9
@@ -45,19 +39,16 @@ def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def shape(point: Point) -> tuple[str, str, bool | None]:
-    """Return kind, unit and monotonicity of a point."""
     return point.kind, point.unit, point.monotonic
 
 
 def ledger() -> monitel.Ledger:
-    """Return the ledger of the process."""
     found = monitel.ledger()
     assert found is not None
     return found
 
 
 def enter(*names: str) -> None:
-    """Enter and leave activities."""
     for name in names:
         with monitel.activity(name):
             pass
@@ -422,7 +413,6 @@ def test_pipeline_reports_itself_as_documented(
 
 
 def code_words(metric: str) -> list[str]:
-    """Return the documented attributes of a metric of the pipeline."""
     rows = table("metrics-and-events.md", "name", "kind, unit", "attributes", under="Metrics of the pipeline")
     return next(code(row[2]) for row in rows if f"`{metric}`" == row[0])
 

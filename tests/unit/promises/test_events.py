@@ -10,10 +10,12 @@ import math
 import pickle
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +23,7 @@ import pytest
 import monitel as installed
 from monitel import Event, Severity, WaitCounter, WaitReading, emit, log_event, register_event_handler, wait_counters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  torch's events are naive
 
@@ -47,7 +45,6 @@ class _Unprintable:
 
 
 def left_out() -> float:
-    """Return the number of values that calls have left out."""
     return sum(each.total for each in installed.counters() if each.counter.name == "monitel.log.left_out")
 
 
@@ -101,7 +98,6 @@ class _Endless(dict[Any, Any]):
     """A mapping whose items cannot be read."""
 
     def items(self) -> Any:
-        """Raise."""
         raise LookupError
 
 
@@ -182,7 +178,6 @@ class _Scalar:
         self._element = element
 
     def item(self) -> object:
-        """Return the element."""
         return self._element
 
     def __float__(self) -> float:
@@ -336,7 +331,6 @@ class _InterruptedClock(installed.testing.ManualClock):
     readings_left = 0
 
     def monotonic_ns(self) -> int:
-        """Raise once."""
         self.readings_left -= 1
         if self.readings_left == 0:
             raise KeyboardInterrupt

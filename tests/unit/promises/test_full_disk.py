@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import check_accounts
+from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import make_small
+from tests.support.receiver import Receiver
 from tests.unit.promises.spool_content import cat, files, monitel
 
 import monitel as monitel_api
 from monitel import COUNT, Stat
 from monitel.profiler import record_function
+from monitel_otlp import Account, Pipeline
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel_otlp import Account, Pipeline
-
-    Capture = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 PLENTY = 1 << 40
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -106,7 +101,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
 
 
 def logs(pipeline: Pipeline) -> Account:
-    """Return the account of events."""
     return pipeline.account()["logs"]
 
 

@@ -6,13 +6,16 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
+from tests.support.pipelines import Start
 from tests.support.producers import close_windows
+from tests.support.receiver import Receiver
 from tests.support.validity.envelope import LEVELS
 from tests.unit.promises.reference_tables import code, table
 
@@ -20,15 +23,8 @@ import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, Stat
 from monitel.profiler import record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
-    from monitel_otlp import Pipeline
+from monitel.testing import ManualClock
+from monitel_otlp import Pipeline
 
 PAGE = (ROOT / "docs/reference/metrics-and-events.md").read_text("utf-8")
 SCHEMA = re.search(r"`(https://opentelemetry.io/schemas/[0-9.]+)`", PAGE)
@@ -55,14 +51,12 @@ def record_everything(pipeline: Pipeline) -> None:
 
 
 def resources(receiver: Receiver) -> Iterator[tuple[str, Any]]:
-    """Yield signal and resource message of each request."""
     for request in receiver.requests:
         (resource,) = getattr(request.message, LEVELS[request.signal][0])
         yield request.signal, resource
 
 
 def resource_of(receiver: Receiver, pipeline: Pipeline) -> dict[str, Any]:
-    """Deliver an event, and return its resource."""
     monitel.emit("epoch")
     assert pipeline.force_flush(DEADLINE)
     return receiver.records()[-1].resource

@@ -6,20 +6,18 @@ import gc
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
 import monitel as installed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType, ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 DEADLINE = 60.0  # seconds, for what takes a fraction of one
 NO_LIMIT = 2**63 - 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import accumulate
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from tests.support.paths import ROOT
 
 from monitel.console.lateness import cycle, exposed, rank_late, stage_late, suspects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
 BASE = {"optimizer": 0.005, "other": 0.002, "data": 0.010, "forward": 0.030, "backward": 0.060}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from monitel.console.runs import Run
 from monitel.runs.history import Attempt, History, RunTime, ascending, decode, encode
 from monitel.runs.shares import ledger_line, parts_of, print_last_line
 from monitel.text import Screen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -48,8 +45,6 @@ class Job:
 
 @dataclass
 class Truth:
-    """The time of a run, step by step."""
-
     startup: int = 0
     down: int = 0
     repeated: int = 0
@@ -70,7 +65,6 @@ class Truth:
         self.steps += enumerate(job.durations, job.first)
 
     def activities(self) -> dict[str, int]:
-        """Return the activities with time."""
         step = self.unknown + sum(duration for _, duration in self.steps)
         found = {"startup": self.startup, "step": step, "down": self.down, "repeated": self.repeated}
         return {name: time_ns for name, time_ns in found.items() if time_ns}

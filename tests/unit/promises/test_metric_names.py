@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise, permutations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
 from monitel import COUNT, MAX, MEAN, Stat
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
 SAME = "have the same metric name"
 
 
 def close_window(name: str, *samples: float, aggregations: Any = (COUNT, MAX)) -> None:
-    """Record samples in one window of a Stat."""
     stat = Stat(name, aggregations, 60.0)
     for sample in samples:
         stat.add(sample)
@@ -31,7 +27,6 @@ def close_window(name: str, *samples: float, aggregations: Any = (COUNT, MAX)) -
 
 
 def wait(key: str, times: int) -> None:
-    """Wait several times."""
     for _ in range(times):
         with monitel.WaitCounter(key).guard():
             pass

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import logging
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,13 @@ import monitel
 import monitel_otel
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
 from monitel.profiler import ranges, record_function
+from monitel.testing import ManualClock
+from monitel_otel import Installation
 from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel.testing import ManualClock
-    from monitel_otel import Installation
 
 MOMENT = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
 MOMENT_NS = 1_772_366_400_123_456_000
@@ -44,7 +43,6 @@ def backend() -> Iterator[Backend]:
 
 @pytest.fixture
 def installed(backend: Backend) -> Iterator[Installation]:
-    """Yield an installation with all three providers."""
     with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installation:
         yield installation
 
@@ -59,7 +57,6 @@ def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None
 
 
 def points(backend: Backend, metric: str) -> list[tuple[float, dict[str, Any]]]:
-    """Collect, and return value and attributes of each point of a metric."""
     found = backend.collect().get(metric)
     return [] if found is None else [(each.value, dict(each.attributes)) for each in found.data.data_points]
 
@@ -78,7 +75,6 @@ def parents(spans: list[ReadableSpan]) -> dict[str, str]:
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return the attributes of a span."""
     return dict(span.attributes or {})
 
 

@@ -8,22 +8,19 @@ import pickle
 import random
 import stat
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.commands import Printed
 from tests.support.commands import command as run_command
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to change owners")
 _SEED = 7
@@ -81,7 +78,6 @@ def remains(start: Start, own_boxes: Path, tmp_path: Path) -> Remains:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -91,7 +87,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A private folder."""
     path = tmp_path / "private"
     path.mkdir(mode=0o700)
     return path
@@ -188,8 +183,6 @@ def test_links_are_not_followed(remains: Remains, folder: Path, receiver: Receiv
 
 
 class Bomb:
-    """Makes a file when it is unpickled."""
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return os.mkdir, ("exploded",)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator
-
-    from monitel.profiler import record_function
-    from monitel.testing import ManualClock
+from monitel.profiler import record_function
+from monitel.testing import ManualClock
 
 SECOND = 1_000_000_000
 
@@ -71,7 +68,6 @@ def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened(
 
 
 def test_exception_that_leaves_a_range_is_its_error(ranges: Any, record: type[record_function]) -> None:
-    """Only an Exception is an error, of each range that it leaves, and it is not suppressed."""
     ended: list[Any] = []
     with ranges.listen(ended=lambda each: ended.append((each.name, each.error_type))):
         with record("catching"), suppress(KeyError), record("step"), record("forward"):
@@ -98,7 +94,6 @@ def test_decorated_code_has_ranges_while_it_runs(
 
     @record("function")
     def function(depth: int) -> int:
-        """Return 0."""
         clock.advance(1)
         return function(depth - 1) if depth else 0
 

@@ -31,14 +31,10 @@ class Model:
 
 
 class Color(Enum):
-    """Not a number."""
-
     RED = "red"
 
 
 class Level(IntEnum):
-    """A number."""
-
     LOW = 1
 
 
@@ -46,7 +42,6 @@ class Settings:
     """Converts itself, as the configurations of models do."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values."""
         return {"layers": 2, "tool": Tool()}
 
 
@@ -68,7 +63,6 @@ class Attributes:
     """Has the names and values of a mapping without its class, as the configurations of ``ml_collections``."""
 
     def keys(self) -> list[str]:
-        """Return the names."""
         return ["lr"]
 
     def __getitem__(self, key: str) -> float:
@@ -108,7 +102,6 @@ def test_config_takes_what_has_names(events: list[Any]) -> None:
 
 
 def typed(value: Any) -> Any:
-    """Return a value with the exact type of each part."""
     if isinstance(value, dict):
         return {key: typed(each) for key, each in value.items()}
     return [typed(each) for each in value] if isinstance(value, list) else (type(value), value)
@@ -248,7 +241,6 @@ def test_secrets_in_texts_are_masked(text: str, masked: str, monkeypatch: pytest
 
 
 def test_flag_with_the_name_of_a_secret_hides_no_option() -> None:
-    """The option after it is an option; one whose name is that of a secret masks its value."""
     command = ["--use-auth-token", "--lr", "0.1", "--token", "-password", "x", "--key"]
     expected = ["--use-auth-token", "--lr", "0.1", "--token", "-password", "***", "--key"]
     assert expected == mask_arguments(command, {})

@@ -6,8 +6,11 @@ import copy
 import http.client
 import logging
 import pickle
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,20 +19,16 @@ from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
 from tests.support.checks import wait_until
 from tests.support.hostile import Peer
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.receiver import partial_success
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver, partial_success
 from tests.unit.promises.program import Program, program
 
 import monitel
 import monitel_otlp
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
+
 
 __all__ = ["program"]
 

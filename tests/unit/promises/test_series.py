@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
 from tests.support.producers import close_windows, run_together
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, VALUE, Stat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 OVERFLOW = "otel.metric.overflow"
 
@@ -38,7 +34,6 @@ def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
 
 
 def record(sets: range) -> None:
-    """Close one window for each attribute set."""
     for layer in sets:
         stat = Stat("x", [COUNT], 60.0, attributes={"layer": layer})
         stat.add(1)

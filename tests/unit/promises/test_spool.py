@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
-from tests.support.pipelines import busy_encoder
+from tests.support.pipelines import Start, busy_encoder
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
 from tests.unit.promises.spool_content import cat, files, monitel
@@ -20,16 +21,10 @@ from tests.unit.promises.spool_content import cat, files, monitel
 import monitel as monitel_api
 from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat
 from monitel.profiler import record_function
+from monitel.testing import ManualClock
+from monitel_otlp import Pipeline
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.pipelines import Start
-
-    from monitel.testing import ManualClock
-    from monitel_otlp import Pipeline
-
-    Capture = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 EVENTS = [f"event {number}" for number in range(20)]
 

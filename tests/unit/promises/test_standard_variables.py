@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +15,19 @@ from opentelemetry import _logs
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import Link, SpanContext
 from tests.support.checks import warnings_with
-from tests.support.inbox import DEADLINE, attributes_of
+from tests.support.inbox import DEADLINE, Inbox, attributes_of
 from tests.support.paths import ROOT
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
 from monitel.profiler import record_function
+from monitel_otlp import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.inbox import Inbox
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
-    from monitel_otlp import Pipeline
 
 OTLP = "OTEL_EXPORTER_OTLP_"
 SIGNALS = ("metrics", "logs", "traces")

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel.profiler import ranges, record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.profiler.ranges import Range
-    from monitel.testing import ManualClock
+from monitel.profiler.ranges import Range
+from monitel.testing import ManualClock
 
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
@@ -31,7 +27,6 @@ JOB = {"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7", "TORCHELA
 
 
 def work(*names: str) -> None:
-    """Record ranges, one after the other."""
     for name in names:
         with record_function(name):
             pass

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
@@ -18,10 +18,8 @@ from tests.support.checks import wait_until
 from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
 
 import monitel
+from monitel.testing import ManualClock
 from monitel_tensorboard import SummaryWriter, install
-
-if TYPE_CHECKING:
-    from monitel.testing import ManualClock
 
 
 def test_window_is_a_scalar_for_each_aggregation(tmp_path: Path, clock: ManualClock) -> None:

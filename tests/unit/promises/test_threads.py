@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import monitel as installed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 DEADLINE = 60.0  # seconds, for what takes a fraction of one
 THREADS = 4
@@ -38,8 +36,6 @@ class Running:
         return bool(self._left)
 
     def counted(self, function: Callable[[], object]) -> Callable[[], None]:
-        """Return the function of such a thread."""
-
         def run() -> None:
             try:
                 function()
@@ -161,7 +157,6 @@ def test_slow_handler_stops_no_other_thread(
 def test_handler_runs_in_the_thread_that_closes_the_window(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, run_threads: Any
 ) -> None:
-    """No thread is started for it."""
     seen: list[int] = []
     closers: list[int] = []
 

@@ -11,12 +11,13 @@ import pickle
 import threading
 import weakref
 from collections import ChainMap, OrderedDict, UserDict, deque
+from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +25,7 @@ import pytest
 import monitel as installed
 from monitel import Aggregation, Event, Severity, log_event, register_event_handler, unregister_event_handler
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 TORCHS_NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6}
 NUMBERS = {**TORCHS_NUMBERS, "HISTOGRAM": 100, "STDDEV": 101}
@@ -267,7 +265,6 @@ def test_stat_can_be_subclassed(monitel: ModuleType, events: list[Any]) -> None:
 
 
 def make(**changes: Any) -> Event:
-    """Make an Event with two details."""
     return Event(**{"name": "epoch", "timestamp": MOMENT, "data": {"epoch": 3, "loss": 0.25}, **changes})
 
 
@@ -489,13 +486,10 @@ def test_handlers_of_wrong_types_raise() -> None:
 
 
 class _Writer:
-    """Records the calls of add_scalar."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def add_scalar(self, *args: Any, **kwargs: Any) -> None:
-        """Record a call."""
         self.calls.append((args, kwargs))
 
 

@@ -9,9 +9,11 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from copy import copy
 from itertools import count, islice, repeat
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +26,7 @@ from monitel.profiler import (
     schedule,
     tensorboard_trace_handler,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("clean_profiler")
 
@@ -56,12 +53,10 @@ def read(path: Path) -> Any:
 
 
 def slices(trace: Any) -> list[Any]:
-    """Return the ranges of a trace."""
     return [each for each in trace["traceEvents"] if each["ph"] == "X"]
 
 
 def names(events: Any) -> list[str]:
-    """Return the names of events of a profile, with the numbers of steps."""
     return [each.trace_name for each in events]
 
 
@@ -209,7 +204,6 @@ def test_every_order_of_actions_works(letters: str) -> None:
 
 
 def cycles_of(letters: str) -> Iterator[str]:
-    """Yield the recorded steps of each cycle that is saved."""
     recorded = ""
     for step, letter in enumerate(letters):
         recorded += str(step) if letter in "RS" else ""
@@ -405,8 +399,6 @@ def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path.write_text("previous")
 
     class Value:
-        """A value that is written as text."""
-
         def __str__(self) -> str:
             found.append(path.read_text())
             if failing:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
@@ -14,11 +16,7 @@ from hypothesis import strategies as st
 
 from monitel import Histogram
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    Operation = tuple[Any, ...]
+Operation = tuple[Any, ...]
 
 
 class _Float(float):
@@ -98,7 +96,6 @@ class Side:
         self.planned = ""
 
     def run(self, operations: list[Operation]) -> None:
-        """Run all operations, and record all visible state after each."""
         self.package.flush()  # left by other tests
         self.package.stats._window.set_step(None)
         with ExitStack() as stack:
@@ -117,7 +114,6 @@ class Side:
             self.note("end", self.flush_all)
 
     def note(self, operation: str, action: Callable[..., object], *arguments: Any) -> None:
-        """Run one operation."""
         try:
             outcome = repr(action(*arguments))
         except BaseException as error:
@@ -128,7 +124,6 @@ class Side:
             self.log.append(f"{stat!r} {stat.count} {stat.discarded} {got}")
 
     def handle(self, event: Any) -> None:
-        """Record an event, and run the planned operation."""
         self.log.append(f"{event!r} {readings(event.window)}")
         self.windows.append(event.window)
         planned, self.planned = self.planned, ""
@@ -152,32 +147,25 @@ class Side:
         self.accepted += 1
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
         self.clock.advance(seconds)
 
     def set_wall_clock(self, seconds: float) -> None:
-        """Set the wall clock."""
         self.clock.set_wall_clock(seconds)
 
     def flush(self, which: int) -> None:
-        """Flush one Stat."""
         self.stats[which].flush()
 
     def flush_all(self) -> None:
-        """Flush both Stats."""
         self.package.flush()
 
     def expire(self) -> int:
-        """Close expired windows."""
         return self.package.close_expired_windows()  # type: ignore[no-any-return]
 
     def set_step(self, step: Any) -> int | None:
-        """Set the step, and return it."""
         self.package.set_step(step)
         return self.package.get_step()  # type: ignore[no-any-return]
 
     def handler(self, planned: str) -> None:
-        """Plan an operation of the handler for the next event."""
         self.planned = planned
 
 
@@ -223,7 +211,6 @@ def test_twins_agree_on_the_systems_clock(
 
 
 def end(window: Any) -> int:
-    """Order windows as exporters do."""
     return int(window.end_ns)
 
 

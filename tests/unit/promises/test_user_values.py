@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from collections.abc import Iterator
 from contextlib import ExitStack
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,18 +17,14 @@ from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, InMemoryMetr
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.otel.providers import Backend, in_memory
 
 import monitel
 import monitel_otel
 from monitel import COUNT, MEAN, Stat
 from monitel.profiler import record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 class Broken:
@@ -40,8 +37,6 @@ class Broken:
 
 
 class BrokenInt(int):
-    """A number that has no text and no value."""
-
     __index__ = __int__ = __repr__ = __str__ = Broken.__repr__  # type: ignore[assignment]  # wrong on purpose
 
 
@@ -138,7 +133,6 @@ class RefusingProvider(MeterProvider):
     """A provider that makes no instrument, or whose instruments raise."""
 
     def get_meter(self, *arguments: Any, **options: Any) -> Any:
-        """Return a meter of the SDK that refuses the instruments of the application."""
         meter: Any = super().get_meter(*arguments, **options)
         make, meter.create_gauge = meter.create_counter, self._refuse
 
@@ -157,21 +151,16 @@ class RefusingProvider(MeterProvider):
 
 
 class RaisingProcessor(LogRecordProcessor, SpanProcessor):
-    """A processor of the application that fails."""
-
     def on_emit(self, log_record: Any) -> None:
-        """Raise."""
         raise LookupError
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """Raise."""
         raise LookupError
 
     def shutdown(self) -> None:
         """Do nothing."""
 
     def force_flush(self, timeout_millis: int = 0) -> bool:
-        """Do nothing."""
         return True
 
 

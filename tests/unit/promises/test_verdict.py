@@ -5,10 +5,11 @@ A new implementation needs another :func:`verdict_of`; the jobs stay.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,6 @@ from hypothesis import strategies as st
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job
 from monitel.runs.process import JobName, Process, StageKey, State, Total
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,6 @@ class Facts:
 
 
 class Found(NamedTuple):
-    """A verdict."""
-
     kind: str
     text: str
     rank: int | None
@@ -91,17 +87,14 @@ class Found(NamedTuple):
 
 
 def ns(seconds: float | None) -> Any:
-    """Return nanoseconds."""
     return None if seconds is None else round(seconds * 1e9)
 
 
 def verdict_of(job: Sequence[Facts]) -> Found:
-    """Return the verdict about a job."""
     return Found(*Job(JobName(), None, tuple(map(_process, job))).verdict)
 
 
 def _process(each: Facts) -> Process:
-    """Return the process, at the time 1,000."""
     samples = max(each.steps, 1)
     stage = each.stage and Stage(each.stage[0], each.stage[2], ns(each.stage[1]))
     stages = {}
@@ -160,13 +153,11 @@ def still(rank: int | None = 0, of: int = 1, seconds: float = 60.0, **facts: Any
 
 
 def over(job: Sequence[Facts], **facts: Any) -> list[Facts]:
-    """Return the same processes after their end."""
     usual: dict[str, Any] = {"state": "ended", "status": "completed", "since_step": None, "activity": ("", None)}
     return [replace(each, **{**usual, "waits": {}, **facts}) for each in job]
 
 
 def ranks(*numbers: int, of: int, **facts: Any) -> list[Facts]:
-    """Return ranks that train."""
     return [trains(rank, of, **facts) for rank in numbers]
 
 
@@ -615,7 +606,6 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 def kind_of(text: str) -> str:
-    """Return the kind that a text begins with."""
     return text.partition(":")[0].replace(" ", "-")
 
 
@@ -643,17 +633,14 @@ def storm(number: int, share: float) -> list[Facts]:
 
 
 def saving(loop: float, seconds: float) -> list[Facts]:
-    """Return a process that saves checkpoints."""
     return [trains(time={"startup": 900.0, "checkpoint.save": seconds, "step": loop - seconds})]
 
 
 def data(share: float) -> list[Facts]:
-    """Return two ranks that wait for data."""
     return [trains(rank, 2, stages={"data": share, "backward": 1 - share, "sync": 0.0}) for rank in range(2)]
 
 
 def late(share: float, steps: int) -> list[Facts]:
-    """Return four ranks of which the first is late by a share of each step."""
     return [trains(rank, 4, steps=steps, stages=cycle(rank, share)) for rank in range(4)]
 
 

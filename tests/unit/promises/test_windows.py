@@ -9,19 +9,17 @@ import operator
 import random
 import statistics
 import time
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from monitel import Histogram
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 EPOCH_NS = 1_767_225_600_000_000_000  # start of ManualClock; monotonic time 0 is a boundary
 
@@ -32,7 +30,6 @@ def times(events: Iterable[Any]) -> list[tuple[float, float]]:
 
 
 def counts(events: Iterable[Any]) -> list[int]:
-    """Return the number of samples of each window."""
     return [event.window.count for event in events]
 
 
@@ -240,7 +237,6 @@ def test_aggregations_are_those_of_the_samples(make_stat: MakeStat, events: list
 
 
 def vars_of(histogram: Any) -> dict[str, Any]:
-    """Return the fields of a histogram of either twin."""
     return {name: getattr(histogram, name) for name in Histogram.__match_args__}
 
 

@@ -13,6 +13,7 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
@@ -27,9 +28,8 @@ import monitel
 import monitel.torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
+
 
 WIDTH = 64
 WARM_UP = 2  # cycles before the measured ones
@@ -45,13 +45,11 @@ class Work:
         self.start(Row(1))
 
     def start(self, row: Row) -> None:
-        """Begin a row."""
         self.cycle, self._cycles = 1 - WARM_UP, row.cycles
         self._delays = [each for each in row.delays if each.rank == self._rank]
         self.sections: dict[str, list[float]] = {}
 
     def spend(self, stage: str) -> None:
-        """Spend the time of a stage in the current cycle."""
         late = sum(each.in_cycle(self.cycle) for each in self._delays if each.stage == stage)
         _never.wait(PAUSES[stage] + late)
 
@@ -63,7 +61,6 @@ class Work:
         self.note(section, time.perf_counter() - begin)
 
     def note(self, section: str, seconds: float) -> None:
-        """Note a duration in the current cycle."""
         if 0 < self.cycle <= self._cycles:
             self.sections.setdefault(section, []).append(seconds)
 
@@ -73,21 +70,17 @@ class Spend(torch.autograd.Function):  # type: ignore[misc]  # Any where torch i
 
     @staticmethod
     def forward(context: Any, tensor: Tensor, work: Work) -> Tensor:
-        """Spend the time of forward."""
         context.work = work
         work.spend("forward")
         return tensor.clone()
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Spend the time of backward."""
         context.work.spend("backward")
         return gradient, None
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]  # as above
-    """Two layers, and the pauses between them."""
-
     def __init__(self, work: Work) -> None:
         super().__init__()
         self.first, self.second = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
@@ -99,8 +92,6 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # as above
 
 
 class Batches(torch.utils.data.Dataset):  # type: ignore[misc]  # as above
-    """Batches that take their time."""
-
     def __init__(self, work: Work) -> None:
         self._work = work
 
@@ -208,7 +199,6 @@ def _above_median(seconds: list[float]) -> list[float]:
 
 
 def measure_all(attempts: int) -> list[dict[str, Any]]:
-    """Measure all rows of this number of ranks."""
     windows: list[monitel.Window] = []
     monitel.register_event_handler(lambda event: windows.append(event.window) if event.window else None)
     monitel.torch.instrument(window_size=24 * 3600.0)
@@ -223,7 +213,6 @@ def measure_all(attempts: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, and write the file."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     distributed.init_process_group("gloo")

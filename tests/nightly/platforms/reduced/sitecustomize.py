@@ -36,11 +36,9 @@ import tempfile
 import time
 import urllib.request as _requests  # noqa: F401
 import uuid  # noqa: F401
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 WINDOWS = os.environ["MONITEL_TEST_PLATFORM"] == "windows"
 WINDOWS_SIGNALS = {"SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}
@@ -106,7 +104,6 @@ _find_spec, importlib.util.find_spec = importlib.util.find_spec, _spec_of
 
 
 def _builtin(call: Any, function: Any) -> Any:
-    """Return a function that is not bound to an instance as a method, as builtin functions are not."""
     return functools.update_wrapper(functools.partial(call), function)
 
 
