@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from race import optional
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 def torch_stat(name: str, max_samples: int = 2**63 - 1) -> Any:
@@ -36,7 +34,6 @@ def otel_meter() -> Any:
 
 
 def six_instruments(meter: Any, names: Iterable[str]) -> list[Callable[[float], None]]:
-    """The calls of the six instruments that carry what a window reports, for each name."""
     return [
         record
         for name in names

@@ -7,18 +7,9 @@ from pathlib import Path
 
 
 def cpu_ns(pid: int) -> float:
-    """Return the CPU time of a process so far."""
     user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
     return 1e9 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def available_bytes() -> int:
-    """Return the memory that processes can take."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    (line,) = (each for each in lines if each.startswith("MemAvailable"))
-    return 1024 * int(line.split()[1])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 HEADER = ("what", "monitel", "peer", "ratio", "budget", "ok")
 _SCALES = {"ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")), "B": ((1, "B"),), "": ((1, ""),)}
@@ -48,7 +45,6 @@ class Row:
         return None
 
     def cells(self) -> tuple[str, ...]:
-        """The line, by HEADER."""
         peer = f"{self.peer}: {_quantity(self.peer_value, self.unit)}" if self.peer else ""
         ratio = "" if self.ratio is None else f"{self.ratio:.3g}"
         budget = ""
@@ -60,7 +56,6 @@ class Row:
         return self.what, _quantity(self.value, self.unit), peer, ratio, budget, ok
 
     def put(self) -> None:
-        """Print it for run.py."""
         print(json.dumps(asdict(self)), flush=True)
 
 

@@ -20,16 +20,15 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "distributions", "threads", "free_threading", "events", "counting", "ledger", "context"),
+    *("adding", "distributions", "free_threading", "events", "counting", "ledger", "context"),
     *("ranges", "memory", "importing"),
-    *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "spans", "black_box"),
-    *("expiry", "ending", "outage", "writer", "ranks", "collector", "aggregates", "top"),
+    *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans", "black_box"),
+    *("expiry", "ending", "outage", "writer", "ranks", "collector", "top"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions"}
+_BOTH_TWINS = {"adding", "distributions"}
 
 
 def main() -> int:
-    """Run the subjects and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("subjects", nargs="*", metavar="subject", help=f"all by default: {' '.join(_SUBJECTS)}")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a budget is missed")

@@ -30,7 +30,6 @@ def own_times(random: Random, ranks: int, noise: float) -> list[Step]:
 
 
 def delayed(steps: list[Step], stage: str, rank: int, delay: float) -> list[Step]:
-    """Return the steps with a longer stage of one rank."""
     return [
         [{**times, stage: times[stage] + delay} if each == rank else times for each, times in enumerate(step)]
         for step in steps

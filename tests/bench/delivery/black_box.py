@@ -10,16 +10,13 @@ import threading
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from race import optional, race, timed
+from race import Contender, optional, race, timed
 from row import Row, report
 
 import monitel
 from monitel.stats.definition import TORCHS
-
-if TYPE_CHECKING:
-    from race import Contender
 
 _ROUNDS = 41
 _EMITS = 20_000  # beside a busy thread
@@ -38,7 +35,6 @@ _DATA: dict[str, Any] = {"epoch": 3, "loss": 0.25, "phase": "train", "done": Tru
 
 
 def _pipeline(folder: str, *, black_box: bool) -> Any:
-    """Configure a pipeline, in the place of an earlier one."""
     otlp: Any = optional("monitel_otlp")
     place = Path(folder, "boxes") if black_box else False
     return otlp.configure(spool_dir=folder, export_interval=3600.0, black_box=place)

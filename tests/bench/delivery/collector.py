@@ -19,7 +19,6 @@ _ROOT = Path(__file__).parents[3]
 
 
 def config(port: int, forward_to: str) -> dict[str, Any]:
-    """Batches as most people have them."""
     pipeline = {"receivers": ["otlp"], "processors": ["batch"], "exporters": ["otlp_http"]}
     return {
         "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},

@@ -92,7 +92,6 @@ def cpu_of_children() -> float:
 
 
 def main() -> None:
-    """Measure each case in some processes."""
     for what, job, listens, items in _CASES:
         row, cpu = Row(what, None, most=_BUDGET_NS), Row(f"the same, CPU time: {what}", None)
         if optional("monitel_otlp") is not None:

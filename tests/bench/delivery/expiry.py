@@ -9,17 +9,15 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from race import optional
 from row import Row
 
 import monitel
 from monitel.stats.definition import TORCHS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _STATS = 10_000
 _RUNS = 5

@@ -10,22 +10,18 @@ import math
 import multiprocessing
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 from peers import six_instruments
-from race import optional, race
+from race import Contender, optional, race
 from row import Row, report
 
 import monitel
 from monitel.stats.definition import TORCHS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-
-    from race import Contender
 
 _STATS = 500
 _SAMPLES = 100
@@ -68,7 +64,6 @@ def costing(record: Callable[[], object], flush: Callable[[], object]) -> Conten
 
 
 def of_monitel(pipeline: Any, samples: int) -> Contender:
-    """Stats that get so many samples, and are flushed."""
     stats = [monitel.Stat(f"x{n}", TORCHS, 1e9) for n in range(_STATS)]
 
     def record() -> None:
@@ -108,8 +103,6 @@ def of_plain_sdk(url: str, samples: int) -> Contender | None:
 
 
 def of_events(emit: Callable[..., object], flush: Callable[[], object]) -> Contender:
-    """As many events as there are Stats."""
-
     def record() -> None:
         for _ in range(_STATS):
             emit()

@@ -9,17 +9,14 @@ import os
 import tempfile
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peers import six_instruments
-from race import optional, race, timed
+from race import Contender, optional, race, timed
 from row import Row, report
 
 import monitel
 from monitel.stats.definition import TORCHS
-
-if TYPE_CHECKING:
-    from race import Contender
 
 _CALLS = 500  # a round; the queues are emptied between rounds
 _TRACKED = 20  # calls of a tracker in a round

@@ -100,7 +100,6 @@ def series(receiver: Any) -> list[int]:
 
 
 def put(who: str, found: Cost) -> None:
-    """The lines of a run that grow with ranks."""
     sent = sum(size for _, size in found.sizes) + sum(found.others)
     Row(f"{who}: requests a second", (len(found.sizes) + len(found.others)) / _WINDOWS, "").put()
     Row(f"{who}: bytes a second", sent / _WINDOWS, "B").put()

@@ -100,7 +100,6 @@ def command(folder: str, boxes: Path) -> float:
 
 
 def wait_for_boxes(boxes: Path) -> None:
-    """Wait until each process has a box."""
     end = time.monotonic() + _READY_S
     while sum(1 for _ in boxes.glob("[0-9]*")) < _RANKS:
         if time.monotonic() > end:

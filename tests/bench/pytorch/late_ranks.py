@@ -11,20 +11,16 @@ from __future__ import annotations
 import pickle
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from tests.integration.nightly import late_verdicts
 from tests.integration.nightly.late_measurements import Measured, measure
 from tests.integration.nightly.late_rows import WORLDS
+from tests.integration.nightly.late_verdicts import Suspect
 
 from monitel.console import lateness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.integration.nightly.late_verdicts import Suspect
 
 ATTEMPTS = 20
 METHODS: dict[str, Callable[[Measured], list[Suspect]]] = {
@@ -37,7 +33,6 @@ METHODS: dict[str, Callable[[Measured], list[Suspect]]] = {
 
 
 def all_measured(folder: Path) -> list[Measured]:
-    """Measure all rows, or read the measurements that the folder has."""
     found: list[Measured] = []
     for ranks in WORLDS:
         kept = folder / f"{ranks}.pickle"
@@ -49,7 +44,6 @@ def all_measured(folder: Path) -> list[Measured]:
 
 
 def rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the table of rows."""
     yield "ranks", "injected", "ms a step", "named, largest first", "off", "exposed / step"
     for each in found:
         suspects = lateness.suspects(each.times)
@@ -85,7 +79,6 @@ def methods(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
 
 
 def thresholds(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the comparison of the two methods that have a threshold."""
     one, none = ([each for each in found if len(each.row.delays) == number] for number in (1, 0))
     yield (
         "method",
@@ -113,13 +106,11 @@ def thresholds(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
 
 
 def table(lines: Iterator[tuple[str, ...]]) -> str:
-    """Return a table in Markdown."""
     head, *body = lines
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ("---",) * len(head), *body])
 
 
 def main() -> None:
-    """Measure, and print the tables."""
     with tempfile.TemporaryDirectory() as temporary:
         found = all_measured(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary))
     for lines in (rows(found), methods(found), thresholds(found)):

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from race import optional, race, timed
 from row import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BUDGET_NS = 10_000
 _CALLS = 400

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from race import race, timed
-from row import Row, report
+from row import Row
 
 import monitel
-from monitel.process.context_page import beat, close_page, open_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from monitel.process.context_page import close_page, open_page
 
 _CASES = (("set_step", "set_step(next(steps))", 1500.0), ("guard()", "with counter.guard(): pass", 2500.0))
 
@@ -28,7 +26,6 @@ def main() -> None:
             "counter": monitel.WaitCounter("loading"),
             "set_step": monitel.set_step,
             "steps": count(),
-            "beat": beat,
         }
         for what, code, most in _CASES:
             kinds = {"open": True, "closed": False}
@@ -36,12 +33,6 @@ def main() -> None:
             Row(f"{what} without a context page", median(costs["closed"])).put()
             added = median(mine - others for mine, others in zip(costs["open"], costs["closed"], strict=True))
             Row(f"an open context page adds to {what}", added, most=most).put()
-        report(
-            "beat of the context page",
-            race({"monitel": timed("beat()", _prepared(path, names, opened=True))}),
-            {},
-            10_000.0,
-        )
         close_page()
 
 

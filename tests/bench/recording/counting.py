@@ -12,13 +12,11 @@ _PROMETHEUS, _SDK = "prometheus_client Counter.inc", "OTel SDK Counter.add"
 
 
 def main() -> None:
-    """Measure the calls of one thread."""
     counting()
     waiting()
 
 
 def counting() -> None:
-    """Add an int to one counter, as for the samples of a batch."""
     counter = monitel.counter("samples")
     contenders = {"monitel": timed("counter.add(32)", lambda: {"counter": counter})}
     if prometheus := optional("prometheus_client"):

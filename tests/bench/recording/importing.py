@@ -1,4 +1,4 @@
-"""``import monitel``: how long it takes, and what it pulls in."""
+"""``import monitel``: how long it takes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ import sys
 import tempfile
 import time
 from statistics import median
-from typing import TYPE_CHECKING
 
-from race import optional, race
+from race import Contender, optional, race
 from row import Row
-
-if TYPE_CHECKING:
-    from race import Contender
 
 _BUDGET_NS = 30e6
 _ROUNDS = 21
 _PEERS = ("prometheus_client", "opentelemetry.sdk.metrics")
-_LIST_THIRD_PARTY = """
-import sys
-before = set(sys.modules)
-import monitel
-tops = {name.partition(".")[0] for name in set(sys.modules) - before}
-print(*sorted(tops - sys.stdlib_module_names - {"monitel"}))
-"""
 
 
 def interpreter(code: str, cache: str) -> Contender:
@@ -41,7 +30,7 @@ def interpreter(code: str, cache: str) -> Contender:
 
 
 def main() -> None:
-    """Measure above a bare interpreter, and look at what is loaded."""
+    """Measure above a bare interpreter."""
     peers = [peer for peer in _PEERS if optional(peer)]
     codes = {"bare": "pass", "monitel": "import monitel", **{peer: f"import {peer}" for peer in peers}}
     with tempfile.TemporaryDirectory() as cache:
@@ -52,10 +41,6 @@ def main() -> None:
         if peer in above:
             row.peer_value, row.ratio = above[peer], above["monitel"] / above[peer]
         row.put()
-    listed = subprocess.run([sys.executable, "-c", _LIST_THIRD_PARTY], check=True, capture_output=True, text=True)
-    names = listed.stdout.split()
-    what = "third-party modules that it loads"
-    Row(f"{what}: {' '.join(names)}" if names else what, len(names), unit="", most=0).put()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from race import optional, race, timed
+from race import race, timed
 from row import report
 
 import monitel
@@ -17,8 +17,6 @@ with activity("data"):
     pass
 set_step(next(steps))
 """
-
-_step_marks: Any = optional("monitel.runs.ledger")
 
 
 def main() -> None:
@@ -38,10 +36,6 @@ def main() -> None:
     ):
         cost = race({"monitel": timed(code, lambda: {**names, "entered": entered})}, 201)
         report(what, cost, {}, most)
-    if _step_marks:
-        _step_marks.StepMarks().install()
-        cost = race({"monitel": timed(_STEP, lambda: names)}, 201)
-        report("the same step in rank zero of an OTLP pipeline", cost, {}, _STEP_NS)
 
 
 if __name__ == "__main__":

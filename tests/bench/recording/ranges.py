@@ -1,19 +1,14 @@
-"""Ranges: ``with record_function()`` while nobody listens and while a profile records, and writing a trace."""
+"""Ranges: ``with record_function()`` while nobody listens and while a profile records."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from race import optional, race, timed
-from row import Row, report
+from race import Contender, optional, race, timed
+from row import report
 
-from monitel.profiler import profile, ranges, record_function
-
-if TYPE_CHECKING:
-    from race import Contender
+from monitel.profiler import profile, record_function
 
 _CODE = "with record_function('forward'): pass"
 _RECORD_FUNCTION = "torch record_function"
@@ -59,7 +54,6 @@ def idle(loaded: str, *, most: float | None) -> None:
 
 
 def main() -> None:
-    """Measure before torch is there, and with it."""
     idle("", most=300)
     torch = optional("torch")
     if torch is not None:
@@ -71,17 +65,6 @@ def main() -> None:
     if torch is not None:
         contenders[_RECORD_FUNCTION] = Recording(torch.profiler.profile, torch.profiler.record_function).contender()
     report("range, recorded", race(contenders), {_RECORD_FUNCTION: None}, most=1500)
-    with record_function("probe"):
-        assert ranges.current_range() is None, "a listener is left over"
-
-    with profile() as prof:
-        for number in range(100 * _CALLS):
-            with record_function("forward", None if number % 10 else "details"):
-                pass
-    with tempfile.TemporaryDirectory() as folder:
-        write = timed("export(path)", lambda: {"export": prof.export_chrome_trace, "path": Path(folder, "t.json")}, 1)
-        costs = [write() / (100 * _CALLS) for _ in range(3)]
-    Row("range, written to a trace", min(costs), most=5000).put()
 
 
 if __name__ == "__main__":

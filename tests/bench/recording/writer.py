@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from race import optional, race, timed
+from race import Contender, optional, race, timed
 from row import Row, report
-
-if TYPE_CHECKING:
-    from race import Contender
 
 _CALLS = 500
 _PEERS = {
