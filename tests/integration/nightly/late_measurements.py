@@ -46,11 +46,6 @@ class Measured:
         """Mean seconds of the stages by the job's own clock, without the waits."""
         return {rank: {stage: fmean(of[stage]) for stage in PAUSES} for rank, of in self.sections.items()}
 
-    @property
-    def run(self) -> str:
-        """The run id under which the row is stored."""
-        return f"{self.row.ranks} ranks: {self.row}"
-
 
 def measure(ranks: int, folder: Path, attempts: int = 4) -> list[Measured]:
     """Run one job, which measures all rows of a number of ranks, each at most so often until the machine is quiet."""

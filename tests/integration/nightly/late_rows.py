@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # Seconds of each stage in a step of every rank. Most of a step is pauses, so that eight ranks fit on two cores.
 PAUSES = {"data": 0.012, "forward": 0.030, "backward": 0.050, "optimizer": 0.010, "other": 0.008}
@@ -51,13 +51,11 @@ class Row:
         ranks: Number of ranks.
         delays: All delays.
         hidden: Those that cannot be named, because the median rank is as late.
-        shown: The share of a delay that the median shows: a half if half of the ranks are late in one stage.
     """
 
     ranks: int
     delays: tuple[Delay, ...] = ()
     hidden: tuple[Delay, ...] = ()
-    shown: float = 1.0
 
     @property
     def cycles(self) -> int:
@@ -74,35 +72,22 @@ class Row:
 def _rows() -> tuple[Row, ...]:
     always = {
         2: (("data", 0, 0.5), ("forward", 1, 0.2), ("backward", 0, 0.1), ("optimizer", 1, 0.3), ("other", 0, 0.05)),
-        3: (("data", 2, 0.2), ("forward", 0, 0.05), ("backward", 1, 0.3), ("optimizer", 2, 0.1), ("other", 1, 0.5)),
-        4: (("data", 1, 0.05), ("forward", 3, 0.5), ("backward", 2, 0.2), ("optimizer", 0, 0.3), ("other", 3, 0.1)),
-        6: (("data", 4, 0.3), ("forward", 5, 0.1), ("backward", 0, 0.5), ("optimizer", 3, 0.05), ("other", 2, 0.2)),
         8: (("data", 7, 0.1), ("forward", 6, 0.3), ("backward", 5, 0.05), ("optimizer", 1, 0.5), ("other", 0, 0.2)),
     }
     seldom = {
         2: (("forward", 0, 0.5), ("other", 1, 0.4)),
-        3: (("data", 1, 0.5), ("backward", 2, 0.3)),
-        4: (("optimizer", 2, 0.4), ("data", 0, 0.5)),
-        6: (("backward", 1, 0.5), ("forward", 4, 0.3)),
         8: (("data", 3, 0.4), ("optimizer", 7, 0.5), ("backward", 4, 0.4)),
     }
     two = {
         2: ((Delay("data", 1, 0.2), Delay("backward", 1, 0.3)),),
-        3: ((Delay("forward", 0, 0.3), Delay("optimizer", 0, 0.1)),),
-        4: ((Delay("data", 1, 0.3), Delay("backward", 3, 0.2)), (Delay("other", 2, 0.2), Delay("forward", 2, 0.2))),
-        6: ((Delay("data", 0, 0.5), Delay("data", 5, 0.3)), (Delay("forward", 2, 0.1), Delay("optimizer", 4, 0.2))),
         8: (
             (Delay("backward", 6, 0.4), Delay("data", 2, 0.2)),
             (Delay("other", 5, 0.3), Delay("other", 1, 0.3)),
             (Delay("forward", 3, 0.5, TENTH), Delay("optimizer", 0, 0.1)),
         ),
     }
-    larger, smaller, equal = Delay("backward", 1, 0.4), Delay("data", 0, 0.2), Delay("data", 3, 0.4)
-    rows = [
-        Row(2, (larger, smaller), hidden=(smaller,)),
-        Row(3, (larger, smaller), hidden=(smaller,)),
-        Row(4, (replace(smaller, share=0.4), equal), shown=0.5),
-    ]
+    larger, smaller = Delay("backward", 1, 0.4), Delay("data", 0, 0.2)
+    rows = [Row(2, (larger, smaller), hidden=(smaller,))]
     for ranks, delays in always.items():
         rows.append(Row(ranks))
         rows += [Row(ranks, (Delay(*each),)) for each in delays]
@@ -112,4 +97,3 @@ def _rows() -> tuple[Row, ...]:
 
 
 ROWS = _rows()
-WORLDS = tuple(sorted({row.ranks for row in ROWS}))

@@ -40,7 +40,7 @@ FLAGS = {
 
 _PROCESSES = ("blackbox", "core", "events", "ledger", "profiler", "promises")
 #: The tests that execute C code; their folders in tests/processes may be emptied.
-TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES), "tests/nightly/extensions")
+TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES))
 #: Tests that cannot run here, and why.
 LEFT_OUT = {
     "tests/unit/test_docs.py": "runs the examples of the docs, which execute no C code that other tests do not",
