@@ -13,27 +13,16 @@ _SCALES = {"ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")), "B": ((1, "B
 
 @dataclass
 class Row:
-    """A number of monitel's, beside a peer's where there is one.
+    """A number of monitel's, beside a peer's where there is one."""
 
-    Attributes:
-        what: What was measured.
-        value: monitel's number; None where the package it needs is not installed.
-        unit: ``"ns"``, ``"B"`` or ``""`` of both numbers.
-        peer: What it is compared with.
-        peer_value: The peer's number; None where the peer is not installed.
-        ratio: monitel's number in the peer's, the median of the rounds' ratios.
-        most_ratio: Budget for the ratio.
-        most: Budget for the value.
-    """
-
-    what: str
-    value: float | None
-    unit: str = "ns"
-    peer: str = ""
-    peer_value: float | None = None
-    ratio: float | None = None
-    most_ratio: float | None = None
-    most: float | None = None
+    what: str  # what was measured
+    value: float | None  # monitel's number; None where the package it needs is not installed
+    unit: str = "ns"  # ``"ns"``, ``"B"`` or ``""`` of both numbers
+    peer: str = ""  # what it is compared with
+    peer_value: float | None = None  # the peer's number; None where the peer is not installed
+    ratio: float | None = None  # monitel's number in the peer's, the median of the rounds' ratios
+    most_ratio: float | None = None  # budget for the ratio
+    most: float | None = None  # budget for the value
 
     @property
     def kept(self) -> bool | None:

@@ -23,16 +23,11 @@ _SERVICES = {
 
 @dataclass(frozen=True)
 class GrpcAnswer(Answer):
-    """An answer over gRPC; ``hang`` is the only supported fault.
+    """An answer over gRPC; ``hang`` is the only supported fault."""
 
-    Attributes:
-        code: Status.
-        details: Message of the status.
-        retry_delay: Seconds of a ``google.rpc.RetryInfo`` in the trailing metadata; None sends no trailing metadata.
-    """
-
-    code: grpc.StatusCode = grpc.StatusCode.OK
-    details: str = ""
+    code: grpc.StatusCode = grpc.StatusCode.OK  # status
+    details: str = ""  # message of the status
+    # seconds of a ``google.rpc.RetryInfo`` in the trailing metadata; None sends no trailing metadata
     retry_delay: float | None = None
 
     @property

@@ -24,22 +24,15 @@ opened: list[Inbox] = []
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a request; the default is that of a healthy backend.
+    """An answer to a request; the default is that of a healthy backend."""
 
-    Attributes:
-        status: HTTP status (:class:`GrpcAnswer` has a gRPC status).
-        headers: Headers of the answer.
-        body: The encoded answer; None is the empty OTLP response of the signal.
-        delay: Seconds before the answer.
-        fault: ``drop unread`` closes the connection before the body is read, ``drop unanswered`` after the data was
-            accepted, ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` answers one
-            byte at a time, too slowly for any deadline.
-    """
-
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    delay: float = 0.0
+    status: int = 200  # HTTP status (:class:`GrpcAnswer` has a gRPC status)
+    headers: Mapping[str, str] = field(default_factory=dict)  # headers of the answer
+    body: bytes | None = None  # the encoded answer; None is the empty OTLP response of the signal
+    delay: float = 0.0  # seconds before the answer
+    # ``drop unread`` closes the connection before the body is read, ``drop unanswered`` after the data was accepted,
+    # ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` answers one byte at a time,
+    # too slowly for any deadline
     fault: Literal["", "drop unread", "drop unanswered", "drop in answer", "hang", "drip"] = ""
 
     @property

@@ -129,16 +129,11 @@ def run_together(*functions: Callable[[], object]) -> None:
 
 @dataclass
 class RandomBackend:
-    """A backend that draws its answers with a seeded generator.
+    """A backend that draws its answers with a seeded generator."""
 
-    Attributes:
-        choose: The generator.
-        answers: HTTP status codes and faults to choose from.
-        left_out: Number of points, records or spans of accepted requests that it has left out, by signal.
-    """
-
-    choose: random.Random
-    answers: list[str]
+    choose: random.Random  # the generator
+    answers: list[str]  # HTTP status codes and faults to choose from
+    # number of points, records or spans of accepted requests that it has left out, by signal
     left_out: Counter[str] = field(default_factory=Counter)
     lock: Any = field(default_factory=Lock)
 

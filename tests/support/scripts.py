@@ -57,19 +57,12 @@ needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended.
+    """A process that has ended."""
 
-    Attributes:
-        status: Exit status; negative for a signal.
-        stdout: Output.
-        stderr: Error output.
-        at: Time of the end (monotonic, seconds).
-    """
-
-    status: int
-    stdout: str
-    stderr: str
-    at: float
+    status: int  # exit status; negative for a signal
+    stdout: str  # output
+    stderr: str  # error output
+    at: float  # time of the end (monotonic, seconds)
 
 
 def start_python(

@@ -29,23 +29,14 @@ _COMPRESSION, _INTERVAL = "OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_METRIC_EXPORT_
 
 @dataclass
 class Cost:
-    """Costs of a run.
+    """Costs of a run."""
 
-    Attributes:
-        windows: How many there were.
-        cpu_ns: CPU time of the ranks' delivery threads.
-        connections: Opened, and kept.
-        sizes: Of each request with metrics: windows in it, and bytes on the wire.
-        others: Bytes of each other request.
-        series: Of each rank, as Prometheus counts them.
-    """
-
-    windows: int
-    cpu_ns: float
-    connections: int
-    sizes: list[tuple[int, int]]
-    others: list[int]
-    series: list[int]
+    windows: int  # how many there were
+    cpu_ns: float  # CPU time of the ranks' delivery threads
+    connections: int  # opened, and kept
+    sizes: list[tuple[int, int]]  # of each request with metrics: windows in it, and bytes on the wire
+    others: list[int]  # bytes of each other request
+    series: list[int]  # of each rank, as Prometheus counts them
 
 
 def simulate(ranks: int, stats: int, windows: int, seconds: float, url: str) -> tuple[int, float]:

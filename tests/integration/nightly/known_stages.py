@@ -38,19 +38,12 @@ pipeline.shutdown()
 
 @dataclass(frozen=True)
 class KnownRank:
-    """A rank and its times.
+    """A rank and its times."""
 
-    Attributes:
-        rank: Its number in the run.
-        host: The name of its host.
-        group: The ranks that it is compared with; "" for all ranks of the run.
-        stages: Seconds per stage, equal in every cycle.
-    """
-
-    rank: int
-    host: str
-    group: str
-    stages: Mapping[str, float]
+    rank: int  # its number in the run
+    host: str  # the name of its host
+    group: str  # the ranks that it is compared with; "" for all ranks of the run
+    stages: Mapping[str, float]  # seconds per stage, equal in every cycle
 
 
 @contextmanager

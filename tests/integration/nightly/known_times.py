@@ -48,19 +48,12 @@ found.update(noted=noted, activities=dict(monitel.ledger().activities))
 
 @dataclass(frozen=True)
 class Known:
-    """The times of one rank in seconds.
+    """The times of one rank in seconds."""
 
-    Attributes:
-        begin: Start of the process by the clock of the test.
-        noted: Time in each activity by the clock of the job.
-        activities: The ledger of the process, read at the end of its last activity.
-        elapsed: Time from the start of the process, by the clock of the test, to its last export.
-    """
-
-    begin: float
-    noted: Mapping[str, float]
-    activities: Mapping[str, float]
-    elapsed: float
+    begin: float  # start of the process by the clock of the test
+    noted: Mapping[str, float]  # time in each activity by the clock of the job
+    activities: Mapping[str, float]  # the ledger of the process, read at the end of its last activity
+    elapsed: float  # time from the start of the process, by the clock of the test, to its last export
 
 
 def run(

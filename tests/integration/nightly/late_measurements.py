@@ -21,25 +21,16 @@ TIMEOUT = 400  # seconds of the longest job, where each row is measured several 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row and what was measured in it.
-
-    Attributes:
-        row: The row.
-        times: Mean seconds of monitel's windows, by rank and stage.
-        counts: Numbers of samples of these windows.
-        sections: Seconds of each cycle by the job's own clock, by rank and section of the loop.
-        seconds: Mean seconds of a cycle by the job's own clock.
-        attempts: How often the row was measured.
-        quiet: Whether the machine made no rank late, by the job's own clock, when the row was measured last.
-    """
+    """A row and what was measured in it."""
 
     row: Row
-    times: Times
-    counts: frozenset[int]
+    times: Times  # mean seconds of monitel's windows, by rank and stage
+    counts: frozenset[int]  # numbers of samples of these windows
+    # seconds of each cycle by the job's own clock, by rank and section of the loop
     sections: Mapping[int, Mapping[str, Sequence[float]]]
-    seconds: float
-    attempts: int
-    quiet: bool
+    seconds: float  # mean seconds of a cycle by the job's own clock
+    attempts: int  # how often the row was measured
+    quiet: bool  # whether the machine made no rank late, by the job's own clock, when the row was measured last
 
     @property
     def clocked(self) -> Times:

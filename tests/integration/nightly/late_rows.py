@@ -13,19 +13,12 @@ TENTH = 10
 
 @dataclass(frozen=True)
 class Delay:
-    """A delay of one rank in one stage.
-
-    Attributes:
-        stage: The stage.
-        rank: The rank.
-        share: The delay as a share of a step.
-        every: 1 for a delay in every step, 10 for one step of ten.
-    """
+    """A delay of one rank in one stage."""
 
     stage: str
     rank: int
-    share: float
-    every: int = 1
+    share: float  # the delay as a share of a step
+    every: int = 1  # 1 for a delay in every step, 10 for one step of ten
 
     @property
     def mean(self) -> float:
@@ -45,17 +38,11 @@ class Delay:
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement of one job.
+    """A measurement of one job."""
 
-    Attributes:
-        ranks: Number of ranks.
-        delays: All delays.
-        hidden: Those that cannot be named, because the median rank is as late.
-    """
-
-    ranks: int
-    delays: tuple[Delay, ...] = ()
-    hidden: tuple[Delay, ...] = ()
+    ranks: int  # number of ranks
+    delays: tuple[Delay, ...] = ()  # all delays
+    hidden: tuple[Delay, ...] = ()  # those that cannot be named, because the median rank is as late
 
     @property
     def cycles(self) -> int:

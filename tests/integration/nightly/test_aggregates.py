@@ -71,19 +71,12 @@ def aggregated(latest: Sequence[Sequence[float]], new: Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Run:
-    """Samples and requests of a run.
+    """Samples and requests of a run."""
 
-    Attributes:
-        name: Its id.
-        begin_ns: Begin of the first window, Unix ns.
-        samples: The samples of each rank in each window.
-        requests: The request of each rank for each window.
-    """
-
-    name: str
-    begin_ns: int
-    samples: list[list[list[float]]]
-    requests: list[list[bytes]]
+    name: str  # its id
+    begin_ns: int  # begin of the first window, Unix ns
+    samples: list[list[list[float]]]  # the samples of each rank in each window
+    requests: list[list[bytes]]  # the request of each rank for each window
 
     def end(self, window: int) -> float:
         """Return the end of a window, Unix seconds."""

@@ -24,29 +24,20 @@ USUAL = {"optimizer": 0.010, "other": 0.005, "data": 0.010, "forward": 0.030, "b
 
 @dataclass(frozen=True)
 class Job:
-    """Ranks that wait for the last one in each step.
+    """Ranks that wait for the last one in each step."""
 
-    Attributes:
-        ranks: Number of ranks.
-        work: Seconds of the stages of a rank in a minute that are not :data:`USUAL`.
-        scale: Factor of all stages.
-        noise: Largest change of a stage in a window, as a share of the stage.
-        minutes: The minutes of which the job has windows.
-        labels: Labels of all ranks.
-        away: Windows that never arrive, as pairs of rank and minute.
-        extra: Seconds of a stage of a rank in a minute for which no other rank waits in the same window.
-        waits: False if the ranks do not wait for each other.
-    """
-
-    ranks: int = 4
-    work: Work = lambda _rank, _minute: {}
-    scale: float = 1.0
-    noise: float = 0.01
-    minutes: range = range(MINUTES)
+    ranks: int = 4  # number of ranks
+    work: Work = lambda _rank, _minute: {}  # seconds of the stages of a rank in a minute that are not :data:`USUAL`
+    scale: float = 1.0  # factor of all stages
+    noise: float = 0.01  # largest change of a stage in a window, as a share of the stage
+    minutes: range = range(MINUTES)  # the minutes of which the job has windows
+    # labels of all ranks
     labels: Mapping[str, str] = field(default_factory=lambda: {"training_run_id": "run-7", "training_attempt": "0"})
+    # windows that never arrive, as pairs of rank and minute
     away: Callable[[int, int], bool] = lambda _rank, _minute: False
+    # seconds of a stage of a rank in a minute for which no other rank waits in the same window
     extra: Work = lambda _rank, _minute: {}
-    waits: bool = True
+    waits: bool = True  # false if the ranks do not wait for each other
 
     def series(self, name: str) -> list[dict[str, str]]:
         """Return the series of all ranks as promtool reads them. The name distinguishes the processes of jobs."""

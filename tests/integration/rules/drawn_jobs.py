@@ -29,19 +29,13 @@ _USUAL = {"optimizer": 0.010, "other": 0.005, "data": 0.010, "forward": 0.030, "
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a job.
+    """A process of a job."""
 
-    Attributes:
-        labels: Labels of its series.
-        host: Seconds of each stage by the clock of the host.
-        device: Seconds of each stage by the clock of the device; empty without device times.
-        ended: True if its last window is too old to be compared.
-    """
-
-    labels: dict[str, str]
-    host: Mapping[str, float]
+    labels: dict[str, str]  # labels of its series
+    host: Mapping[str, float]  # seconds of each stage by the clock of the host
+    # seconds of each stage by the clock of the device; empty without device times
     device: Mapping[str, float] = field(default_factory=dict)
-    ended: bool = False
+    ended: bool = False  # true if its last window is too old to be compared
 
     @property
     def group(self) -> tuple[str, ...]:

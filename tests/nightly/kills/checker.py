@@ -34,25 +34,18 @@ class ProcessId(NamedTuple):
 
 @dataclass
 class Arrived:
-    """Telemetry of one process at the backend, each item once.
+    """Telemetry of one process at the backend, each item once."""
 
-    Attributes:
-        windows: The points of each Stat's series by time: aggregation -> point; without the zeros at their starts.
-        points: The points of counters and logged numbers by name, in order of arrival.
-        records: The log records.
-        ranges: Numbers of the spans by name.
-        repeated: Number of requests with items that arrived again with the same times and values, by signal.
-        problems: Windows that have arrived twice.
-        starts: Time of the zero at the start of each sum.
-    """
-
+    # the points of each Stat's series by time: aggregation -> point; without the zeros at their starts
     windows: dict[str, dict[int, dict[str, Point]]] = field(default_factory=lambda: defaultdict(dict))
+    # the points of counters and logged numbers by name, in order of arrival
     points: dict[str, list[Point]] = field(default_factory=lambda: defaultdict(list))
-    records: list[Record] = field(default_factory=list)
-    ranges: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    records: list[Record] = field(default_factory=list)  # the log records
+    ranges: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # numbers of the spans by name
+    # number of requests with items that arrived again with the same times and values, by signal
     repeated: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    starts: dict[tuple[str, str], int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)  # windows that have arrived twice
+    starts: dict[tuple[str, str], int] = field(default_factory=dict)  # time of the zero at the start of each sum
 
     def add(self, item: Point | Record | Span) -> None:
         if isinstance(item, Point):
@@ -76,17 +69,11 @@ class Arrived:
 
 
 class Arrival(NamedTuple):
-    """A request that a backend has stored.
-
-    Attributes:
-        signal: Its signal.
-        body: The protobuf message.
-        answered: The backend has answered, so that the sender need not send it again.
-    """
+    """A request that a backend has stored."""
 
     signal: str
-    body: bytes
-    answered: bool = True
+    body: bytes  # the protobuf message
+    answered: bool = True  # the backend has answered, so that the sender need not send it again
 
 
 def decode(arrivals: Iterable[Arrival]) -> dict[ProcessId, Arrived]:
@@ -126,21 +113,14 @@ def _process(resource: dict[str, Any]) -> ProcessId:
 
 @dataclass
 class Verdict:
-    """The result of a comparison.
+    """The result of a comparison."""
 
-    Attributes:
-        problems: Breaches of the promise, in words.
-        lost: Number of operations that were done and have not arrived.
-        done: Number of operations that were done.
-        lost_s: Age of the oldest lost operation at the time of death, seconds.
-        holes: Operations that are lost although later ones have arrived, by source. A thread that is killed after it
-            has closed a window may lose it, although another thread has closed the next one.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    lost: int = 0
-    done: int = 0
-    lost_s: float = 0.0
+    problems: list[str] = field(default_factory=list)  # breaches of the promise, in words
+    lost: int = 0  # number of operations that were done and have not arrived
+    done: int = 0  # number of operations that were done
+    lost_s: float = 0.0  # age of the oldest lost operation at the time of death, seconds
+    # operations that are lost although later ones have arrived, by source. A thread that is killed after it has closed
+    # a window may lose it, although another thread has closed the next one
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
 

@@ -64,29 +64,17 @@ class HistoryWriter:
 
 
 class History(NamedTuple):
-    """The content of a file.
+    """The content of a file."""
 
-    Attributes:
-        configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
-        exiting_ns: Time at which the exit of the pipeline began; 0 if it did not.
-        stopped_ns: Time just before the process ended itself; 0 if it did not.
-        ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
-        step: The latest step.
-        begun: Number of operations that have begun, by source.
-        done_ns: Times at which the operations were done, by source.
-        awake_ns: Times at which the process noted its waits, from its configuration on.
-        waited_ns: For how long it had waited for a processor then.
-    """
-
-    configured_ns: int
-    exiting_ns: int
-    stopped_ns: int
-    ended_ns: int
-    step: int
-    begun: dict[str, int]
-    done_ns: dict[str, list[int]]
-    awake_ns: list[int]
-    waited_ns: list[int]
+    configured_ns: int  # time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here
+    exiting_ns: int  # time at which the exit of the pipeline began; 0 if it did not
+    stopped_ns: int  # time just before the process ended itself; 0 if it did not
+    ended_ns: int  # time at which the shutdown of the pipeline had returned; 0 before
+    step: int  # the latest step
+    begun: dict[str, int]  # number of operations that have begun, by source
+    done_ns: dict[str, list[int]]  # times at which the operations were done, by source
+    awake_ns: list[int]  # times at which the process noted its waits, from its configuration on
+    waited_ns: list[int]  # for how long it had waited for a processor then
 
     def lateness(self, begin_ns: int, died_ns: int) -> int:
         """Return the time in ns that the process has waited for a processor from some time to its death.

@@ -42,39 +42,22 @@ _RECORD = str(Path(blackbox.__file__).parent)
 
 @dataclass
 class Job:
-    """The properties of a job.
+    """The properties of a job."""
 
-    Attributes:
-        folder: Folder of the histories.
-        number: Its number.
-        seed: Seed of what it does.
-        threads: Number of threads.
-        kill_after: Seconds until it is killed.
-        life: Seconds after which it ends by itself; None: it does not.
-        shuts_down: It ends with a shutdown of the pipeline, else by the exit alone.
-        burst: Number of events at its end.
-        forks: It forks children, which record and die.
-        busy: It records without a pause, in one thread.
-        lines: Number of lines of the code of the record after which it is killed; 0: it is not.
-        disk_after_s: Seconds after which items are moved to the disk.
-        environment: Environment variables.
-        options: Arguments of ``configure()``.
-    """
-
-    folder: Path
+    folder: Path  # folder of the histories
     number: int
-    seed: int
-    threads: int
-    kill_after: float
-    life: float | None
-    shuts_down: bool = True
-    burst: int = 0
-    forks: bool = False
-    busy: bool = False
-    lines: int = 0
-    disk_after_s: float = engine.DISK_AFTER_S
-    environment: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    seed: int  # seed of what it does
+    threads: int  # number of threads
+    kill_after: float  # seconds until it is killed
+    life: float | None  # seconds after which it ends by itself; None: it does not
+    shuts_down: bool = True  # it ends with a shutdown of the pipeline, else by the exit alone
+    burst: int = 0  # number of events at its end
+    forks: bool = False  # it forks children, which record and die
+    busy: bool = False  # it records without a pause, in one thread
+    lines: int = 0  # number of lines of the code of the record after which it is killed; 0: it is not
+    disk_after_s: float = engine.DISK_AFTER_S  # seconds after which items are moved to the disk
+    environment: dict[str, str] = field(default_factory=dict)  # environment variables
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of ``configure()``
 
     def new_history(self, threads: int) -> HistoryWriter:
         kinds = [*(f"tile{tile}" for tile in range(_TILES)), "short", "shared", "event", "number", "counter", "range"]

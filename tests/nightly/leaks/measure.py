@@ -15,17 +15,11 @@ _WARM_UP = 100  # caches, free lists and tables reach their size
 
 @dataclass(frozen=True)
 class Growth:
-    """The growth in one round, which is flat if it does not come with each repetition.
+    """The growth in one round, which is flat if it does not come with each repetition."""
 
-    Attributes:
-        heap_bytes: Memory of Python's allocators, including the raw one, which C code uses.
-        objects: Number of objects that the garbage collector tracks.
-        references: References to these objects, and to the values that the operation passes to C code.
-    """
-
-    heap_bytes: int
-    objects: int
-    references: int
+    heap_bytes: int  # memory of Python's allocators, including the raw one, which C code uses
+    objects: int  # number of objects that the garbage collector tracks
+    references: int  # references to these objects, and to the values that the operation passes to C code
 
 
 #: A leaked object has at least 16 bytes, so a leak in each tenth repetition is found.

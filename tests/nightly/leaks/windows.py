@@ -13,15 +13,10 @@ _Make = Callable[[], Iterator[Callable[[], object]]]
 
 
 class Case(NamedTuple):
-    """An operation.
+    """An operation."""
 
-    Attributes:
-        covers: Names of the functions and methods in C that it calls.
-        make: Called once; yields the operation, and then cleans up.
-    """
-
-    covers: frozenset[str]
-    make: Callable[[], Iterator[Callable[[], object]]]
+    covers: frozenset[str]  # names of the functions and methods in C that it calls
+    make: Callable[[], Iterator[Callable[[], object]]]  # called once; yields the operation, and then cleans up
 
 
 CASES: dict[str, Case] = {}

@@ -25,19 +25,12 @@ CHECKPOINT = 5  # step
 
 @dataclass
 class Truth:
-    """The numbers that a training has counted.
+    """The numbers that a training has counted."""
 
-    Attributes:
-        losses: Each logged loss, by step.
-        samples: Number of rows that were trained.
-        before_step: Called before each step with its number, from 1.
-        activities: Activities of the process in batches of the evaluation.
-    """
-
-    before_step: Callable[[int], object] = bool
-    losses: dict[int, float] = field(default_factory=dict)
-    samples: int = 0
-    activities: set[str] = field(default_factory=set)
+    before_step: Callable[[int], object] = bool  # called before each step with its number, from 1
+    losses: dict[int, float] = field(default_factory=dict)  # each logged loss, by step
+    samples: int = 0  # number of rows that were trained
+    activities: set[str] = field(default_factory=set)  # activities of the process in batches of the evaluation
 
     def evaluate(self) -> None:
         book = monitel.ledger()

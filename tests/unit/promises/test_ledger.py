@@ -24,23 +24,14 @@ DURATIONS = st.integers(0, 10**12)
 
 @dataclass
 class Job:
-    """One attempt: what really happened in it, in nanoseconds.
+    """One attempt: what really happened in it, in nanoseconds."""
 
-    Attributes:
-        down: Time since the end of the attempt before.
-        startup: Time before the first step.
-        unknown: Time in steps before the first one that is known.
-        durations: Time of each step, the last of which may be unfinished.
-        first: The step at which it begins.
-        explicit: It sets its step itself.
-    """
-
-    down: int
-    startup: int
-    unknown: int
-    durations: list[int]
-    first: int
-    explicit: bool
+    down: int  # time since the end of the attempt before
+    startup: int  # time before the first step
+    unknown: int  # time in steps before the first one that is known
+    durations: list[int]  # time of each step, the last of which may be unfinished
+    first: int  # the step at which it begins
+    explicit: bool  # it sets its step itself
 
 
 @dataclass

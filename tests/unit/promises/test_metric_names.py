@@ -33,18 +33,13 @@ def wait(key: str, times: int) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of source with a metric ``x.wait.count``: its words in a warning, how it is recorded, and its name.
-
-    Attributes:
-        value: Value of the metric, each time that it is recorded.
-        shape: Kind of the metric, and whether it is monotonic.
-    """
+    """A kind of source with a metric ``x.wait.count``: its words in a warning, how it is recorded, and its name."""
 
     source: str
     record: Callable[[], object]
     name: str
-    value: float
-    shape: tuple[str, bool | None]
+    value: float  # value of the metric, each time that it is recorded
+    shape: tuple[str, bool | None]  # kind of the metric, and whether it is monotonic
 
 
 #: The names of the later source instead of ``x``, by the words of the reference.

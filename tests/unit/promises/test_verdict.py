@@ -22,58 +22,33 @@ from monitel.runs.process import JobName, Process, StageKey, State, Total
 
 @dataclass(frozen=True)
 class Facts:
-    """Known facts about a process; all times are seconds.
+    """Known facts about a process; all times are seconds."""
 
-    Attributes:
-        rank: Its rank; None for a process without one.
-        of: Number of ranks of the job; 0 if unknown.
-        pid: Process id.
-        state: ``alive``, ``silent``, ``dead`` or ``ended``.
-        death: Words for a death, such as ``killed by SIGKILL``.
-        status: ``completed``, ``failed``, ``interrupted`` or ``preempted``.
-        exception: Type, message and place of the exception that has ended it.
-        seen: Time of the end, or of the last sign of life.
-        silent: Time since the last sign of life.
-        age: Time since the begin of the process.
-        step: The last step.
-        since_step: Time since that step.
-        steps: Steps in the period.
-        usual_step: Usual time of a step.
-        rate: Steps per second now.
-        longest_step: The longest steps of the windows, added up.
-        time: Time of each activity in the period.
-        activity: Current activity, and its time.
-        recompilations: Number in the period, and their time.
-        stages: Usual time of each stage of a cycle.
-        group: The group of ranks that the stages are compared in.
-        longest: The part of the mean of a stage that comes from the longest cycle of each window.
-        waits: Waits in progress: key and time.
-        stage: Current stage, its time, and whether the rank waits for other ranks in it.
-    """
-
-    rank: int | None = 0
-    of: int = 0
-    pid: str = "100"
-    state: str = "alive"
-    death: str = ""
-    status: str = ""
-    exception: tuple[str, str, str] | None = None
-    seen: float = 0.0
-    silent: float | None = None
-    age: float | None = None
-    step: int | None = None
-    since_step: float | None = None
-    steps: int = 0
-    usual_step: float | None = None
-    rate: float | None = None
-    longest_step: float = 0.0
-    time: Mapping[str, float] = field(default_factory=dict)
-    activity: tuple[str, float | None] = ("", None)
-    recompilations: tuple[int, float] = (0, 0.0)
-    stages: Mapping[str, float] = field(default_factory=dict)
-    group: str = ""
+    rank: int | None = 0  # its rank; None for a process without one
+    of: int = 0  # number of ranks of the job; 0 if unknown
+    pid: str = "100"  # process id
+    state: str = "alive"  # ``alive``, ``silent``, ``dead`` or ``ended``
+    death: str = ""  # words for a death, such as ``killed by SIGKILL``
+    status: str = ""  # ``completed``, ``failed``, ``interrupted`` or ``preempted``
+    exception: tuple[str, str, str] | None = None  # type, message and place of the exception that has ended it
+    seen: float = 0.0  # time of the end, or of the last sign of life
+    silent: float | None = None  # time since the last sign of life
+    age: float | None = None  # time since the begin of the process
+    step: int | None = None  # the last step
+    since_step: float | None = None  # time since that step
+    steps: int = 0  # steps in the period
+    usual_step: float | None = None  # usual time of a step
+    rate: float | None = None  # steps per second now
+    longest_step: float = 0.0  # the longest steps of the windows, added up
+    time: Mapping[str, float] = field(default_factory=dict)  # time of each activity in the period
+    activity: tuple[str, float | None] = ("", None)  # current activity, and its time
+    recompilations: tuple[int, float] = (0, 0.0)  # number in the period, and their time
+    stages: Mapping[str, float] = field(default_factory=dict)  # usual time of each stage of a cycle
+    group: str = ""  # the group of ranks that the stages are compared in
+    # the part of the mean of a stage that comes from the longest cycle of each window
     longest: Mapping[str, float] = field(default_factory=dict)
-    waits: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = field(default_factory=dict)  # waits in progress: key and time
+    # current stage, its time, and whether the rank waits for other ranks in it
     stage: tuple[str, float, bool] | None = None
 
 
