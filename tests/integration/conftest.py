@@ -241,8 +241,11 @@ def stack(backends: Path, tmp_path: Path, receiver: Receiver, request: pytest.Fi
             programs["loki"].restore()
 
 
+Python = Callable[..., subprocess.CompletedProcess[str]]  # type of the fixture ``python``
+
+
 @pytest.fixture
-def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def python(tmp_path: Path) -> Python:
     """Run Python to its end, which must be as expected."""
 
     def python(*arguments: object, returncode: int = 0) -> subprocess.CompletedProcess[str]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Collector, Loki, Prometheus, Stack
+from tests.integration.conftest import Collector, Loki, Prometheus, Python, Stack
 from tests.integration.training import check, check_events, train
 
 from monitel.blackbox.discovery import find_spools
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def to(collector: Collector) -> dict[str, str]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Prometheus
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration.conftest import Prometheus, Python
 
 # Everything is counted before the first export: the first sample of each series is its whole count.
 SCRIPT = """\

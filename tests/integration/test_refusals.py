@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Collector, Loki
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration.conftest import Collector, Loki, Python
 
 RUN = """\
 import json, random, sys

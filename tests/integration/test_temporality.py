@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus, free_port, running
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration.conftest import Prometheus, Python, free_port, running
 
 COLLECTOR = """\
 receivers:

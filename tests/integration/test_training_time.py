@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration.conftest import Prometheus, Python
 
 # A process that has loaded its model for 50 minutes, and evaluates later on.
 SCRIPT = """\

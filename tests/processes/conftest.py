@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.processes.patience import LONG, SHORT, with_patience
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import Ended, Run, Terminate, make_terminate, write_script
+from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
 @pytest.fixture
 def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
     """Return a function that sends SIGTERM to a script, which has time to deliver."""
-    send = partial(make_terminate(tmp_path), within=DEADLINE / 5)  # limit() makes it five times as long
+    send = partial(send_sigterm, tmp_path, within=DEADLINE / 5)  # limit() makes it five times as long
 
     def terminate(script: str, url: str, **options: Any) -> Ended:
         if "monitel_otlp" in script:

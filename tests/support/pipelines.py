@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
 
 from tests.support.inbox import DEADLINE, Inbox
 
 import monitel
 from monitel_otlp import Pipeline
 
-
-class Start(Protocol):
-    """Type of the fixture ``start``."""
-
-    def __call__(self, **arguments: Any) -> Pipeline:
-        """Configure a pipeline."""
+Start = Callable[..., Pipeline]  # type of the fixture ``start``
 
 
 def check_accounts(pipeline: Pipeline) -> None:

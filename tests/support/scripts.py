@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from tests.support.checks import EXIT, limit
@@ -49,7 +50,6 @@ clock.advance(1)
 monitel.emit("checkpoint", step=10)
 """
 TRAIN = CONFIGURE + RECORD
-#: A script that records items, waits for a line (until a request hangs), and records more.
 _PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
 _BUILT = find_spec("monitel.stats._window_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
 needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension of monitel")
@@ -151,58 +151,31 @@ class Run:
         return ended
 
 
-class Instrument(Protocol):
-    """Type of the fixture ``instrument``."""
-
-    def __call__(self, script: str, *, env: Mapping[str, str], timeout: float = ...) -> Ended:
-        """Run a script with ``opentelemetry-instrument``."""
+Terminate = Callable[..., Ended]  # type of the fixture ``terminate``
 
 
-class Terminate(Protocol):
-    """Type of the fixture ``terminate``."""
-
-    def __call__(
-        self,
-        script: str,
-        url: str,
-        *,
-        status: int = -signal.SIGTERM,
-        within: float = EXIT,
-        signals: int = 1,
-        when: Callable[[], object] = ...,
-    ) -> Ended:
-        """Run a script until it prints ``ready`` and ``when`` returns, and send SIGTERM."""
-
-
-def make_terminate(folder: Path) -> Terminate:
-    """Return a function that sends SIGTERM to a script, which must end in time and with the expected status.
-
-    Its arguments: the script, its argument (a URL), the exit status, the seconds from the signal to the end, the number
-    of signals, and a function that is called after the script has printed ``ready`` and before the first signal.
-    """
-
-    def terminate(
-        script: str,
-        url: str,
-        *,
-        status: int = -signal.SIGTERM,
-        within: float = EXIT,
-        signals: int = 1,
-        when: Callable[[], object] = lambda: None,
-    ) -> Ended:
-        path = write_script(folder, script)
-        with started(folder, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
-            wait_until_ready(process)
-            when()
-            begin = time.monotonic()
-            for _ in range(signals):
-                process.send_signal(signal.SIGTERM)
-            ended = finish(process)
-        assert status == ended.status, ended.stderr
-        assert ended.at - begin <= limit(within)
-        return ended
-
-    return terminate
+def send_sigterm(
+    folder: Path,
+    script: str,
+    url: str,
+    *,
+    status: int = -signal.SIGTERM,
+    within: float = EXIT,
+    signals: int = 1,
+    when: Callable[[], object] = lambda: None,
+) -> Ended:
+    """Run a script until it prints ``ready``, call ``when``, and send SIGTERM; the script must end in time."""
+    path = write_script(folder, script)
+    with started(folder, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
+        wait_until_ready(process)
+        when()
+        begin = time.monotonic()
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+        ended = finish(process)
+    assert status == ended.status, ended.stderr
+    assert ended.at - begin <= limit(within)
+    return ended
 
 
 @pytest.fixture
@@ -224,4 +197,4 @@ def train(run: Run, tmp_path: Path) -> Run:
 @pytest.fixture
 def terminate(tmp_path: Path) -> Terminate:
     """Return a function that sends SIGTERM to a script."""
-    return make_terminate(tmp_path)
+    return partial(send_sigterm, tmp_path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from tests.support.producers import run_together
@@ -190,11 +190,7 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     return caught
 
 
-class RunThreads(Protocol):
-    """The type of the fixture ``run_threads``."""
-
-    def __call__(self, *functions: Callable[[], object]) -> None:
-        """Run each function in a separate thread."""
+RunThreads = Callable[..., None]  # type of the fixture ``run_threads``
 
 
 @pytest.fixture

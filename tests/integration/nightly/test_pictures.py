@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT, free_port, running
+from tests.integration.conftest import DEADLINE, ROOT, Python, free_port, running
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 
 Colour = tuple[int, int, int]
-Python = Callable[..., subprocess.CompletedProcess[str]]
-
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
 TAGS = ["loss/mean{split=train}", "loss{split=val}", "model.gradient.norm/mean", "step.time/mean"]
 PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"

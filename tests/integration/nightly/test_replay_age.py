@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration.conftest import Prometheus, Python
 
 RUN = """\
 import sys, time

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -15,19 +14,7 @@ _REDUCED = Path(__file__).parent / "reduced"
 _TIMEOUT = 120.0
 
 
-class Finished(Protocol):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class RunOn(Protocol):
-    """Type of the fixture ``run_on``."""
-
-    def __call__(
-        self, platform: str, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0
-    ) -> Finished:
-        """Run Python with these arguments on a simulated platform."""
+RunOn = Callable[..., subprocess.CompletedProcess[str]]  # type of the fixture ``run_on``
 
 
 @pytest.fixture
@@ -36,7 +23,7 @@ def run_on(tmp_path: Path) -> RunOn:
 
     def run_on(
         platform: str, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0
-    ) -> Finished:
+    ) -> subprocess.CompletedProcess[str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
         own |= {"MONITEL_TEST_PLATFORM": platform, "PYTHONPATH": str(_REDUCED), "HOME": str(tmp_path)}
         own.pop("XDG_STATE_HOME", None)

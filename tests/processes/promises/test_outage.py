@@ -10,14 +10,13 @@ from tests.processes.patience import SHORT, with_patience
 from tests.processes.ports import reserved_port
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
+from tests.support.commands import command
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
 from tests.support.spools import last_line
-from tests.unit.promises.spool_content import Content, cat, files, monitel
-
-Capture = pytest.CaptureFixture[str]
+from tests.unit.promises.spool_content import Content, cat, files
 
 #: An attempt could last an hour: only the exit itself is short.
 PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
@@ -78,7 +77,7 @@ OVER_GRPC = [pytest.param(f"{each} over gRPC", marks=NEEDS_GRPC) for each in ("d
 
 @pytest.mark.parametrize("dead", ["down", "silent", "drips", *OVER_GRPC], indirect=True)
 def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
-    receiver: Receiver, train: Run, capsys: Capture, dead: dict[str, str]
+    receiver: Receiver, train: Run, dead: dict[str, str]
 ) -> None:
     """The last line has the number of items, the folder and the command; a second replay has nothing to send."""
     ended = train(JOB + PRINT_TIME, dead.pop("URL"), env=dead)
@@ -87,13 +86,13 @@ def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     line = last_line(ended.stderr)
     assert (0, 0, None, 300) == (line.windows, line.events, line.dropped, line.spooled)
     assert (str(folder.absolute()), f"monitel replay {folder.absolute()}") == (line.folder, line.command)
-    check_content(cat(capsys, folder))
-    replayed = monitel(capsys, "replay", folder, "--endpoint", receiver.url)
-    assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.out.splitlines()[-1])
+    check_content(cat(folder))
+    replayed = command("replay", folder, "--endpoint", receiver.url)
+    assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.output.splitlines()[-1])
     check_arrived(receiver)
     assert not folder.exists()
     sent = len(receiver.requests)
-    assert 1 == monitel(capsys, "replay", "spool", "--endpoint", receiver.url).status
+    assert 1 == command("replay", "spool", "--endpoint", receiver.url).status
     assert sent == len(receiver.requests)
 
 
@@ -118,9 +117,7 @@ def test_backend_that_comes_back_receives_everything_once(tmp_path: Path) -> Non
     assert [] == files("spool")
 
 
-def test_backend_that_goes_away_has_each_item_once_after_a_replay(
-    receiver: Receiver, capsys: Capture, tmp_path: Path
-) -> None:
+def test_backend_that_goes_away_has_each_item_once_after_a_replay(receiver: Receiver, tmp_path: Path) -> None:
     """Acknowledged items are not on disk, and the rest is."""
     with Receiver() as before:
         script = write_script(tmp_path, with_patience(WAITING + PRINT_TIME, SHORT))
@@ -130,17 +127,17 @@ def test_backend_that_goes_away_has_each_item_once_after_a_replay(
             before.rule(lambda _request: Answer(503))
             ended = finish(process, "\n")
         check_time(ended)
-        left = cat(capsys, "spool")
+        left = cat("spool")
         assert EVENTS == [*before.record_names(), *left.names]
         assert [*range(1, 101)] == [*before.values("loss.count"), *left.values("loss.count")]
         assert 100 == len(before.spans()) + len(left.spans)
-    assert 0 == monitel(capsys, "replay", "spool", "--endpoint", receiver.url).status
+    assert 0 == command("replay", "spool", "--endpoint", receiver.url).status
     assert left.names == receiver.record_names()
     assert left.values("loss.mean") == receiver.values("loss.mean")
     assert [] == files("spool")
 
 
-def test_disk_that_is_full_in_fact_keeps_whole_items(train: Run, capsys: Capture) -> None:
+def test_disk_that_is_full_in_fact_keeps_whole_items(train: Run) -> None:
     """The kernel limits the size of files: the job ends well, and account, last line and ``cat`` agree."""
     script = """\
 import resource
@@ -161,7 +158,7 @@ print(pipeline.account()["logs"].on_disk, pipeline.account()["logs"].lost)
     line = last_line(ended.stderr)
     assert (lost, on_disk or None) == (line.dropped, line.spooled)
     assert 1 == len([each for each in ended.stderr.splitlines() if "the spool in" in each and "cannot be" in each])
-    found = cat(capsys, "spool").names if on_disk else []
+    found = cat("spool").names if on_disk else []
     assert [f"event {number}" for number in range(on_disk)] == found
 
 

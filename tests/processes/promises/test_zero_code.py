@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from tests.processes.patience import LONG, SHORT, with_patience
 from tests.support.receiver import Receiver
-from tests.support.scripts import Ended, Instrument, Run
+from tests.support.scripts import Ended, Run
 from tests.support.spools import last_line, spooled
+
+Instrument = Callable[..., Ended]  # type of the fixture ``instrument``
 
 METRICS, LOGS, TRACES = ("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_TRACES_EXPORTER")
 #: What a script records by monitel, and by OpenTelemetry's API beside it.

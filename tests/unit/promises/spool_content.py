@@ -6,40 +6,16 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import pytest
 from google.protobuf.json_format import Parse
+from tests.support.commands import command
 from tests.support.inbox import Point, Record, Span, points_of, records_of, spans_of
 from tests.support.receiver import MESSAGES
-from tqdm import tqdm
 
 _SIGNALS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
-
-
-@dataclass(frozen=True)
-class Printed:
-    """Exit status and output of a command."""
-
-    status: int
-    out: str
-    err: str
-
-
-def monitel(capsys: pytest.CaptureFixture[str], *arguments: object) -> Printed:
-    """Run the installed program ``monitel`` in this process."""
-    (program,) = entry_points(group="console_scripts", name="monitel")
-    tqdm.monitor_interval = 0  # else the first bar of progress starts a thread that stays
-    capsys.readouterr()
-    try:
-        status = program.load()([str(each) for each in arguments])
-    except SystemExit as ended:  # wrong arguments
-        status = ended.code
-    printed = capsys.readouterr()
-    return Printed(status, printed.out, printed.err)
 
 
 @dataclass(frozen=True)
@@ -76,18 +52,17 @@ def parse(printed: str) -> Content:
     """Return the requests that ``cat`` has printed, one per line."""
     found = []
     for line in printed.splitlines():
-        document = json.loads(line)
+        document = json.loads(line, object_hook=_with_base64_ids)
         (field,) = document
-        signal = _SIGNALS[field]
-        found.append((signal, Parse(json.dumps(_with_base64_ids(document)), MESSAGES[signal][0]())))
+        found.append((_SIGNALS[field], Parse(json.dumps(document), MESSAGES[_SIGNALS[field]][0]())))
     return Content(found)
 
 
-def cat(capsys: pytest.CaptureFixture[str], folder: str | PathLike[str]) -> Content:
+def cat(folder: str | PathLike[str]) -> Content:
     """Return the requests in the spools below a folder; ``cat`` must read everything."""
-    printed = monitel(capsys, "cat", folder)
-    assert (0, "") == (printed.status, printed.err)
-    return parse(printed.out)
+    printed = command("cat", folder)
+    assert (0, "") == (printed.status, printed.errors)
+    return parse(printed.output)
 
 
 def files(folder: str | PathLike[str]) -> list[Path]:
@@ -96,14 +71,6 @@ def files(folder: str | PathLike[str]) -> list[Path]:
     return [each for each in found if each.suffix == ".log"]
 
 
-def _with_base64_ids(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_base64_ids(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: base64.b64encode(bytes.fromhex(each)).decode()
-        if key in {"traceId", "spanId", "parentSpanId"}
-        else _with_base64_ids(each)
-        for key, each in value.items()
-    }
+def _with_base64_ids(value: dict[str, Any]) -> dict[str, Any]:
+    ids = {"traceId", "spanId", "parentSpanId"} & value.keys()
+    return {**value, **{name: base64.b64encode(bytes.fromhex(value[name])).decode() for name in ids}}

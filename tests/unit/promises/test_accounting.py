@@ -312,7 +312,6 @@ def test_account_adds_up_with_small_limits_and_lost_answers(
     start: Start,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     seed: int,
 ) -> None:
     """No item counts as delivered that has not arrived, and what counts as on disk is there; one has no black box."""
@@ -327,7 +326,7 @@ def test_account_adds_up_with_small_limits_and_lost_answers(
     assert recorded == Counter({signal: each.recorded for signal, each in accounts.items()})
     assert {} == {signal: each for signal, each in accounts.items() if each.delivered > arrived(receiver)[signal]}
     on_disk = {signal: each.on_disk for signal, each in accounts.items()}
-    found = stored(cat(capsys, tmp_path / "spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
+    found = stored(cat(tmp_path / "spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
     assert on_disk == found
 
 

@@ -296,7 +296,7 @@ def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(
         pipeline.shutdown()
 
 
-def test_redirection_is_not_followed(receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redirection_is_not_followed(receiver: Receiver, start: Start) -> None:
     """The target would receive the data and the headers."""
     with Receiver() as elsewhere:
         receiver.rule(lambda request: Answer(307, {"Location": f"{elsewhere.url}/v1/{request.signal}"}))
@@ -304,7 +304,7 @@ def test_redirection_is_not_followed(receiver: Receiver, start: Start, capsys: p
         assert not emit(pipeline, "event", seconds=0.1)
         assert not pipeline.shutdown()
         assert [] == elsewhere.requests
-    assert ["event"] == cat(capsys, pipeline.spool_dir).names
+    assert ["event"] == cat(pipeline.spool_dir).names
 
 
 def test_success_counts_whatever_its_body_is(receiver: Receiver, start: Start) -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import shutil
 import ssl
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from google.protobuf.json_format import Parse
 from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, Answer, points_of, records_of, spans_of
+from tests.support.inbox import DEADLINE, Answer, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import folders
 from tests.support.validity.requests import assert_valid
 from tests.unit.promises.program import Program, program
+from tests.unit.promises.spool_content import parse
 
 import monitel
 import monitel_otlp
@@ -36,8 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["program"]
 
-KINDS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
-SIGNALS = [*KINDS.values()]
+SIGNALS = ["metrics", "logs", "traces"]
 EVENTS = [f"event {number}" for number in range(6)]
 POISON = b"event 3"
 SENT = "http/protobuf", "grpc"
@@ -59,26 +56,6 @@ def runs(clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     return tmp_path / "runs"
 
 
-def messages(text: str) -> list[tuple[str, Any]]:
-    """Return signal and message of each line of OTLP JSON, whose ids are hexadecimal."""
-    found = []
-    for line in text.splitlines():
-        document = json.loads(line, object_hook=_with_base64_ids)
-        (kind,) = document
-        found.append((KINDS[kind], Parse(json.dumps(document), MESSAGES[KINDS[kind]][0]())))
-    return found
-
-
-def _with_base64_ids(value: dict[str, Any]) -> dict[str, Any]:
-    ids = {"traceId", "spanId", "parentSpanId"} & value.keys()
-    return {**value, **{name: b64encode(bytes.fromhex(value[name])).decode() for name in ids}}
-
-
-def events_of(text: str) -> list[str]:
-    """Return the names of the log records in OTLP JSON."""
-    return [each.name for signal, message in messages(text) if signal == "logs" for each in records_of(message)]
-
-
 def refuse(receiver: Receiver, answer: Answer) -> None:
     """Let a backend give an answer to requests that contain one of the events."""
     receiver.rule(lambda request: answer if POISON in request.body else None)
@@ -87,7 +64,7 @@ def refuse(receiver: Receiver, answer: Answer) -> None:
 def test_cat_prints_each_request_as_a_line_of_otlp_json(program: Program, runs: Path) -> None:
     """Parsed by the rules of OTLP's JSON it is what was recorded: values, names, times, hexadecimal ids, NaN."""
     text = program("cat", runs).stdout
-    found = messages(text)
+    found = parse(text).requests
     assert_valid(found)
     points = [each for signal, message in found if signal == "metrics" for each in points_of(message)]
     assert [0, 1, 2, 3, 4, 5, 6] == [each.value for each in points if each.metric == "loss.count"]
@@ -95,7 +72,7 @@ def test_cat_prints_each_request_as_a_line_of_otlp_json(program: Program, runs: 
     assert repr([1.0, math.nan, math.inf] * 2) == repr([each.value for each in means])
     assert {60 * 10**9} == {later.time_ns - each.time_ns for each, later in itertools.pairwise(means)}
     assert {"r\u00e9seau": "\u00e9"} == means[0].attributes
-    assert EVENTS == events_of(text)
+    assert EVENTS == parse(text).names
     assert 6 == len([each for signal, message in found if signal == "traces" for each in spans_of(message)])
     ids = re.findall(r'"(traceId|spanId)":"([0-9a-f]+)"', text)
     assert {("traceId", 32), ("spanId", 16)} == {(name, len(value)) for name, value in ids}
@@ -110,12 +87,12 @@ def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, progra
         monitel.emit("first")
         assert pipeline.force_flush(DEADLINE)
         before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
-        assert ["first"] == events_of(program("cat", "runs").stdout)
-        assert ["first"] == events_of(program("cat", pipeline.spool_dir).stdout)
+        assert ["first"] == parse(program("cat", "runs").stdout).names
+        assert ["first"] == parse(program("cat", pipeline.spool_dir).stdout).names
         assert before == {path: path.read_bytes() for path in before}
         assert "is in use" in program("replay", "runs", "--endpoint", receiver.url, status=1).stderr
         monitel.emit("second")
-    assert ["first", "second"] == events_of(program("cat", "runs").stdout)
+    assert ["first", "second"] == parse(program("cat", "runs").stdout).names
     assert [] == receiver.requests
 
 
@@ -130,14 +107,14 @@ def test_folder_that_others_can_write_to_needs_an_option(
     refused = program(*words, status=1)
     assert ("--foreign" in refused.stderr, []) == (True, receiver.requests)
     printed = program(*words, "--foreign")
-    assert EVENTS == (events_of(printed.stdout) if command == "cat" else receiver.record_names())
+    assert EVENTS == (parse(printed.stdout).names if command == "cat" else receiver.record_names())
 
 
 def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver, program: Program, runs: Path) -> None:
     """A damaged record, and those behind it in its file, are counted; everything else is printed and delivered."""
     for path in runs.glob("*/logs-*.log"):
         path.write_bytes(path.read_bytes().replace(POISON, b"Event 3"))
-    found = events_of(program("cat", runs, status=1).stdout)
+    found = parse(program("cat", runs, status=1).stdout).names
     assert EVENTS[:3] == found[:3]
     assert POISON.decode() not in found
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
@@ -147,7 +124,7 @@ def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver,
 
 def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: Program, runs: Path) -> None:
     """Messages arrive as ``cat`` prints them, byte for byte and with the original times, and leave the disk."""
-    kept = messages(program("cat", runs).stdout)
+    kept = parse(program("cat", runs).stdout).requests
     printed = program("replay", runs, "--endpoint", receiver.url)
     for signal in SIGNALS:
         expected = [message.SerializeToString() for each, message in kept if each == signal]
@@ -182,7 +159,7 @@ def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, r
     assert ("401" in printed.stderr, "run this command again" in printed.stderr) == (True, True)
     assert "delivered 12 items from 1 spool" == printed.last
     assert [] == receiver.record_names()
-    assert EVENTS == events_of(program("cat", runs).stdout)
+    assert EVENTS == parse(program("cat", runs).stdout).names
     receiver.forget_rules()
     assert "delivered 6 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
     assert (EVENTS, [1, 2, 3, 4, 5, 6]) == (receiver.record_names(), receiver.values("loss.count"))
@@ -240,7 +217,7 @@ def test_signal_without_an_endpoint_stays_and_blocks_no_other(receiver: Receiver
         f"the logs and traces in '{runs}' remain there, because no endpoint is set for them: set "
         "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or give --endpoint"
     ) in printed.stderr
-    assert {"logs", "traces"} == {signal for signal, _ in messages(program("cat", runs).stdout)}
+    assert {"logs", "traces"} == {signal for signal, _ in parse(program("cat", runs).stdout).requests}
     assert "delivered 12 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
 
 
@@ -261,7 +238,7 @@ def test_unreachable_endpoint_loses_nothing(program: Program, runs: Path, monkey
     url = refusing_url()
     printed = program("replay", runs, "--endpoint", url, status=1)
     assert re.search(f"{re.escape(url)}.*run this command again", printed.stderr)
-    assert EVENTS == events_of(program("cat", runs).stdout)
+    assert EVENTS == parse(program("cat", runs).stdout).names
 
 
 def test_unusable_folder_does_not_block_the_others(receiver: Receiver, program: Program, runs: Path) -> None:
@@ -294,7 +271,7 @@ def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
     for arguments, words in WRONG:
         line = program(*arguments, status=2 if "" in arguments else 1).stderr.splitlines()[-1]
         assert [] == [word for word in words if word not in line], arguments
-    assert EVENTS == events_of(program("cat", runs).stdout)
+    assert EVENTS == parse(program("cat", runs).stdout).names
 
 
 def test_usage_is_printed(program: Program) -> None:

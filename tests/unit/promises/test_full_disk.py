@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
+from tests.support.commands import command
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
-from tests.unit.promises.spool_content import cat, files, monitel
+from tests.unit.promises.spool_content import cat, files
 
 import monitel as monitel_api
 from monitel import COUNT, Stat
@@ -136,7 +137,7 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
 
 @pytest.mark.parametrize("trouble", ["full", "hangs"])
 def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
-    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture, trouble: str
+    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, trouble: str
 ) -> None:
     """The rest counts as on disk, and a later command delivers it, once."""
     pipeline = start(endpoint=refusing_url())
@@ -152,15 +153,13 @@ def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
     assert account == logs(pipeline)
     if trouble == "hangs":  # the thread keeps the folder until the process ends
         return
-    assert 0 == monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url).status
+    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
     assert names == receiver.record_names()
     assert [] == files(tmp_path / "spool")
 
 
 @pytest.mark.parametrize("free", [700, 30_000])
-def test_disk_that_fills_keeps_whole_segments(
-    start: Start, disk: Disk, tmp_path: Path, capsys: Capture, free: int
-) -> None:
+def test_disk_that_fills_keeps_whole_segments(start: Start, disk: Disk, tmp_path: Path, free: int) -> None:
     """``on_disk`` is exactly what ``cat`` reads; the others are dropped as ``disk``."""
     pipeline = start(endpoint=refusing_url(), black_box=False)
     disk.free = free
@@ -170,7 +169,7 @@ def test_disk_that_fills_keeps_whole_segments(
     assert (160, 160, {"disk"}) == (account.recorded, account.on_disk + account.lost, set(account.dropped))
     assert bool(account.on_disk) == (free > 10_000)
     if account.on_disk:
-        assert names[: account.on_disk] == cat(capsys, tmp_path / "spool").names
+        assert names[: account.on_disk] == cat(tmp_path / "spool").names
 
 
 def test_full_disk_in_an_outage_loses_nothing_that_fits_in_memory(
@@ -216,7 +215,7 @@ def test_memory_is_limited_if_the_disk_takes_nothing(
 
 
 def test_space_that_comes_back_is_used(
-    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
+    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Items that wait in memory are written, and nothing is lost."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
@@ -229,7 +228,7 @@ def test_space_that_comes_back_is_used(
     wait_until(lambda: logs(pipeline).on_disk, "a write that succeeds")
     assert not pipeline.shutdown()
     assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
-    assert names == cat(capsys, tmp_path / "spool").names
+    assert names == cat(tmp_path / "spool").names
 
 
 def test_rejected_request_that_cannot_be_kept_is_counted(
@@ -247,14 +246,12 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
     assert (1, 1) == (len(warnings_with(caplog, "HTTP 400")), len(warnings_with(caplog, "cannot be used")))
 
 
-def test_replay_from_a_full_disk_delivers_once(
-    receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture
-) -> None:
+def test_replay_from_a_full_disk_delivers_once(receiver: Receiver, start: Start, disk: Disk, tmp_path: Path) -> None:
     """Delivered records are removed, although nothing can be written."""
     with start(endpoint=None) as pipeline:
         names = emit(pipeline, 10)
     disk.free = 0
-    assert 0 == monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url).status
+    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
     assert names == receiver.record_names()
     assert [] == files(tmp_path / "spool")
 

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
+from tests.support.commands import command
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import Start, busy_encoder
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
-from tests.unit.promises.spool_content import cat, files, monitel
+from tests.unit.promises.spool_content import cat, files
 
 import monitel as monitel_api
 from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
 from monitel_otlp import Pipeline
-
-Capture = pytest.CaptureFixture[str]
 
 EVENTS = [f"event {number}" for number in range(20)]
 
@@ -45,7 +44,7 @@ def record(start: Start, clock: ManualClock | None = None, count: int = 20, **op
 
 @pytest.mark.parametrize("encoded", [True, False], ids=["encoded", "not encoded in time"])
 def test_what_was_recorded_is_on_disk_exactly(
-    start: Start, clock: ManualClock, capsys: Capture, tmp_path: Path, *, encoded: bool
+    start: Start, clock: ManualClock, tmp_path: Path, *, encoded: bool
 ) -> None:
     """Windows, events and spans have their values, times, attributes and order."""
     began = clock.time_ns()
@@ -69,7 +68,7 @@ def test_what_was_recorded_is_on_disk_exactly(
             assert not pipeline.shutdown()
     assert not pipeline.shutdown()
     assert [(50, 50)] * 3 == [(each.recorded, each.on_disk) for each in pipeline.account().values()]
-    content = cat(capsys, tmp_path / "spool")
+    content = cat(tmp_path / "spool")
     assert [*range(1, 51)] == content.values("loss.count")
     assert [sum(range(number + 1)) for number in range(1, 50)] == content.values("loss.sum")
     means = content.points("loss.mean")
@@ -94,7 +93,6 @@ def test_replayed_points_are_those_that_are_sent_live(
     receiver: Receiver,
     start: Start,
     clock: ManualClock,
-    capsys: Capture,
     monkeypatch: Any,
     encoded: bool,
     temporality: str,
@@ -124,7 +122,7 @@ def test_replayed_points_are_those_that_are_sent_live(
             items("stored")
             assert not stored.shutdown()
     assert not stored.shutdown()
-    assert 0 == monitel(capsys, "replay", stored.spool_dir, "--endpoint", receiver.url).status
+    assert 0 == command("replay", stored.spool_dir, "--endpoint", receiver.url).status
     found: dict[str, list[Any]] = {"live": [], "stored": []}
     for point in receiver.all_points():
         if point.metric.startswith("x."):
@@ -155,9 +153,7 @@ def test_next_pipeline_delivers_what_the_last_one_left(start: Start, tmp_path: P
         assert 1 == pipeline.account()["logs"].recorded
 
 
-def test_what_was_recorded_for_another_endpoint_is_left_alone(
-    receiver: Receiver, start: Start, capsys: Capture
-) -> None:
+def test_what_was_recorded_for_another_endpoint_is_left_alone(receiver: Receiver, start: Start) -> None:
     """Telemetry without an endpoint waits for ``replay``; that of another one is sent only there."""
     folders = [record(start), record(start, endpoint=refusing_url())]
     pipeline = start()
@@ -165,7 +161,7 @@ def test_what_was_recorded_for_another_endpoint_is_left_alone(
     assert pipeline.force_flush(DEADLINE)
     assert pipeline.shutdown(DEADLINE)
     assert ["own"] == receiver.record_names()
-    assert [EVENTS, EVENTS] == [cat(capsys, folder).names for folder in folders]
+    assert [EVENTS, EVENTS] == [cat(folder).names for folder in folders]
 
 
 def emit_in_an_outage(pipeline: Pipeline, receiver: Receiver, count: int) -> list[str]:
@@ -196,7 +192,7 @@ def test_requests_are_sent_in_order_from_memory_and_disk(
 
 
 def test_limit_of_size_drops_the_oldest_and_counts_them(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The newest requests stay; on disk and dropped items add up to the recorded ones."""
     make_small(monkeypatch, memory_bytes=2_000, spool_bytes=20_000)
@@ -207,14 +203,14 @@ def test_limit_of_size_drops_the_oldest_and_counts_them(
     assert 120 == account.on_disk + account.lost
     assert {"spool_full": account.lost} == dict(account.dropped)
     assert 10 < account.on_disk < 100
-    found = cat(capsys, tmp_path / "spool").names
+    found = cat(tmp_path / "spool").names
     newest = [name for name in found if name not in names[:16]]  # the request that is being sent is kept as well
     assert (account.on_disk, names[-len(newest) :]) == (len(found), newest)
     assert names[: len(found) - len(newest)] == [name for name in found if name not in newest]
     assert sum(path.stat().st_size for path in files(tmp_path / "spool")) < 20_000 + 8_000  # and that request
 
 
-def test_items_in_files_that_disappear_are_counted(start: Start, capsys: Capture, tmp_path: Path) -> None:
+def test_items_in_files_that_disappear_are_counted(start: Start, tmp_path: Path) -> None:
     """A cleaner of temporary files removes the folder: its items are dropped as ``disk``, later ones are on disk."""
     pipeline = start(endpoint=None)
     for name in ("first", "second"):
@@ -227,7 +223,7 @@ def test_items_in_files_that_disappear_are_counted(start: Start, capsys: Capture
     assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert (3, 1, {"disk": 2}) == (account.recorded, account.on_disk, dict(account.dropped))
-    assert ["third"] == cat(capsys, tmp_path / "spool").names
+    assert ["third"] == cat(tmp_path / "spool").names
 
 
 @pytest.fixture
@@ -238,11 +234,11 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-def use(capsys: Capture, folder: Path, receiver: Receiver) -> None:
+def use(folder: Path, receiver: Receiver) -> None:
     """Read, deliver and take back what is in a folder."""
-    monitel(capsys, "cat", folder)
-    monitel(capsys, "replay", folder, "--endpoint", receiver.url)
-    monitel(capsys, "replay", folder, "--rejected", "--endpoint", receiver.url)
+    command("cat", folder)
+    command("replay", folder, "--endpoint", receiver.url)
+    command("replay", folder, "--rejected", "--endpoint", receiver.url)
 
 
 def planted(folder: Path) -> list[Path]:
@@ -254,7 +250,7 @@ def planted(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling link", "hard link", "link to a folder", "pipe"])
 def test_planted_file_is_not_followed(
-    *, receiver: Receiver, start: Start, capsys: Capture, tmp_path: Path, victim: Path, kind: str
+    *, receiver: Receiver, start: Start, tmp_path: Path, victim: Path, kind: str
 ) -> None:
     """Whichever file of the spool it replaces, the target is neither changed, nor made, nor sent; nothing hangs."""
     elsewhere = tmp_path / "elsewhere"
@@ -277,7 +273,7 @@ def test_planted_file_is_not_followed(
         copy = folder / path.name
         copy.unlink(missing_ok=True)
         make[kind](copy)
-        use(capsys, folder, receiver)
+        use(folder, receiver)
     after = victim.stat()
     assert (b"root:x:0:0", before.st_mode, before.st_mtime_ns) == (
         victim.read_bytes(),
@@ -300,9 +296,7 @@ def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_audit)  # stays for the life of the process; it does nothing between tests
 
 
-def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(
-    start: Start, capsys: Capture, tmp_path: Path
-) -> None:
+def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(start: Start, tmp_path: Path) -> None:
     """The items in the folder stay there; later ones stay in memory."""
     pipeline = start(endpoint=None)
     monitel_api.emit("first")
@@ -315,7 +309,7 @@ def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(
     pipeline.force_flush(DEADLINE)
     pipeline.shutdown()
     assert [] == list(elsewhere.iterdir())
-    assert ["first"] == cat(capsys, tmp_path / "moved").names
+    assert ["first"] == cat(tmp_path / "moved").names
 
 
 def test_running_pipeline_does_not_follow_a_link_in_place_of_rejected(

@@ -53,7 +53,7 @@ def test_leftovers_wait_until_the_backend_accepts_a_request(train: Run, start: S
 
 
 def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
-    *, train: Run, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    *, train: Run, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its items stay in each folder; the other signals of all folders are delivered."""
     with reserved_port() as port:
@@ -66,7 +66,7 @@ def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
             assert pipeline.force_flush(DEADLINE)
             receiver.wait_until(lambda: 10 == len(numbers(receiver)))
             pipeline.shutdown()
-        left = cat(capsys, tmp_path / "spool")
+        left = cat(tmp_path / "spool")
         assert {"metrics"} == {signal for signal, _ in left.requests}
 
 

@@ -81,12 +81,10 @@ def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> No
         assert 1 == len(received.spans())
 
 
-def test_sigterm_beside_a_held_logging_lock_loses_nothing(
-    terminate: Terminate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sigterm_beside_a_held_logging_lock_loses_nothing(terminate: Terminate, tmp_path: Path) -> None:
     """If the interrupted code holds the lock that an event handler waits for, windows and totals are still kept."""
     terminate(HELD_LOCK, "")
-    content = cat(capsys, tmp_path / "spool")
+    content = cat(tmp_path / "spool")
     assert (1, 7) == (content.values("loss.count")[-1], content.values("mine")[-1])
 
 
