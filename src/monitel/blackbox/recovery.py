@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 _KEPT = 16  # records that stay, whoever reads them
 _ALL = (*JOURNALS, REJECTED)
+_DELIVERED = {"lock", NAMES, POSITION, TOTALS}  # the entries of a spool folder without a journal
 
 
 def entries(folder: Path | None) -> list[str]:
@@ -64,10 +65,15 @@ def processes(root: Path | None, spool: Path | None) -> list[str]:
 
 
 def sweep(root: Path | None, spool: Path | None) -> None:
-    """Remove the rest of records whose making or removal was interrupted by a kill. Never raises."""
+    """Remove the rest of records whose making or removal was interrupted by a kill. Never raises.
+
+    It has a hidden name, or is a spool folder without a journal: all of it was delivered.
+    """
     for parent in (root, spool):
         for name in entries(parent):
-            if parent is None or not name.startswith(".") or NAME.fullmatch(name[1:]) is None:
+            if parent is None or NAME.fullmatch(name.removeprefix(".")) is None:
+                continue
+            if not name.startswith(".") and (parent != spool or not _DELIVERED.issuperset(entries(parent / name))):
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
                 if not is_alive(folder) and (lock := Lock.take(folder)) is not None:

@@ -279,14 +279,21 @@ def test_wall_clock_may_jump(tmp_path: Path) -> None:
 
 @alone
 def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> None:
-    """A killed collector has left a hidden folder: it is not a record, and is removed; the box of a process is not."""
+    """A hidden folder, and a spool folder whose journals are delivered; neither a record nor the box of a process."""
     place = Place(tmp_path)
     killed_after(place.box)
     (name,) = processes(place.root, place.spool)
+    spools = [place.spool / f"{name[:-1]}{digit}" for digit in "abc"]
+    for spool in spools:
+        spool.mkdir(mode=0o700, parents=True)
+        for file in ("names", "position"):
+            (spool / file).write_bytes((place.root / name / file).read_bytes())
+    (spools[0] / "logs-000000000000001.log").touch()
     (place.root / name).rename(place.root / f".{name}")
     box = place.box()
     sweep(place.root, place.spool)
     assert [box.name] == [each.name for each in place.root.iterdir()]
+    assert spools[:1] == [*place.spool.iterdir()]
 
 
 @alone

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots, check_platform
 from monitel.blackbox.record import SIGNALS
+from monitel.blackbox.recovery import sweep
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
@@ -144,6 +145,7 @@ def _collect_and_find(places: Places) -> Spools:
     found = Spools(problems=collected.problems)
     root = places.root.absolute() if given is None else given
     if not boxes_given and (given is not None or root.is_dir()):
+        sweep(None, root)
         below = find_spools(root)
         found = replace(below, problems=[*collected.problems, *below.problems])
     if given is None or boxes_given:
