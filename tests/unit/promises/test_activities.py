@@ -132,6 +132,7 @@ def test_decorated_functions_count_each_call() -> None:
     class Loop:
         @monitel.activity("evaluation")
         def evaluate(self, depth: int) -> int:
+            """Return the depth."""
             spend(1)
             if depth < 0:
                 raise KeyError(depth)

@@ -94,6 +94,7 @@ def test_decorated_code_has_ranges_while_it_runs(
 
     @record("function")
     def function(depth: int) -> int:
+        """Return 0."""
         clock.advance(1)
         return function(depth - 1) if depth else 0
 
