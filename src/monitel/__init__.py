@@ -18,7 +18,6 @@ from monitel.handlers import (
     unregister_event_handler,
 )
 from monitel.logged_numbers import LoggedNumbers, log
-from monitel.process import exit as _exit  # noqa: F401  flushes at exit
 from monitel.run_config import RunConfig, config
 from monitel.stats.definition import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, StatDefinition
 from monitel.stats.histogram import Histogram

@@ -1,10 +1,10 @@
-"""Decoration of functions of any kind with a context manager around each call."""
+"""Decoration of functions of any kind with a context manager around each call, and detection of torch.compile."""
 
 from __future__ import annotations
 
 import inspect
 from functools import wraps
-from sys import is_finalizing
+from sys import is_finalizing, modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -100,3 +100,12 @@ async def _async_generator(
             resume, given = inner.athrow, error
         else:
             resume = inner.asend
+
+
+def compiling() -> bool:
+    """Return True while ``torch.compile`` traces the caller. Guards and timers do nothing then.
+
+    Dynamo silently skips the whole frame around a context manager that does real work. Nothing is traced before
+    ``torch._dynamo`` is loaded, after torch itself, which another thread may be importing at this moment.
+    """
+    return "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling()

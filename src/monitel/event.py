@@ -12,8 +12,6 @@ from monitel.attributes import checked_text, checked_value, plain_copy
 from monitel.stats._window import get_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel.stats.window import Window
 
 #: The types of a value in an Event's data (torch/monitor/__init__.py has the same name).
@@ -135,12 +133,9 @@ class Event:
         """The closed window that a Stat logged with this Event; None for every other Event."""
         return self._window
 
-    def fields(self, convert: Callable[[dt.datetime], int]) -> tuple[int, int, str, int | None, dict[str, Any]]:
-        """Return the time in nanoseconds since the Unix epoch, severity, name, step and data.
-
-        ``convert`` converts a timestamp that was given.
-        """
-        time_ns = self._time_ns if self._timestamp is None else convert(self._timestamp)
+    def fields(self) -> tuple[int, int, str, int | None, dict[str, Any]]:
+        """Return the time in nanoseconds since the Unix epoch, severity, name, step and data."""
+        time_ns = self._time_ns if self._timestamp is None else clock.timestamp_ns(self._timestamp)
         data = self.data if self._data is None else self._data
         return time_ns, self._severity._value_, self._name, self._step, data
 

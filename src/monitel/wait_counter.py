@@ -9,7 +9,7 @@ from weakref import ref
 
 from monitel import clock
 from monitel.attributes import checked_text
-from monitel.compiling import compiling
+from monitel.decoration import compiling
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident
 

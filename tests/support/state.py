@@ -191,7 +191,7 @@ def _begin_again(package: ModuleType) -> None:
     package.training.activities._open()
     package.training.counters._forget()
     # Those of the first copy: exporters have no other.
-    if (run_events := sys.modules.get("monitel.process.run_events")) is not None:
+    if (run_events := sys.modules.get("monitel.run_events")) is not None:
         run_events._forget()
     if (names := sys.modules.get("monitel_otel.names")) is not None:
         names.NAMES.forget()

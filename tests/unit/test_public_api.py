@@ -72,6 +72,11 @@ FOLDERS: dict[str, set[str]] = {
     "torch": {"profiler"},
     "integrations": {"profiler", "torch"},
 }
+#: What the folders below these may import of the core, besides their own modules.
+LOWER: dict[str, set[str]] = {
+    "process": {"attributes"},
+    "stats": {"attributes", "clock", "decoration", "event", "handlers", "process"},
+}
 #: What other packages each package may import: names of modules, or the beginnings of their names.
 FOREIGN: dict[str, set[str]] = {
     "monitel": {"monitel_run.__main__"},
@@ -165,6 +170,7 @@ def wrong_imports(package: Path) -> list[str]:
                 to = rest[0] if rest else ""
                 allowed = package != CORE or to not in FOLDERS or to == folder or to in FOLDERS.get(folder, ())
                 allowed = allowed or (parts[1:], to) == (("__init__",), "profiler")
+                allowed = allowed and (folder not in LOWER or to == folder or to in LOWER[folder])
             else:
                 allowed = root in sys.stdlib_module_names or any(
                     f"{each.path}.".startswith(f"{name}.") for name in FOREIGN[own]

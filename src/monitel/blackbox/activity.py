@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.process.context_page import own_page, quantile, read_page, unpack_step_times
+from monitel.blackbox.context_page import own_page, quantile, read_page, unpack_step_times
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
 from monitel.training.activities import current, position, stage_now
@@ -17,7 +17,7 @@ from monitel.wait_counter import waits_in_flight
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monitel.process.context_page import Context
+    from monitel.blackbox.context_page import Context
 
 MOST_IN_PROGRESS = 100  # waits, and open ranges
 _LONGEST_NAME = 1_000  # characters

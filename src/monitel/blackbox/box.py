@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monitel.blackbox import context_page
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
@@ -45,7 +46,7 @@ from monitel.blackbox.record import (
     Names,
     SlotFile,
 )
-from monitel.process import context_page, crash_stacks, os_threads
+from monitel.process import crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
 from monitel.process.os_threads import Lock as ThreadLock

@@ -21,8 +21,8 @@ from monitel.blackbox.recovery import NAME, entries, is_alive
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from monitel.blackbox.context_page import Context
     from monitel.blackbox.process import Owner
-    from monitel.process.context_page import Context
 
 SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.activity import doing_at
+from monitel.blackbox.context_page import PAGE_BYTES, Context, read_page
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.forms import Definition, LogRecord
 from monitel.blackbox.process import Owner
@@ -35,7 +36,6 @@ from monitel.blackbox.record import (
     read_slots,
     scan,
 )
-from monitel.process.context_page import PAGE_BYTES, Context, read_page
 from monitel.stats.window import OpenWindow, decode
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from monitel.attributes import escape_surrogates, fits_int64, recordable, text_o
 from monitel.blackbox.activity import describe
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
-from monitel.clock import timestamp_ns
 from monitel.process.os_threads import RLock
-from monitel.process.run_events import last_exception, watch_threads
 from monitel.run_config import flat
+from monitel.run_events import last_exception, watch_threads
 from monitel.stats.window import decode, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
@@ -266,7 +265,7 @@ class Recorder:
         """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
         if self.is_idle:
             self.begin()
-        time_ns, severity, name, step, attributes = event.fields(timestamp_ns)
+        time_ns, severity, name, step, attributes = event.fields()
         body: Any = None
         if is_numbers := isinstance(event, monitel.LoggedNumbers):
             attributes, body = event._attributes.copy(), attributes

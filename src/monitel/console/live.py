@@ -10,6 +10,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.context_page import PAGE_BYTES, read_page
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError
@@ -21,7 +22,6 @@ from monitel.console.job import jobs_of, replaced
 from monitel.console.kernel import UsageMeter
 from monitel.console.period import History, over_a_period
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
-from monitel.process.context_page import PAGE_BYTES, read_page
 from monitel.runs.ended import read_ends
 from monitel.runs.process import Process, State, dead, life_of, now
 from monitel_run.folder import is_run_folder

@@ -8,8 +8,8 @@ from operator import sub
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.blackbox.context_page import Context, quantile, unpack_step_times
 from monitel.console.verdict import ENOUGH_STEPS
-from monitel.process.context_page import Context, quantile, unpack_step_times
 from monitel.runs.process import NO_SAMPLES, Process, Total
 from monitel.training.counters import DOWN
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.context_page import Context
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, process_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
@@ -19,7 +20,6 @@ from monitel.blackbox.reading import RecordError, page_of, read_record
 from monitel.blackbox.record import ENDED, JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
-from monitel.process.context_page import Context
 from monitel.process.os_threads import Thread
 from monitel.runs import process as model
 from monitel.runs.process import State, ended_by, event_of, life_of, whole

@@ -1,20 +1,16 @@
-"""End of the process: every live Stat is flushed, including in children of multiprocessing."""
+"""End of the process, including that of children of multiprocessing, which skip ``atexit``."""
 
 from __future__ import annotations
 
-import atexit
 import sys
 from typing import TYPE_CHECKING
 
 from monitel.process.fork import register_at_fork
-from monitel.stats.registry import flush
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["finalize", "finalize_with_children"]
-
-_FLUSH_PRIORITY = 100  # the highest priority is called first; multiprocessing.Queue closes at 10
 
 _in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
@@ -63,6 +59,4 @@ def _finalize_all(_registered_object: object = None) -> None:
         finalize(function, priority)
 
 
-atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
-finalize_with_children(flush, _FLUSH_PRIORITY)
 register_at_fork(before=_register)

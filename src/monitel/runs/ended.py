@@ -24,7 +24,7 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import mark_of
-from monitel.process.run_events import last_exception, status
+from monitel.run_events import last_exception, status
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before

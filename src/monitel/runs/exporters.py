@@ -73,8 +73,8 @@ def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
     import monitel.runs.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
     from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
-    from monitel.process.run_events import enter
     from monitel.process.sigterm import SigtermHandler, is_default
+    from monitel.run_events import enter
 
     hold(begin)
     atexit.register(_report_end)  # after run.ended
@@ -86,7 +86,7 @@ def _record() -> None:
 
 
 def _preempt(_timeout: float) -> None:
-    from monitel.process.run_events import preempt
+    from monitel.run_events import preempt
 
     if os.getpid() != 1:  # process 1 of a container lives on
         preempt()

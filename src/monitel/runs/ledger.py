@@ -16,8 +16,8 @@ from monitel.counter import find
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.os_threads import Lock
-from monitel.process.run_events import failed, status
 from monitel.process.worker import Worker
+from monitel.run_events import failed, status
 from monitel.runs.folder import InUseError, RunFolder, identify, remove_start, store_start
 from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
 from monitel.runs.values import CurrentValues

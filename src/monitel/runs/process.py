@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.attributes import INT64_MAX
+from monitel.blackbox.context_page import quantile, unpack_step_times
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME
-from monitel.process.context_page import quantile, unpack_step_times
 from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
 from monitel.training.counters import DOWN, LOST
 

@@ -10,11 +10,6 @@
 
 #include <Python.h>
 
-#ifndef Py_BEGIN_CRITICAL_SECTION /* since 3.13 */
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
-
 #ifdef Py_GIL_DISABLED
 #include <errno.h>
 #include <stdatomic.h>

@@ -441,7 +441,7 @@ append_window(Bytes *bytes, const Closed *closed)
     }
 }
 
-/* Makes the arguments of Stat._sunk() and takes the window's reference to the pending samples: the number of the window,
+/* Makes the arguments of Stat._taken() and takes the window's reference to the pending samples: the number of the window,
  * its bytes, the collector of its pending samples or None, their number, whether the first and the last sample are pending.
  * NULL with an exception set. */
 static PyObject *
@@ -775,7 +775,7 @@ static PyMethodDef accumulator_methods[] = {
                "samples if this one is the first. Return the collector, None if the window is full; and the window\n"
                "that was closed, as _close().")},
     {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
-     PyDoc_STR("Close the open window: now, or at its boundary if that has passed. Return the arguments of _sunk();\n"
+     PyDoc_STR("Close the open window: now, or at its boundary if that has passed. Return the arguments of _taken();\n"
                "None if the window is empty.")},
     {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
      PyDoc_STR("Close the open window if its boundary has passed. Return as _close().")},
@@ -827,12 +827,6 @@ accumulator_discarded(Accumulator *self, void *Py_UNUSED(closure))
     return PyLong_FromLongLong(read_number(self, &self->discarded));
 }
 
-static PyObject *
-accumulator_coarse(Accumulator *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(self->clock_id != MONOTONIC);
-}
-
 static PyGetSetDef accumulator_properties[] = {
     {"count", (getter)accumulator_count, NULL, PyDoc_STR("Number of samples in the open window."), NULL},
     {"discarded", (getter)accumulator_discarded, NULL,
@@ -841,7 +835,6 @@ static PyGetSetDef accumulator_properties[] = {
      PyDoc_STR("The most samples in an interval of the window's length."), NULL},
     {"_serial", (getter)accumulator_serial, NULL, PyDoc_STR("Number of this Stat in the process, from 1 on."), NULL},
     {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of an interval."), NULL},
-    {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("True if add() reads the coarse clock."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -67,34 +67,10 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        "_before_pending",
-        "_boundary",
-        "_clock",
-        "_count",
-        "_discarded",
-        "_discarded_before",
-        "_first_step",
-        "_last",
-        "_last_step",
-        "_lock",
-        "_m2",
-        "_max",
-        "_max_samples",
-        "_mean",
-        "_min",
-        "_monotonic_ns",
-        "_number",
-        "_pending",
-        "_pending_count",
-        "_pending_first",
-        "_plain",
-        "_plain_room",
-        "_previous_end",
-        "_recorder",
-        "_room",
-        "_serial",
-        "_sum",
-        "_window",
+        *("_before_pending", "_boundary", "_clock", "_count", "_discarded", "_discarded_before"),
+        *("_first_step", "_last", "_last_step", "_lock", "_m2", "_max", "_max_samples", "_mean", "_min"),
+        *("_monotonic_ns", "_number", "_pending", "_pending_count", "_pending_first", "_plain"),
+        *("_plain_room", "_previous_end", "_recorder", "_room", "_serial", "_sum", "_window"),
     )
 
     _clock: Clock
@@ -117,8 +93,6 @@ class Accumulator:
     _pending_count: int  # number of pending samples: not included in _count, and subtracted from _room
     _before_pending: int  # _count when the last pending sample was added
     _pending_first: bool  # the window's first sample is pending
-
-    _coarse = False  # reading the fine clock from Python costs no more than reading the coarse one
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Accumulator:  # noqa: PYI034  typing.Self is 3.11's
         """Create a Stat whose window is not open yet, and add it to the live Stats."""

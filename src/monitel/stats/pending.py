@@ -63,15 +63,10 @@ class PendingSample:
 class PendingSamples:
     """The pending samples of one window, added up as their values arrive, bit for bit like an Accumulator.
 
-    Args:
-        definition: The Stat's definition.
-        fetch: Waits for the values, for a limited time.
-
-    Attributes:
-        resolved: Number of samples whose values have arrived or are lost.
+    ``fetch`` waits for the values, for a limited time.
     """
 
-    resolved = 0
+    resolved = 0  # samples whose values have arrived or are lost
     _count = _reserved = _last_position = 0
     _sum = _last = _mean = _m2 = 0.0
     _min, _max = math.inf, -math.inf
@@ -129,25 +124,15 @@ class PendingSamples:
 
 
 class PendingWindow(NamedTuple):
-    """A closed window that waits for its pending samples, or for windows before it.
+    """A closed window that waits for its pending samples, or for windows before it."""
 
-    Attributes:
-        known: The window of the samples with known values; its count may be 0.
-        number: Number of the window.
-        content: The known samples as bytes.
-        samples: The pending samples; None if the window has none.
-        slots: Number of samples for which the window reserved a slot.
-        first: The window's first sample is pending.
-        last: The window's last sample is pending.
-    """
-
-    known: Window
+    known: Window  # of the samples with known values; its count may be 0
     number: int
-    content: bytes
-    samples: PendingSamples | None
-    slots: int
-    first: bool
-    last: bool
+    content: bytes  # the known samples
+    samples: PendingSamples | None  # None if the window has none
+    slots: int  # number of samples for which the window reserved a slot
+    first: bool  # the window's first sample is pending
+    last: bool  # the window's last sample is pending
 
     @property
     def resolved(self) -> bool:

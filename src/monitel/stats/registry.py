@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import os
 import time
@@ -9,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.attributes import checked_attributes, checked_text, typed_items
+from monitel.process.exit import finalize_with_children
 from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
+_FINALIZER_PRIORITY = 100  # the highest priority is called first; multiprocessing.Queue closes at 10
 _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garbage does not run
 
 _lock = RLock()
@@ -209,3 +212,5 @@ def _start_empty() -> None:
 
 
 register_at_fork(after_in_child=_start_empty)
+atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
+finalize_with_children(flush, _FINALIZER_PRIORITY)

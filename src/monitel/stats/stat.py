@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from monitel import clock
 from monitel.attributes import checked_attributes, checked_text, checked_unit
-from monitel.compiling import compiling
-from monitel.decoration import decorated
+from monitel.decoration import compiling, decorated
 from monitel.event import Event
 from monitel.handlers import expect_no_handler, log_event
 from monitel.process.failures import call_each

@@ -194,20 +194,14 @@ def not_requested(name: str, aggregation: Aggregation) -> ValueError:
 class OpenWindow(NamedTuple):
     """A window in bytes, without its definition: open, or closed and not forgotten yet, when it was read.
 
-    Attributes:
-        serial: Number of the Stat in its process.
-        number: Number of the window, from 1 on; with the serial number the key of the window in its process.
-        closed: The window is closed.
-        previous_end_ns: End of the Stat's previous window, or its creation, Unix ns; 0 if values of the window came
-            after its end.
-        start_ns and all others: As those of :class:`Window`, as if the window had been closed at that moment. The count
-            is 0 in a window of pending samples only; ``min`` and ``max`` are infinite then.
+    Its numbers are those of :class:`Window`, as if the window had been closed at that moment. Of pending samples
+    only, the count is 0, and ``min`` and ``max`` are infinite.
     """
 
-    serial: int
-    number: int
+    serial: int  # of the Stat in its process
+    number: int  # of the window, from 1 on; with the serial number the key of the window in its process
     closed: bool
-    previous_end_ns: int
+    previous_end_ns: int  # of the Stat's previous window, or its creation, Unix; 0 if values came after the end
     start_ns: int
     end_ns: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs

@@ -414,19 +414,12 @@ def current() -> tuple[str, float]:
 
 
 class StageNow(NamedTuple):
-    """The stage in flight of the training thread.
-
-    Attributes:
-        name: The stage.
-        waits: True if the thread waits for other ranks in it.
-        age_ns: Time since its begin.
-        thread: Identity of the thread.
-    """
+    """The stage in flight of the training thread."""
 
     name: str
-    waits: bool
-    age_ns: int
-    thread: int
+    waits: bool  # the thread waits for other ranks in it
+    age_ns: int  # time since its begin
+    thread: int  # identity of the thread
 
 
 _read_stage: Callable[[], StageNow | None] | None = None

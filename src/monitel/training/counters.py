@@ -72,34 +72,20 @@ def count_work(name: str, number: int = 1) -> None:
 
 
 class Past(NamedTuple):
-    """The earlier attempts of this process's run.
+    """The earlier attempts of this process's run."""
 
-    Attributes:
-        elapsed_ns: From the start of the first attempt to the start of this process.
-        productive_ns: Time in ``step``, without what is lost.
-        down_ns: From the end of the last attempt to the start of this process, without ``startup_ns``.
-        startup_ns: Time of processes in between that ended in their start, and exported nothing.
-    """
-
-    elapsed_ns: int
-    productive_ns: int
-    down_ns: int
-    startup_ns: int = 0
+    elapsed_ns: int  # from the start of the first attempt to the start of this process
+    productive_ns: int  # time in step, without what is lost
+    down_ns: int  # from the end of the last attempt to the start of this process, without startup_ns
+    startup_ns: int = 0  # of processes in between that ended in their start, and exported nothing
 
 
 class Before(NamedTuple):
-    """The totals of this process when its run began.
+    """The totals of this process when its run began."""
 
-    Attributes:
-        time_ns: That moment, Unix ns; 0 for the first run of a process, which begins with the process.
-        activities: Nanoseconds of each activity.
-        counters: The total of each counter.
-        step: The training step.
-    """
-
-    time_ns: int = 0
-    activities: Mapping[str, int] = {}
-    counters: Mapping[Counter, float] = {}
+    time_ns: int = 0  # Unix; 0 for the first run of a process, which begins with the process
+    activities: Mapping[str, int] = {}  # nanoseconds of each
+    counters: Mapping[Counter, float] = {}  # the total of each
     step: int | None = None
 
     @property

@@ -13,7 +13,7 @@ from race import race, timed
 from row import Row
 
 import monitel
-from monitel.process.context_page import close_page, open_page
+from monitel.blackbox.context_page import close_page, open_page
 
 _CASES = (("set_step", "set_step(next(steps))", 1500.0), ("guard()", "with counter.guard(): pass", 2500.0))
 

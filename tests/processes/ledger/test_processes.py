@@ -99,7 +99,7 @@ def test_forked_child_has_a_ledger_from_its_first_step_on(run: Run) -> None:
 
 SHUTDOWN = """
 import atexit
-from monitel.process import run_events
+from monitel import run_events
 
 @atexit.register
 def last():

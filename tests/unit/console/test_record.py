@@ -18,6 +18,7 @@ from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
 
 import monitel
+from monitel.blackbox.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
 from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import Folder
@@ -28,7 +29,6 @@ from monitel.console.autopsy import open_windows, undelivered
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.reader import deaths_below, read_boxes
-from monitel.process.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
 from monitel.runs.ended import VERSION, encode, read_ends, store_death
 from monitel.runs.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.runs.stored import load

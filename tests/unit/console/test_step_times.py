@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from monitel.blackbox.context_page import COUNTERS, Context, counter_of
 from monitel.console.period import History
-from monitel.process.context_page import COUNTERS, Context, counter_of
 from monitel.runs.process import Process
 
 SECOND = 10**9

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
-from monitel.process import context_page
-from monitel.process.context_page import COUNTERS, counter_of, quantile, read_page, read_step_times, unpack_step_times
+from monitel.blackbox import context_page
+from monitel.blackbox.context_page import COUNTERS, counter_of, quantile, read_page, read_step_times, unpack_step_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

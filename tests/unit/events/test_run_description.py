@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel.process import run_description
+from monitel import run_events
 from monitel.process.masking import mask_arguments
-from monitel.process.run_description import describe_run, git_commit
+from monitel.run_events import describe_run, git_commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,4 +71,4 @@ def test_damaged_repository_does_not_raise(tmp_path: Path, monkeypatch: pytest.M
 def test_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A code in the command line may be long."""
     monkeypatch.setattr("sys.orig_argv", ["python", "-c", "x" * 5000])
-    assert run_description._LONGEST == len(str(describe_run()["run.command"]))
+    assert run_events._LONGEST_COMMAND == len(str(describe_run()["run.command"]))

@@ -10,7 +10,7 @@ from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
 import monitel
-from monitel.process.run_events import end_if_due, enter, leave
+from monitel.run_events import end_if_due, enter, leave
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments

@@ -21,8 +21,8 @@ from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS, box_settin
 from monitel.blackbox.silent import at_end
 from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.process.os_threads import in_main_thread, start_thread
-from monitel.process.run_events import enter, preempt
 from monitel.process.sigterm import SigtermHandler, is_default
+from monitel.run_events import enter, preempt
 from monitel.runs.ledger import RunLedger
 from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables

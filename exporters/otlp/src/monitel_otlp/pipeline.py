@@ -23,9 +23,9 @@ from monitel.process.exit import finalize
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker
 from monitel.process.os_threads import Event, Lock, RLock, get_ident
-from monitel.process.run_events import leave, preempt, withdraw
 from monitel.process.sigterm import check as check_sigterm
 from monitel.process.worker import low_latency
+from monitel.run_events import leave, preempt, withdraw
 from monitel.runs.ended import store_end
 from monitel.runs.shares import print_last_line
 from monitel.stats import window_sinks

@@ -18,8 +18,8 @@ from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import Event as Signal
 from monitel.process.os_threads import Thread, start_thread
-from monitel.process.run_events import end_if_due, enter, leave
 from monitel.process.sigterm import call_at_end
+from monitel.run_events import end_if_due, enter, leave
 from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger

@@ -17,8 +17,8 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.silent import give_way
 from monitel.process.os_threads import Event, RLock
-from monitel.process.run_events import end_if_due
 from monitel.process.worker import Pace, yield_gil
+from monitel.run_events import end_if_due
 from monitel.runs.values import latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE

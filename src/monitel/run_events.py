@@ -1,52 +1,51 @@
 """Run events: ``run.started`` with the first exporter of a process, and ``run.ended`` before the last one ends.
 
-It also keeps the last exception that was not caught, for the record of the process.
+The first has a description of the run. The last exception that was not caught is kept for the record of the process.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import logging
 import os
 import re
+import shlex
+import socket
 import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from platform import python_version
 from traceback import walk_tb
 from typing import Any
 
 from monitel.attributes import escape_surrogates
 from monitel.handlers import emit
 from monitel.process.exit import finalize
-from monitel.process.exit_code import ExitCode
 from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
-from monitel.process.launcher import is_data_loader_worker
-from monitel.process.os_threads import RLock
-from monitel.process.run_description import describe_run
+from monitel.process.launcher import is_data_loader_worker, launch_attributes
+from monitel.process.masking import mask_arguments
+from monitel.process.os_threads import RLock, in_main_thread
 from monitel.stats._window import get_step
 from monitel.training import activities
 from monitel.training.activities import begin_shutdown, position
 from monitel.variables import BOOLEAN, read_variables
 
-__all__ = [
-    "end_if_due",
-    "enter",
-    "failed",
-    "last_exception",
-    "leave",
-    "preempt",
-    "status",
-    "watch_threads",
-    "withdraw",
-]
-
 _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
 _CHOICES = {"run_events": BOOLEAN}
-_LONGEST = 1000  # characters of a message
+_LONGEST_MESSAGE, _LONGEST_COMMAND = 1000, 2000  # characters
+_PACKAGES = (
+    *("monitel", "torch", "jax", "tensorflow", "numpy"),
+    *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
+)
+_HASH_LENGTHS = {40, 64}
+_ENDING = [(sys, "exit"), (builtins, "exit"), (builtins, "quit")]  # the module site adds those to builtins
 _INSTALLED = re.compile(rf"[/\\](site|dist)-packages[/\\]|^<frozen |^{re.escape(os.__file__.removesuffix('os.py'))}")
 _PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
 
@@ -55,9 +54,74 @@ _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run`
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _last: str | None = None  # status of the last run
-_exit_code = ExitCode()
 _watching = _preempted = _watching_threads = False
 _exception: tuple[str, str, str] | None = None
+
+
+class _ExitCode:
+    """Records calls in the main thread that may end the process, by replacing ``sys.exit``, ``exit`` and ``quit``.
+
+    Attributes:
+        failed: True after a call with a code other than None and 0, unless the program has caught its exception.
+        interrupted: True if that call handled a KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+        self.interrupted = False
+        self._calls = 0
+        self._watching = False
+        self._replacements: dict[tuple[Any, str], partial[Any]] = {}
+
+    def watch(self) -> None:
+        """Replace the functions. Idempotent. An interactive session keeps ``exit`` and ``quit``, which it shows."""
+        self.failed = False
+        self._watching = True
+        for place in [(sys, "exit")] if hasattr(sys, "ps1") else _ENDING:
+            if place not in self._replacements and hasattr(*place):
+                self._replacements[place] = partial(self._exit, getattr(*place))
+                setattr(*place, self._replacements[place])
+
+    def forget(self) -> None:
+        """Restore the functions. If one has been replaced since, the replacement stays, and only passes calls on."""
+        self._watching = False
+        for place, replacement in [*self._replacements.items()]:
+            if getattr(*place, None) is replacement:
+                setattr(*place, replacement.args[0])
+                del self._replacements[place]
+
+    def caught(self, call: int) -> None:
+        """Forget a call of ``sys.exit`` that does not end the process."""
+        if call == self._calls:
+            self.failed = False
+
+    def _exit(self, previous: Any, /, *code: Any, **named: Any) -> Any:
+        try:
+            previous(*code, **named)
+        except SystemExit as error:
+            if self._watching and in_main_thread():  # elsewhere it ends only the thread
+                self._calls += 1
+                self.failed = error.code is not None and error.code != 0
+                self.interrupted = isinstance(error.__context__, KeyboardInterrupt)
+                with suppress(Exception):
+                    error._monitel_call = _Call(self, self._calls)  # type: ignore[attr-defined]
+            raise
+
+
+class _Call:
+    """A call of ``sys.exit``. As an attribute of its exception, it is deleted with it."""
+
+    def __init__(self, owner: _ExitCode, number: int) -> None:
+        self._owner = owner
+        self._number = number
+
+    def __del__(self) -> None:
+        with suppress(ValueError):  # raised if no Python code runs any more: the exception has ended the program
+            sys._getframe(1)
+            self._owner.caught(self._number)
+
+
+_exit_code = _ExitCode()
 
 
 def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = False) -> None:
@@ -189,7 +253,7 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
     if (kind := error_type(type(error))) is None or error is None:
         return None
     try:
-        message = escape_surrogates(str(error)[:_LONGEST])
+        message = escape_surrogates(str(error)[:_LONGEST_MESSAGE])
     except Exception:
         message = ""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
@@ -254,6 +318,72 @@ def _status_of(error: BaseException | None) -> str:
     if error is None:
         return _COMPLETED
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+
+
+def describe_run() -> dict[str, str | int]:
+    """Return what is known about the run of this process, as the details of an event. Never raises."""
+    found: dict[str, str | int] = {}
+    with suppress(Exception):
+        found["run.command"] = escape_surrogates(
+            shlex.join(mask_arguments(sys.orig_argv, os.environ))[:_LONGEST_COMMAND]
+        )
+    with suppress(Exception):
+        if (commit := git_commit(Path.cwd())) is not None:
+            found["run.git.commit"] = commit
+    with suppress(Exception):
+        found["host.name"] = escape_surrogates(socket.gethostname())
+    if (world_size := launch_attributes().get("training.world_size")) is not None:
+        found["run.world_size"] = world_size
+    found["run.version.python"] = python_version()
+    for package in _PACKAGES:
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if isinstance(version, str):
+            found[f"run.version.{package}"] = escape_surrogates(version)
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the hash of the current commit of the repository that a folder is in, without running git.
+
+    Raises:
+        OSError: A file of the repository cannot be read.
+    """
+    for parent in (folder, *folder.parents):
+        if (found := parent / ".git").exists():
+            return _commit_of(found if found.is_dir() else _linked(parent, found))
+    return None
+
+
+def _linked(parent: Path, file: Path) -> Path:
+    """Return the folder that the ``.git`` file of a worktree or a submodule names."""
+    return parent / _text(file).removeprefix("gitdir:").strip()
+
+
+def _commit_of(folder: Path) -> str | None:
+    head = _text(folder / "HEAD")
+    if not head.startswith("ref:"):
+        return _hash(head)
+    reference = head.removeprefix("ref:").strip()
+    common = folder / _text(folder / "commondir") if (folder / "commondir").exists() else folder
+    for root in (folder, common):
+        if (root / reference).is_file():
+            return _hash(_text(root / reference))
+    if (common / "packed-refs").is_file():
+        for line in _text(common / "packed-refs").splitlines():
+            value, _, name = line.partition(" ")
+            if name == reference:
+                return _hash(value)
+    return None  # without a commit
+
+
+def _text(file: Path) -> str:
+    if not file.is_file():  # to open a FIFO may wait forever
+        raise FileNotFoundError(file)
+    return file.read_text("utf-8").strip()
+
+
+def _hash(text: str) -> str | None:
+    return text if len(text) in _HASH_LENGTHS and text.isalnum() else None
 
 
 def _forget() -> None:

@@ -65,40 +65,24 @@ _REWRITE = os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC",
 
 @dataclass(frozen=True, slots=True)
 class WaitInProgress:
-    """A wait that had not ended when the page was read.
+    """A wait that had not ended when the page was read."""
 
-    Attributes:
-        key: The key of the wait counter, cut off after 47 bytes of UTF-8.
-        thread: The thread, as :func:`threading.get_ident` returns it.
-        start_ns: When the wait began, by :func:`time.monotonic_ns`.
-    """
-
-    key: str
-    thread: int
-    start_ns: int
+    key: str  # of the wait counter, cut off after 47 bytes of UTF-8
+    thread: int  # as threading.get_ident() returns it
+    start_ns: int  # monotonic
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The content of a page. Monotonic times are those of :func:`time.monotonic_ns`, since the boot of the machine.
+    """The content of a page. Monotonic times are those of :func:`time.monotonic_ns`, since the boot of the machine."""
 
-    Attributes:
-        step: The training step; None if no step was set.
-        step_ns: Monotonic time at which the step was set; None if that was before the page was opened.
-        waits: The waits in progress, the oldest first.
-        waits_left_out: Number of further waits in progress.
-        heartbeat_ns: Monotonic time of the last :func:`beat`, or of the opening; None if the content is not a page.
-        heartbeat_unix_ns: The same time in nanoseconds since the Unix epoch.
-        step_times: The counters of step times, as :func:`read_step_times` returns them.
-    """
-
-    step: int | None = None
-    step_ns: int | None = None
-    waits: tuple[WaitInProgress, ...] = ()
-    waits_left_out: int = 0
-    heartbeat_ns: int | None = None
-    heartbeat_unix_ns: int | None = None
-    step_times: bytes = field(default=b"", repr=False, compare=False)
+    step: int | None = None  # None if no step was set
+    step_ns: int | None = None  # when the step was set, monotonic; None if that was before the page was opened
+    waits: tuple[WaitInProgress, ...] = ()  # the oldest first
+    waits_left_out: int = 0  # number of further waits in progress
+    heartbeat_ns: int | None = None  # of the last beat(), or of the opening, monotonic; None if it is not a page
+    heartbeat_unix_ns: int | None = None  # the same time
+    step_times: bytes = field(default=b"", repr=False, compare=False)  # as read_step_times() returns them
 
     def unix_ns(self, monotonic_ns: int) -> int | None:
         """Return a monotonic time as nanoseconds since the Unix epoch; None if the content is not a page."""
@@ -108,13 +92,7 @@ class Context:
 
 
 class _Page:
-    """The page that is open.
-
-    Args:
-        path: Its file.
-        status: The status of the file, if it is not mapped.
-        memory: The file as memory; if it is not mapped, other memory of the same size.
-    """
+    """The page that is open: its file, the status of the file if it is not mapped, and the memory of its content."""
 
     def __init__(self, path: str | PathLike[str], status: os.stat_result | None, memory: Any) -> None:
         self.path = os.fspath(path)
@@ -229,7 +207,7 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
 
     Example:
         >>> import pathlib, tempfile, monitel
-        >>> from monitel.process.context_page import close_page, open_page, read_page
+        >>> from monitel.blackbox.context_page import close_page, open_page, read_page
         >>> path = pathlib.Path(tempfile.mkdtemp(), "context")
         >>> open_page(path)
         >>> monitel.set_step(1200)
@@ -297,10 +275,7 @@ def read_page(content: bytes) -> Context:
     """Return the context in the bytes of a page, whether its process is alive, writes at this moment, or was killed.
 
     Values that were half written are left out; the step is then the previous one. Never raises: for bytes that are not
-    a page, each attribute of the result is None, zero or empty.
-
-    Args:
-        content: The content of the file, read on a machine with the same byte order.
+    a page, or one of the other byte order, each attribute of the result is None, zero or empty.
     """
     if len(content) < _STEP_TIMES_AT or not content.startswith(_MAGIC):
         return Context()
@@ -319,29 +294,17 @@ def read_page(content: bytes) -> Context:
 
 
 def read_step_times(content: bytes) -> bytes:
-    """Return the counters of step times in the bytes of a page, for :func:`unpack_step_times`.
+    """Return the counters of step times in the bytes of a page, for :func:`unpack_step_times`; none without a page.
 
     The time of a step is that from one :func:`monitel.set_step` to the next one, if the step rises by one; setting the
     same step again does not count. Times while no page was open are missing.
-
-    Args:
-        content: As for :func:`read_page`.
-
-    Returns:
-        Empty if the content is not a page.
     """
     is_page = len(content) >= PAGE_BYTES and content.startswith(_MAGIC)
     return content[_STEP_TIMES_AT : _STEP_TIMES_AT + _STEP_TIMES.size] if is_page else b""
 
 
 def unpack_step_times(counters: bytes) -> tuple[int, ...]:
-    """Return the counters as numbers, whose ranges :func:`counter_of` has; none for no bytes.
-
-    Example:
-        >>> from monitel.process.context_page import unpack_step_times
-        >>> len(unpack_step_times(bytes(4096))), unpack_step_times(b"")
-        (512, ())
-    """
+    """Return the counters as numbers, whose ranges :func:`counter_of` has; none for no bytes."""
     return _STEP_TIMES.unpack(counters) if counters else ()
 
 
@@ -349,7 +312,7 @@ def counter_of(time_ns: int) -> int:
     """Return the counter of a time; the first one and the last one are for shorter and longer times as well.
 
     Example:
-        >>> from monitel.process.context_page import counter_of
+        >>> from monitel.blackbox.context_page import counter_of
         >>> counter_of(0), counter_of(1024), counter_of(2047), counter_of(2048), counter_of(2**50)
         (0, 0, 15, 16, 511)
     """
@@ -363,12 +326,8 @@ def counter_of(time_ns: int) -> int:
 def quantile(counts: Sequence[int], q: float) -> float | None:
     """Return the seconds that a fraction ``q`` of the times does not exceed, within 3.2 %; None without a time.
 
-    Args:
-        counts: The counters.
-        q: From 0 to 1.
-
     Example:
-        >>> from monitel.process.context_page import COUNTERS, counter_of, quantile
+        >>> from monitel.blackbox.context_page import COUNTERS, counter_of, quantile
         >>> counts = [0] * COUNTERS
         >>> counts[counter_of(100_000_000)] = 99
         >>> counts[counter_of(1_000_000_000)] = 1
