@@ -11,12 +11,11 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 import monitel
 from monitel.attributes import escape_surrogates
 from monitel.process.os_threads import RLock, get_ident
-from monitel.profiler import ranges
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from monitel.profiler.ranges import Range
+    from monitel.profiler.ranges import Listening, Range
 
 #: The most spans of a step, by default.
 BUDGET = 1000
@@ -138,11 +137,14 @@ class Ranges(ABC, Generic[_Open]):
         self._periods: list[Period] = []  # periods that still have a fold or spans to write
         self._period_of_step: dict[int | None, Period] = {}
         self._open: dict[Range, _Open] = {}
-        self._listening: ranges.Listening | None = None
+        from monitel.profiler import ranges  # late: without spans nobody needs it
+
+        self._recorded = ranges
+        self._listening: Listening | None = None
 
     def listen(self) -> None:
         """Start with ranges that begin from now on."""
-        self._listening = ranges.listen(began=self._began, ended=self._ended)
+        self._listening = self._recorded.listen(began=self._began, ended=self._ended)
 
     def close(self) -> None:
         """Ignore ranges that begin from now on. Idempotent."""
@@ -155,7 +157,7 @@ class Ranges(ABC, Generic[_Open]):
 
     def innermost(self) -> _Open | None:
         """Return the innermost running range that becomes a span; None if a span of the application runs inside it."""
-        running = ranges.current_range()
+        running = self._recorded.current_range()
         opened = None if running is None else self._nearest(running)
         if opened is None or not opened.kept:
             return None
@@ -266,7 +268,7 @@ class Ranges(ABC, Generic[_Open]):
         found = []
         running = {id(opened.period) for opened in self._open.copy().values()}
         periods = self._periods.copy()  # before the step is read, so that none belongs to a later step
-        step, now_ns = monitel.get_step() if self._by_step else None, ranges.now()
+        step, now_ns = monitel.get_step() if self._by_step else None, self._recorded.now()
         for period in periods:
             if last or (period.closed and id(period) not in running):
                 with suppress(ValueError):  # another thread has removed it
