@@ -16,8 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from tests.torch.ranks.groups_of_ranks import group_of
-from tests.torch.ranks.kinds_of_jobs import KINDS
+from tests.torch.ranks.kinds_of_jobs import KINDS, group_of
 from tests.torch.ranks.late_model import PLACES, Pauses
 from tests.torch.ranks.ranks import join
 from torch import distributed

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from importlib import import_module
-from typing import Any
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed._functional_collectives as functional
 from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn import functional as functions
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Step = Callable[[], None]
 Kind = Callable[[Pauses], Step]
@@ -35,8 +40,6 @@ def loop(
     model: Any,
     *,
     reduce: Callable[[], None] = lambda: None,
-    rest: Callable[[int], None] = lambda _: None,
-    optimizer: Any = None,
     micro: int = 1,
     no_sync: Callable[[], Any] = nullcontext,
 ) -> Step:
@@ -46,17 +49,13 @@ def loop(
         pauses: Spends the time of each place.
         model: The model.
         reduce: Called after backward.
-        rest: Called between two steps, with their number.
-        optimizer: The optimizer.
         micro: Number of micro-batches.
         no_sync: The context of all backwards but the last one.
     """
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     source = batches(pauses, 1 / micro)
-    number = 0
 
     def step() -> None:
-        nonlocal number
         for each in range(micro):
             with no_sync() if each < micro - 1 else nullcontext():
                 model(next(source)).square().mean().backward()
@@ -64,40 +63,19 @@ def loop(
         pauses.spend("optimizer")
         optimizer.step()
         optimizer.zero_grad()
-        number += 1
         pauses.spend("other")
-        rest(number)
 
     return step
 
 
-def _ddp(name: str, model: dict[str, Any] | None = None, **options: Any) -> None:
-    kind(name)(lambda pauses: loop(pauses, DistributedDataParallel(Model(pauses, **(model or {})), **options)))
-
-
-_ddp("DDP")
-_ddp("DDP, static graph", static_graph=True)
-_ddp("DDP, unused parameters", {"unused": True}, find_unused_parameters=True)
-_ddp("DDP, gradients as views of buckets", gradient_as_bucket_view=True)
-_ddp("DDP, checkpointed layers, reentrant", {"reentrant": True}, static_graph=True)
-_ddp("DDP, checkpointed layers", {"reentrant": False})
+@kind("DDP, checkpointed layers, reentrant")
+def _checkpointed(pauses: Pauses) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses, reentrant=True), static_graph=True))
 
 
 @kind("DDP with buffers (BatchNorm)")
 def _buffers(pauses: Pauses) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, nn.BatchNorm1d(WIDTH))))
-
-
-class _NormOverRanks(nn.Module):  # type: ignore[misc]  # Any where torch is not installed
-    """The collectives of SyncBatchNorm, which refuses the CPU: inside forward and inside backward."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs - functions.all_reduce(inputs.mean(0)) / distributed.get_world_size()
-
-
-@kind("DDP, normalized over all ranks in forward")
-def _normalized(pauses: Pauses) -> Step:
-    return loop(pauses, DistributedDataParallel(Model(pauses, _NormOverRanks())))
 
 
 @kind("DDP with PowerSGD")
@@ -119,35 +97,12 @@ def _compiled(pauses: Pauses) -> Step:
     return loop(pauses, torch.compile(DistributedDataParallel(Model(pauses)), backend="aot_eager"))
 
 
-@kind("DDP, ZeroRedundancyOptimizer")
-def _zero(pauses: Pauses) -> Step:
-    model = DistributedDataParallel(Model(pauses))
-    optimizer = import_module("torch.distributed.optim").ZeroRedundancyOptimizer  # the import warns
-    return loop(pauses, model, optimizer=optimizer(model.parameters(), torch.optim.SGD, lr=0.01))
-
-
-@kind("FSDP1")
-def _fsdp1(pauses: Pauses) -> Step:
-    return loop(pauses, FullyShardedDataParallel(Model(pauses), device_id=torch.device("cpu"), use_orig_params=True))
-
-
 @kind("FSDP2 (fully_shard)")
 def _fsdp2(pauses: Pauses) -> Step:
     model = Model(pauses)
     for each in model.layers:
         fully_shard(each)
     return loop(pauses, fully_shard(model))
-
-
-@kind("all-reduce of the gradients after backward")
-def _manual(pauses: Pauses) -> Step:
-    model = Model(pauses)
-
-    def reduce() -> None:
-        for each in model.parameters():
-            distributed.all_reduce(each.grad)
-
-    return loop(pauses, model, reduce=reduce)
 
 
 @kind("the same, by futures")
@@ -157,17 +112,6 @@ def _futures(pauses: Pauses) -> Step:
     def reduce() -> None:
         for each in [distributed.all_reduce(each.grad, async_op=True) for each in model.parameters()]:
             each.get_future().wait()
-
-    return loop(pauses, model, reduce=reduce)
-
-
-@kind("the same, by functional collectives")
-def _functional(pauses: Pauses) -> Step:
-    model = Model(pauses)
-
-    def reduce() -> None:
-        for each in model.parameters():
-            each.grad = functional.all_reduce(each.grad, "sum", distributed.group.WORLD) / 4
 
     return loop(pauses, model, reduce=reduce)
 
@@ -187,36 +131,82 @@ def _compiled_collectives(pauses: Pauses) -> Step:
     return loop(pauses, model, reduce=reduce)
 
 
-@kind("averaged weights every second step (local SGD)")
-def _local(pauses: Pauses) -> Step:
-    model = Model(pauses)
-
-    def rest(number: int) -> None:
-        if number % 2 == 0:
-            with torch.no_grad():
-                for each in model.parameters():
-                    distributed.all_reduce(each)
-                    each.div_(distributed.get_world_size())
-
-    return loop(pauses, model, rest=rest)
-
-
 @kind("independent trainings")
 def _independent(pauses: Pauses) -> Step:
     return loop(pauses, Model(pauses))
 
 
-@kind("autograd.grad instead of backward")
-def _grad(pauses: Pauses) -> Step:
+LONGER = 0.010  # seconds that the forward of a pipeline's second stage takes more
+GROUPED = "pipeline, two unequal stages of two ranks"
+
+
+def group_of(name: str, rank: int) -> str | None:
+    """Return the name of a rank's group in a kind of job; None if all ranks are alike."""
+    return f"stage {rank // 2}" if name == GROUPED else None
+
+
+def _pairs(*pairs: tuple[int, int]) -> Any:
+    """Return the group of this rank. All ranks make all groups."""
+    rank, found = distributed.get_rank(), None
+    for pair in pairs:
+        group = distributed.new_group(pair)
+        found = group if rank in pair else found
+    return found
+
+
+class _SumOverPair(nn.Module):  # type: ignore[misc]  # Any where torch is not installed
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self._group = group
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return functions.all_reduce(inputs, group=self._group)
+
+
+class _Longer(nn.Module):  # type: ignore[misc]  # as above
+    def forward(self, inputs: Tensor) -> Tensor:
+        Event().wait(LONGER)
+        return inputs
+
+
+@kind("tensor parallel in pairs, DDP over all")
+def _tensor_parallel(pauses: Pauses) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses, _SumOverPair(_pairs((0, 1), (2, 3))))))
+
+
+@kind("tensor parallel in pairs by DTensor, fully_shard over the pairs")
+def _dtensor(pauses: Pauses) -> Step:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     model = Model(pauses)
-    source, parameters = batches(pauses), list(model.parameters())
+    plan = {f"layers.{number}": RowwiseParallel() if number % 2 else ColwiseParallel() for number in range(4)}
+    parallelize_module(model, mesh["tensor"], plan)
+    return loop(pauses, fully_shard(model, mesh=mesh["data"]))
+
+
+@kind(GROUPED)
+def _pipeline(pauses: Pauses) -> Step:
+    rank = distributed.get_rank()
+    replicas = _pairs((0, 1), (2, 3))
+    model = DistributedDataParallel(Model(pauses, None if rank < 2 else _Longer()), process_group=replicas)
+    optimizer, source = torch.optim.SGD(model.parameters(), lr=0.01), batches(pauses)
 
     def step() -> None:
-        loss = model(next(source)).square().mean()
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            distributed.all_reduce(gradient)
-            parameter.data -= 0.01 * gradient / BATCH
+        batch = next(source)
+        if rank < 2:
+            output = model(batch)
+            distributed.send(output.detach(), rank + 2)
+            gradient = torch.empty_like(output)
+            distributed.recv(gradient, rank + 2)
+            output.backward(gradient)
+        else:
+            activation = torch.empty(BATCH, WIDTH)
+            distributed.recv(activation, rank - 2)
+            activation.requires_grad_()
+            model(activation).square().mean().backward()
+            distributed.send(activation.grad, rank - 2)
         pauses.spend("optimizer")
+        optimizer.step()
+        optimizer.zero_grad()
         pauses.spend("other")
 
     return step

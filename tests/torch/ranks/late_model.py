@@ -75,8 +75,7 @@ class Model(nn.Module):  # type: ignore[misc]  # as above
     Args:
         pauses: Spends the time.
         norm: A layer after the first one.
-        reentrant: Checkpoint the layers, reentrant or not; None for no checkpoint.
-        unused: Add a layer that is not used.
+        reentrant: Checkpoint the layers.
         share: Of the duration of each place, where a step has several forwards.
     """
 
@@ -85,27 +84,21 @@ class Model(nn.Module):  # type: ignore[misc]  # as above
         pauses: Pauses,
         norm: nn.Module | None = None,
         *,
-        reentrant: bool | None = None,
-        unused: bool = False,
+        reentrant: bool = False,
         share: float = 1.0,
     ) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.norm = norm
-        self.unused = nn.Linear(WIDTH, WIDTH) if unused else None
         self._pauses, self._reentrant, self._share = pauses, reentrant, share
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return something that depends on all layers, except the unused one."""
         tensor = spend(inputs, self._pauses, "forward, begin", "", self._share)
         for number, layer in enumerate(self.layers):
             if number == 2:
                 tensor = spend(tensor, self._pauses, "forward, middle", "backward, middle", self._share)
-            if self._reentrant is None:
-                tensor = layer(tensor)
-            else:
-                tensor = checkpoint(layer, tensor, use_reentrant=self._reentrant)
+            tensor = checkpoint(layer, tensor, use_reentrant=True) if self._reentrant else layer(tensor)
             if number == 0 and self.norm is not None:
                 tensor = self.norm(tensor)
         return spend(tensor.tanh(), self._pauses, "", "backward, begin", self._share)
