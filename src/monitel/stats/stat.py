@@ -106,7 +106,7 @@ class Stat(Accumulator):
             bool(monotonic),
         )
         self._last_window: Window | None = None
-        self._pending_windows: list[PendingWindow] = []
+        self._pending_windows: list[PendingWindow] | None = None  # few Stats need one, and it takes 56 bytes
         self._open(
             window_length_ns(window_size),
             checked_max_samples(max_samples),
@@ -245,7 +245,7 @@ class Stat(Accumulator):
     def _take_fetched(self) -> list[Taken]:
         """Wait for the values of closed windows, a few seconds at most; as above."""
         with pending.lock():  # another thread may take windows
-            windows = [*getattr(self, "_pending_windows", ())]  # absent if __init__() was not called
+            windows = [*(getattr(self, "_pending_windows", None) or ())]  # absent if __init__() was not called
         for window in windows:
             if window.samples is not None and not window.resolved:
                 window.samples.fetch()
@@ -260,14 +260,17 @@ class Stat(Accumulator):
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
             return [(number, window)]
+        held, windows = PendingWindow(window, *closed), list[PendingWindow]()
         with pending.lock():
-            self._pending_windows.append(PendingWindow(window, *closed))
+            if self._pending_windows is None:
+                self._pending_windows = windows  # no call in between, which a signal handler could interrupt
+            self._pending_windows.append(held)
         return self._take_resolved()
 
     def _take_resolved(self) -> list[Taken]:
         """Take the windows whose values are all known, in order."""
         found: list[Taken] = []
-        while (taken := take_resolved(self._pending_windows)) is not None:
+        while self._pending_windows and (taken := take_resolved(self._pending_windows)) is not None:
             window, content = taken.window(), taken.content
             if not window.count:
                 forget(self._serial, taken.number)
@@ -285,7 +288,7 @@ class Stat(Accumulator):
         log_event(Event.of_window(window))
 
     def _reset(self) -> None:
-        self._pending_windows = []
+        self._pending_windows = None
         super()._reset()
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
