@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Event
 from threading import enumerate as all_threads
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from tests.support.checks import in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import Start
+from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 
 import monitel
-from monitel_otlp import Pipeline
+from monitel_otlp import Pipeline, application
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Observation
@@ -75,6 +77,27 @@ def test_exporters_are_made_when_they_are_used(receiver: Receiver, start: Start)
     assert ([], True) == (threads(), pipeline.force_flush(DEADLINE))
     pipeline.tracer_provider.get_tracer("mine").start_span("request").end()
     assert ["OtelBatchSpanRecordProcessor", "otel-application"] == sorted(threads())
+
+
+def test_threads_that_begin_together_lose_nothing(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first use of a signal takes a moment, in which other threads use it, too."""
+    make, pause = application._exporter, Event()
+    monkeypatch.setattr(application, "_exporter", lambda *given: (pause.wait(0.2), make(*given))[1])
+    pipeline = start()
+
+    def record_one(name: str) -> None:
+        pipeline.meter_provider.get_meter(name).create_counter(name).add(1)
+        pipeline.logger_provider.get_logger(name).emit(body="text", event_name=name)
+        pipeline.tracer_provider.get_tracer(name).start_span(name).end()
+
+    names = ["one", "two", "three", "four"]
+    run_together(*(partial(record_one, name) for name in names))
+    assert pipeline.force_flush(DEADLINE)
+    for name in names:
+        assert ([1], 1) == (receiver.values(name), len(receiver.records(name)))
+    assert {*names} == {span.name for span in receiver.spans()}
 
 
 @pytest.mark.parametrize(("preference", "temporality"), [("cumulative", CUMULATIVE), ("delta", DELTA)])

@@ -60,6 +60,8 @@ _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
 
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
 
+_PATIENCE = 2.0  # seconds that a thread waits for an exporter, which another one makes
+
 _Provider = TypeVar("_Provider")
 
 
@@ -109,7 +111,7 @@ class ApplicationTelemetry:
         if os.getpid() != self._pid:
             return []  # a forked child has no such threads
         for signal in self._signals.values() if call == "shutdown" else ():
-            signal.is_used = True  # nothing is made later
+            signal.is_over = True
         return [signal.call(call) for signal in self._signals.values() if signal.exports]
 
     def wait(self, calls: Sequence[threading.Event], deadline: float) -> bool:
@@ -131,18 +133,26 @@ class _Signal:
         self._interval = interval
         self._pid = os.getpid()
         self._making = RLock()
-        self.is_used = endpoint is None
+        self._is_making = False
+        self.is_over = endpoint is None  # nothing is made any more
         self.exports: Any = None  # the reader or the batch processor
 
     def use(self, meters: MeterProvider | None = None) -> Any:
-        """Return the reader or the processor; None without one, and in a forked child."""
+        """Return the reader or the processor; None without one, and in a forked child.
+
+        While a thread makes it, others wait. An import in there may need what they hold, so they do not wait for ever.
+        """
         if os.getpid() != self._pid:
             return None
-        if not self.is_used:
-            with self._making:
-                if not self.is_used:
-                    self.is_used = True  # first: a signal handler may come here, too
+        if not self.is_over and self._making.acquire(timeout=_PATIENCE):
+            nested, self._is_making = self._is_making, True  # a signal handler may come here, too
+            try:
+                if not (nested or self.is_over):
                     self._make(meters)
+                    self.is_over = True
+            finally:
+                self._is_making = nested
+                self._making.release()
         return self.exports
 
     def call(self, name: str) -> threading.Event:
