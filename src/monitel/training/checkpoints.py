@@ -77,8 +77,8 @@ class Checkpoint:
     """
 
     __slots__ = (
-        *("__weakref__", "_activity", "_begin_ns", "_blocked_ns", "_blocks", "_is_inner", "_is_pending", "_since_ns"),
-        *("_others", "ended", "logs", "path", "step"),
+        *("__weakref__", "_activity", "_begin_ns", "_blocked_ns", "_blocks", "_is_deferred", "_is_inner"),
+        *("_is_pending", "_others", "_since_ns", "ended", "logs", "path", "step"),
     )
 
     def __init__(
@@ -90,7 +90,7 @@ class Checkpoint:
         self.step = step
         self.ended: Callable[[Checkpoint, BaseException | None], object] | None = None
         self._others = others
-        self._blocks = self._is_inner = self._is_pending = False
+        self._blocks = self._is_deferred = self._is_inner = self._is_pending = False
         self._begin_ns = self._blocked_ns = 0
         self._since_ns: int | None = None  # of files that it writes, by the clock of the file system
 
@@ -118,9 +118,9 @@ class Checkpoint:
             self._activity.__exit__()
         if not self._is_inner:
             _thread.outermost = None
-            if kind is not None:
-                self._is_pending = False
-            if self.logs and not self._is_pending:
+            if kind is not None and self._is_pending:  # else it is saved already
+                self._is_pending = self._is_deferred = False
+            if self.logs and not self._is_deferred:
                 self.log(error)
         if self.ended is not None:
             self.ended(self, error)
@@ -140,7 +140,7 @@ class Checkpoint:
             awaited: False after the first call, or if the context manager has ended with an exception.
         """
         outermost = (_thread.outermost and _thread.outermost()) or self
-        outermost._is_pending = True
+        outermost._is_deferred = outermost._is_pending = True
 
         def end(error: BaseException | None) -> bool:
             was_pending, outermost._is_pending = outermost._is_pending, False

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread, get_ident, main_thread
@@ -446,6 +447,19 @@ def test_checkpoint_in_the_background(events: list[Any]) -> None:
     (saved,) = events
     assert 0.001 <= saved.data["checkpoint.blocked"] < saved.data["checkpoint.duration"]
     assert saved.data["checkpoint.duration"] >= 0.004
+
+
+def test_checkpoint_that_is_written_before_its_block_ends(events: list[Any]) -> None:
+    """Its event comes once too, however the block ends."""
+    for error in (None, OSError("another rank is gone")):
+        events.clear()
+        with suppress(OSError), Checkpoint(SAVE, "async") as checkpoint:
+            end = checkpoint.defer()
+            in_thread(partial(end, None))
+            assert not end(None)
+            if error is not None:
+                raise error
+        assert ["checkpoint.saved"] == [each.name for each in events]
 
 
 def training_time() -> dict[str, float]:
