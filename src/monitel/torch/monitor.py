@@ -29,6 +29,8 @@ _log = logging.getLogger("monitel.torch")
 _MAX_QUEUED = 100_000
 _BY_SUFFIX = {aggregation.suffix: aggregation for aggregation in Aggregation}
 _queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
+# torch's, while replace() has monitel's in their place: monitel's would give the queue what is logged from it
+_register, _unregister = monitor.register_event_handler, monitor.unregister_event_handler
 _serials, _numbers = count(-1, -1), count(1)  # of torch's Stats and their windows; those of monitel are positive
 
 
@@ -51,11 +53,11 @@ class TorchMonitor(Source):
         self._ended_ns: dict[str, int] = {}
         self._serials: dict[tuple[str, tuple[Aggregation, ...]], int] = {}
         self._since_ns = _unix_ns(clock.now())
-        self._handle = monitor.register_event_handler(_queue.append)
+        self._handle = _register(_queue.append)
 
     def end(self) -> None:
         """Unregister the handler, which torch requires before the process ends. Queued events stay queued."""
-        monitor.unregister_event_handler(self._handle)
+        _unregister(self._handle)
 
     def remove(self) -> None:
         self.end()

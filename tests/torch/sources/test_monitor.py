@@ -126,6 +126,21 @@ def test_replace_puts_monitel_into_torch_monitor() -> None:
     assert theirs == vars(torch.monitor)
 
 
+def test_replace_before_instrument(only_flushes_poll: None) -> None:
+    """Code that logs through monitel's names logs each event once, and torch's own events are forwarded."""
+    theirs = torch.monitor.log_event, torch.monitor.Event
+    with monitel.testing.capture_events() as events:
+        with monitel.torch.replace() as replaced, monitel.torch.instrument(sources="monitor"):
+            log("ours")
+            theirs[0](theirs[1]("theirs", MOMENT, {}))
+            for _ in range(3):
+                monitel.flush()
+            replaced.restore()
+        log("later")
+        monitel.flush()
+    assert ["ours", "theirs"] == [event.name for event in events]
+
+
 def log(name: str = "checkpoint") -> None:
     """Log an event through torch.monitor."""
     torch.monitor.log_event(torch.monitor.Event(name, MOMENT, {"bytes": 5}))
