@@ -101,7 +101,7 @@ def is_box_folder(path: Path) -> bool:
     return NAMES in names and is_box(names)
 
 
-def process_of(record: Path) -> int:
+def pid_of(record: Path) -> int:
     """Return the id of the process in the name of a record; 0 if the name is not that of a record."""
     match = NAME.fullmatch(record.name)
     return int(match[1]) if match else 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.context_page import PAGE_BYTES, read_page
 from monitel.blackbox.death import Deaths, death_of
-from monitel.blackbox.discovery import is_running, process_of
+from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
@@ -142,7 +142,7 @@ class _Watched:
             pass  # it was removed; the next look does not find it
         except Exception as error:  # the content may be damaged in any way
             if self._path.exists():
-                row = row or Process(box=self._path, pid=process_of(self._path) or None)
+                row = row or Process(box=self._path, pid=pid_of(self._path) or None)
                 return row.but(state=State.ALIVE if self._is_locked() else State.DEAD, problem=reason(error))
         if self._row is not None and not self._row.runs:
             self._row = self._row.but(time_ns=time.time_ns())

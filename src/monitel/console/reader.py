@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.context_page import Context
 from monitel.blackbox.death import NAME as DIED
-from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, process_of
+from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, page_of, read_record
@@ -291,7 +291,7 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
     if target is None:
         return _boxes(problems)
     if not _is_folder(target):
-        return [path for path in _boxes([]) if process_of(path) == int(target)]
+        return [path for path in _boxes([]) if pid_of(path) == int(target)]
     path = Path(target)
     if _is_box(path):
         return [path]

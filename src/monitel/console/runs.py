@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.discovery import find_boxes, process_of
+from monitel.blackbox.discovery import find_boxes, pid_of
 from monitel.blackbox.folder import FolderError, Lock, check_platform
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS, default_root
@@ -158,7 +158,7 @@ class Runs:
             if not named:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
         if not named and target.isdecimal():  # the job may have another spool_dir, which its box names
-            boxes = [each for each in find_boxes(self._boxes).live if process_of(each) == int(target)]
+            boxes = [each for each in find_boxes(self._boxes).live if pid_of(each) == int(target)]
             for each in read_boxes(boxes, self.problems, stacks=False):
                 if each.spool and not named:
                     root = Path(each.spool).parent

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk
-from monitel.blackbox.discovery import is_box, process_of
+from monitel.blackbox.discovery import is_box, pid_of
 from monitel.blackbox.folder import Folder, FolderError, Lock
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
@@ -57,7 +57,7 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
         if alive or (lock := Lock.take(folder)) is None:
             raise FolderError(
-                f"{str(path)!r} is in use by another process, such as {process_of(path)} that has made it"
+                f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it"
             )
         held.callback(lock.close)
         return folder
