@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,15 +32,12 @@ class _FineClock:
     time_ns = staticmethod(time.time_ns)
 
 
-def choose_system_clock(get_clock_info: Callable[[Any], Any] = time.get_clock_info) -> Clock:
+def _choose_system_clock() -> Clock:
     """Return the clock to use without an injected one: :mod:`time`, unless its monotonic clock is coarse.
 
     On Windows before CPython 3.13 the monotonic clock ticks every 15.6 ms, and the performance counter is as monotonic.
-
-    Args:
-        get_clock_info: Returns the properties of a clock, as :func:`time.get_clock_info` does.
     """
-    monotonic, counter = get_clock_info("monotonic"), get_clock_info("perf_counter")
+    monotonic, counter = time.get_clock_info("monotonic"), time.get_clock_info("perf_counter")
     fine = monotonic.resolution <= _COARSE or not counter.monotonic or counter.resolution >= monotonic.resolution
     return time if fine else _FineClock()
 
@@ -56,7 +53,7 @@ def _find_clock_since_boot() -> int | None:
     return None
 
 
-SYSTEM = choose_system_clock()
+SYSTEM = _choose_system_clock()
 _since_boot = _find_clock_since_boot()
 _injected: Clock | None = None
 

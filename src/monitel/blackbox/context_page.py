@@ -2,9 +2,9 @@
 
 The file has 8192 bytes: the training step and when it was set, the waits in progress (at most 48), the time of the last
 :func:`beat`, and the times of all steps so far, as counters. While a page is open, every :func:`monitel.set_step` and
-every wait of a :class:`monitel.WaitCounter` writes to it, in any thread; without a system call that can block if it is
-mapped. A process has one page at a time. A forked child, also one that C code has forked, has none, and never writes to
-the page of its parent; it can open another one. After ``exec`` there is none.
+every wait of a :class:`monitel.WaitCounter` writes to it, in any thread, without a system call. A process has one page
+at a time. A forked child, also one that C code has forked, has none, and never writes to the page of its parent; it can
+open another one. After ``exec`` there is none.
 
 The layout, in the byte order of the machine::
 
@@ -60,7 +60,6 @@ _STEP_TIMES, _STEP_TIMES_AT = Struct(f"={COUNTERS}Q"), 4096
 _CHECKS = Struct("=" + f"Q{_SLOT_BODY.size}x" * _SLOTS)  # the checksums of all slots
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_REWRITE = os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +91,11 @@ class Context:
 
 
 class _Page:
-    """The page that is open: its file, the status of the file if it is not mapped, and the memory of its content."""
+    """The page that is open: its file, and the memory of its content."""
 
-    def __init__(self, path: str | PathLike[str], status: os.stat_result | None, memory: Any) -> None:
+    def __init__(self, path: str | PathLike[str], memory: Any) -> None:
         self.path = os.fspath(path)
         self._memory = memory
-        self._file = None if status is None else (status.st_dev, status.st_ino)
         self._step_times = memoryview(memory)[_STEP_TIMES_AT:].cast("Q")
         self._pid = os.getpid()  # a child that C code has forked does not call close_page()
         self._numbers = [0, 0, 0]  # of the last copies
@@ -168,18 +166,6 @@ class _Page:
         """Return the bytes of the page."""
         return bytes(self._memory[:])
 
-    def rewrite(self) -> None:
-        """Write a file that is not mapped. It is opened each time: a descriptor that is kept may be reused."""
-        if self._file is None:
-            return
-        descriptor = os.open(self.path, _REWRITE)
-        try:
-            status = os.fstat(descriptor)
-            if (status.st_dev, status.st_ino) == self._file:
-                _write(descriptor, self.content())
-        finally:
-            os.close(descriptor)
-
     def _put(self, value: int, first: int, second: int) -> None:
         number = self._numbers[value] = self._numbers[value] + 1
         at = _COPIES_AT + _COPY.size * (_COPIES * value + number % _COPIES)
@@ -190,17 +176,17 @@ class _Page:
 _page: _Page | None = None
 
 
-def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
+def open_page(path: str | PathLike[str]) -> None:
     """Create the file of a page, and write this process's context to it from now on.
 
     Waits that are in progress are included. A page that was open before is closed; its file stays.
 
+    The file is written through shared memory, so that its content is exact even if the process is killed at any
+    instruction. It may be removed, but must not be made shorter: the next step would end this process with SIGBUS.
+
     Args:
-        path: The new file. It gets the mode 0600. Must not exist, not even as a symbolic link.
-        mapped: Write to the file through shared memory: its content is then exact even if the process is killed at any
-            instruction. Only for file systems in memory (tmpfs, ramfs): on a disk, writing to mapped memory can stop
-            a thread for as long as the disk is busy. The file may be removed, but must not be made shorter: the next
-            step would end this process with SIGBUS. False: :func:`beat` writes the file, so it is as old as the beat.
+        path: The new file, in a file system in memory (tmpfs, ramfs): on a disk, writing to mapped memory can stop a
+            thread for as long as the disk is busy. It gets the mode 0600. Must not exist, not even as a symbolic link.
 
     Raises:
         OSError: The file cannot be created, or there is no space for it; nothing is left then.
@@ -224,12 +210,9 @@ def open_page(path: str | PathLike[str], *, mapped: bool = True) -> None:
         os.fchmod(descriptor, 0o600)  # whatever the umask is
         _write(descriptor, bytes(PAGE_BYTES))  # allocates: a page without space would end the process with SIGBUS
         close_page()
-        memory = map_file(descriptor, PAGE_BYTES) if mapped else bytearray(PAGE_BYTES)
-        _page = page = _Page(path, None if mapped else os.fstat(descriptor), memory)
+        _page = page = _Page(path, map_file(descriptor, PAGE_BYTES))
         step._set_with(page.set_step)
         wait_counter._mirror(page.enter_wait, page.leave_wait)
-        if not mapped:
-            _write(descriptor, page.content())
     except BaseException:
         close_page(path)
         with suppress(OSError):
@@ -256,14 +239,9 @@ def beat() -> None:
     """Write the time, and the waits for which there was no slot when they began if slots are free now.
 
     To be called about once a second, in one thread. Does nothing without an open page.
-
-    Raises:
-        OSError: The page is not mapped, and its file cannot be written.
     """
-    if (page := _page) is not None:
-        if page.beat():
-            wait_counter._mirror(page.enter_wait, page.leave_wait)
-        page.rewrite()
+    if (page := _page) is not None and page.beat():
+        wait_counter._mirror(page.enter_wait, page.leave_wait)
 
 
 def own_page() -> bytes:
