@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel.testing import ManualClock
+
 _COARSE = 0.001  # seconds
 _EPOCH_YEAR = 1970
 _LATEST_NS = 2**64 - 1  # 64 bits without a sign
@@ -55,10 +57,10 @@ def _find_clock_since_boot() -> int | None:
 
 SYSTEM = _choose_system_clock()
 _since_boot = _find_clock_since_boot()
-_injected: Clock | None = None
+_injected: ManualClock | None = None
 
 
-def inject(clock: Clock | None) -> Clock | None:
+def inject(clock: ManualClock | None) -> ManualClock | None:
     """Use ``clock`` for every Stat created and every event logged from now on, and return the previous clock.
 
     None stands for the system's clock. Existing Stats keep the clock they were created with.
@@ -68,7 +70,7 @@ def inject(clock: Clock | None) -> Clock | None:
     return previous
 
 
-def injected() -> Clock | None:
+def injected() -> ManualClock | None:
     """Return the clock of a test; None for the system's clock."""
     return _injected
 

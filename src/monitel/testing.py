@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -37,27 +38,27 @@ class ManualClock:
     """
 
     def __init__(self, epoch_ns: int = 1_767_225_600_000_000_000) -> None:
-        self._elapsed_ns = 0
-        self._epoch_ns = epoch_ns
-        self._previous: list[clock.Clock | None] = []
+        self._readings = array("q", (0, epoch_ns))  # monotonic and Unix time; Stats read this memory
+        self._previous: list[ManualClock | None] = []
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds since the clock was created."""
-        return self._elapsed_ns
+        return self._readings[0]
 
     def time_ns(self) -> int:
         """Return nanoseconds since the Unix epoch."""
-        return self._epoch_ns + self._elapsed_ns
+        return self._readings[1]
 
     def advance(self, seconds: float) -> None:
         """Advance both the monotonic and the wall clock by ``seconds``."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock never goes back: advance() takes seconds >= 0, got {seconds}")
-        self._elapsed_ns += round(seconds * 1e9)
+        self._readings[0] += round(seconds * 1e9)
+        self.set_wall_clock(seconds)
 
     def set_wall_clock(self, seconds: float) -> None:
         """Adjust the wall clock by ``seconds``, forwards or (negative) back, as NTP or an operator does."""
-        self._epoch_ns += round(seconds * 1e9)
+        self._readings[1] += round(seconds * 1e9)
 
     def __enter__(self) -> ManualClock:  # noqa: PYI034  typing.Self is 3.11's
         self._previous.append(clock.inject(self))

@@ -1,8 +1,8 @@
 /* The open window of a Stat, in C. _window_py.py is the twin with the same behaviour in Python.
  *
  * Everything between two calls into Python is a step: with the GIL nothing interrupts it, and without the GIL a lock keeps
- * other threads out. A function that has called into Python (a test's clock, the value hook), or has released the lock,
- * reads the state again. A thread that needs both locks acquires windows_lock first.
+ * other threads out. A function that has called into Python (the value hook), or has released the lock, reads the
+ * state again. A thread that needs both locks acquires windows_lock first.
  *
  * Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
  * its boundary. It has one window, or several if a flush closed one early. If max_samples closed it, further samples
@@ -52,7 +52,6 @@ typedef struct Accumulator {
     int64_t discarded, discarded_before; /* in total, and when the previous window closed */
     int64_t previous_end; /* Unix ns */
     int64_t window, max_samples;
-    PyObject *clock; /* a test's clock; NULL: the system's clocks */
     clockid_t clock_id;
     bool plain;         /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
     Recorder *recorder; /* NULL: no histogram was requested */
@@ -63,6 +62,7 @@ typedef struct Accumulator {
     bool pending_first;     /* the window's first sample is pending */
     int64_t serial;         /* number of this Accumulator in the process, from 1 on */
     int64_t number;         /* of the open window, from 1 on */
+    Py_buffer clock;        /* a test's clock: monotonic ns and Unix ns, which it changes; buf is NULL: the system's clocks */
 #ifdef Py_GIL_DISABLED
     PyObject *reference; /* a weak one: only through it can another thread safely get a reference to this object */
     char apart[64];      /* two Stats share no line of the cache */
@@ -89,7 +89,7 @@ static int64_t made;        /* Accumulators so far */
 static Py_ssize_t alive;    /* Accumulators in the list */
 static Lock hooks_lock;     /* for value_hook, and for make_table() */
 static PyObject *value_hook;
-static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
+static PyObject *str_log_closed;
 
 /* ---- the training step ---- */
 
@@ -140,29 +140,11 @@ choose_clock(int64_t window)
     return MONOTONIC;
 }
 
-/* -1 with an exception set: a clock never gives a negative time. */
-static int64_t
-read_injected(PyObject *clock, PyObject *method)
-{
-    PyObject *reading = PyObject_CallMethodNoArgs(clock, method);
-    if (reading == NULL) {
-        return -1;
-    }
-    int64_t ns = PyLong_AsLongLong(reading);
-    Py_DECREF(reading);
-    if (ns < 0 && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "a clock must not be negative, got %lld", (long long)ns);
-    }
-    return ns;
-}
-
 static inline int64_t
 read_clock(const Accumulator *self)
 {
-    if (self->clock != NULL) {
-        return read_injected(self->clock, str_monotonic_ns);
-    }
-    return read_system(self->clock_id);
+    const int64_t *test = self->clock.buf;
+    return test == NULL ? read_system(self->clock_id) : test[0];
 }
 
 /* A moment on the fine clock. */
@@ -170,21 +152,13 @@ typedef struct {
     int64_t now, epoch; /* monotonic time, and the difference of the Unix time to it */
 } Moment;
 
-/* Reads a test's clock, or the system's clocks. -1 with an exception set. */
-static int
-read_moment(PyObject *clock, Moment *moment)
+static Moment
+read_moment(const Py_buffer *clock)
 {
-    int64_t unix_now;
-    if (clock == NULL) {
-        unix_now = read_system(CLOCK_REALTIME);
-        moment->now = read_system(MONOTONIC);
-    }
-    else if ((unix_now = read_injected(clock, str_time_ns)) < 0
-             || (moment->now = read_injected(clock, str_monotonic_ns)) < 0) {
-        return -1;
-    }
-    moment->epoch = unix_now - moment->now;
-    return 0;
+    const int64_t *test = clock->buf;
+    int64_t unix_now = test == NULL ? read_system(CLOCK_REALTIME) : test[1];
+    int64_t now = test == NULL ? read_system(MONOTONIC) : test[0];
+    return (Moment){now, unix_now - now};
 }
 
 /* ---- the window ---- */
@@ -289,7 +263,7 @@ describe_window(const Accumulator *self, Moment moment, Closed *closed)
 
 /* Closes the open window if its interval has ended at `tick`, or at once if that is NOW. `rolls`: starts the interval of
  * `tick` if the previous one has ended. 1: closed, and open_windows() includes it until forget(); 0: there was nothing to
- * close; -1: the clock failed, or there is no memory. */
+ * close; -1: there is no memory. */
 static int
 close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
 {
@@ -303,10 +277,7 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
     if (!closes) {
         return 0;
     }
-    Moment moment;
-    if (read_moment(self->clock, &moment) < 0) {
-        return -1;
-    }
+    Moment moment = read_moment(&self->clock);
     Closed *closed = PyMem_Malloc(size);
     if (closed == NULL) {
         PyErr_NoMemory();
@@ -314,7 +285,7 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
     }
     acquire(&windows_lock); /* for open_windows() each window is either open or handed over */
     enter(&self->lock);
-    ended = tick == NOW || tick >= self->boundary; /* another thread, or a test's clock, may have closed it */
+    ended = tick == NOW || tick >= self->boundary; /* another thread may have closed it */
     closes = ended && !is_empty(self);
     if (closes) {
         describe_window(self, moment, closed);
@@ -591,9 +562,6 @@ add_any(Accumulator *self, PyObject *value)
         return outcome < 0 ? NULL : Py_NewRef(Py_None);
     }
     int64_t tick = read_clock(self);
-    if (tick < 0) {
-        return NULL;
-    }
     enter(&self->lock);
     if (!is_within(self, tick)) {
         leave(&self->lock);
@@ -639,20 +607,18 @@ static PyObject *
 accumulator_open(Accumulator *self, PyObject *args)
 {
     long long window, max_samples;
-    PyObject *clock;
+    Py_buffer clock;
     int histogram, stddev;
-    Moment moment;
-    if (!PyArg_ParseTuple(args, "LLOpp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
+    if (!PyArg_ParseTuple(args, "LLz*pp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
         return NULL;
     }
     if (window < 1 || max_samples < 1) {
         PyErr_Format(PyExc_ValueError, "the length of a window and max_samples must be at least 1, got %lld and %lld",
                      window, max_samples);
+        PyBuffer_Release(&clock);
         return NULL;
     }
-    if (read_moment(clock == Py_None ? NULL : clock, &moment) < 0) {
-        return NULL;
-    }
+    Moment moment = read_moment(&clock);
     Recorder *recorder = histogram ? PyMem_New(Recorder, 1) : NULL;
     Welford *welford = stddev ? PyMem_New(Welford, 1) : NULL;
     bool enough = (!histogram || recorder != NULL) && (!stddev || welford != NULL);
@@ -664,9 +630,9 @@ accumulator_open(Accumulator *self, PyObject *args)
     enter(&self->lock);
     bool opens = enough && self->window == 0; /* threads may call __init__() of one Stat: the first call counts */
     if (opens) {
-        self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
+        self->clock = clock;
         self->clock_id = choose_clock(window);
-        self->plain = clock == Py_None && !histogram && !stddev;
+        self->plain = clock.buf == NULL && !histogram && !stddev;
         self->recorder = recorder;
         self->welford = welford;
         self->window = window;
@@ -677,6 +643,7 @@ accumulator_open(Accumulator *self, PyObject *args)
     }
     leave(&self->lock);
     if (!opens) {
+        PyBuffer_Release(&clock);
         PyMem_Free(recorder);
         PyMem_Free(welford);
     }
@@ -688,8 +655,7 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
 {
     Closed *closed = NULL;
     PyObject *collector = NULL;
-    int64_t tick = read_clock(self);
-    int outcome = tick < 0 ? -1 : roll_over(self, tick, &closed);
+    int outcome = roll_over(self, read_clock(self), &closed);
     if (outcome < 0) {
         return NULL;
     }
@@ -724,15 +690,6 @@ accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
     return returned(outcome, closed);
 }
 
-static bool
-has_samples(Accumulator *self)
-{
-    enter(&self->lock);
-    bool found = !is_empty(self);
-    leave(&self->lock);
-    return found;
-}
-
 /* True if the window has samples, and its interval has ended at `tick`. */
 static bool
 has_ended(Accumulator *self, int64_t tick)
@@ -747,8 +704,7 @@ static PyObject *
 accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
     Closed *closed = NULL;
-    int64_t tick = has_samples(self) ? read_clock(self) : 0;
-    int outcome = tick < 0 ? -1 : tick == 0 ? 0 : close_window(self, tick, false, &closed);
+    int outcome = close_window(self, read_clock(self), false, &closed);
     return returned(outcome, closed);
 }
 
@@ -768,8 +724,9 @@ accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
-     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock or None,\n"
-               "whether to collect a histogram, whether to collect a standard deviation.")},
+     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (two\n"
+               "64-bit integers in memory: monotonic and Unix ns) or None, whether to collect a histogram, whether to\n"
+               "collect a standard deviation.")},
     {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O,
      PyDoc_STR("Reserve a slot for a sample whose value is not known yet. The argument collects the window's pending\n"
                "samples if this one is the first. Return the collector, None if the window is full; and the window\n"
@@ -870,7 +827,6 @@ static int
 accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->clock);
     Py_VISIT(self->pending);
     return 0;
 }
@@ -878,7 +834,6 @@ accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 static int
 accumulator_clear(Accumulator *self)
 {
-    Py_CLEAR(self->clock);
     Py_CLEAR(self->pending);
     return 0;
 }
@@ -898,7 +853,7 @@ accumulator_dealloc(Accumulator *self)
 #ifdef Py_GIL_DISABLED
     Py_CLEAR(self->reference);
 #endif
-    Py_CLEAR(self->clock);
+    PyBuffer_Release(&self->clock);
     Py_CLEAR(self->pending);
     PyMem_Free(self->recorder);
     PyMem_Free(self->welford);
@@ -989,31 +944,14 @@ window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 #endif
 
-/* Reads the clock of a Stat, but each of the system's clocks only once for many Stats: readings[i] is 0 before. */
-static int64_t
-read_clock_once(const Accumulator *self, int64_t *readings)
-{
-    int64_t *reading = &readings[self->clock_id == MONOTONIC];
-    if (self->clock != NULL) {
-        return read_clock(self);
-    }
-    if (*reading == 0) {
-        *reading = read_clock(self);
-    }
-    return *reading;
-}
-
 static PyObject *
 window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    /* A list, because an injected clock is Python, and may create or drop Stats. */
     PyObject *stats = window_live(NULL, NULL);
     PyObject *found = stats == NULL ? NULL : PyList_New(0);
-    int64_t readings[2] = {0, 0};
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
         Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
-        int64_t tick = has_samples(self) ? read_clock_once(self, readings) : 0;
-        if (tick < 0 || (has_ended(self, tick) && PyList_Append(found, (PyObject *)self) < 0)) {
+        if (has_ended(self, read_clock(self)) && PyList_Append(found, (PyObject *)self) < 0) {
             Py_CLEAR(found);
         }
     }
@@ -1022,11 +960,12 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 }
 
 /* Appends the windows that are handed over, and the open windows of Stats, all of them at one moment. Windows of pending
- * samples only have no numbers yet, and are left out. moments: of each Stat's clock. */
+ * samples only have no numbers yet, and are left out. */
 static void
-append_windows(PyObject *stats, const Moment *moments, Bytes *bytes, Bytes *serials)
+append_windows(PyObject *stats, Bytes *bytes, Bytes *serials)
 {
     Closed described;
+    Moment system = read_moment(&(Py_buffer){.buf = NULL});
     acquire(&windows_lock);
     for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
         if (closed->count > 0) {
@@ -1039,7 +978,7 @@ append_windows(PyObject *stats, const Moment *moments, Bytes *bytes, Bytes *seri
         enter(&self->lock);
         bool any = self->count > 0;
         if (any) {
-            describe_window(self, moments[i], &described);
+            describe_window(self, self->clock.buf == NULL ? system : read_moment(&self->clock), &described);
         }
         leave(&self->lock);
         if (any) {
@@ -1048,24 +987,6 @@ append_windows(PyObject *stats, const Moment *moments, Bytes *bytes, Bytes *seri
         }
     }
     release(&windows_lock);
-}
-
-/* Reads the clocks of Stats: the system's clocks once for all. NULL with an exception set. */
-static Moment *
-read_moments(PyObject *stats)
-{
-    Moment system, *found = PyMem_New(Moment, (size_t)PyList_GET_SIZE(stats) + 1);
-    bool failed = found == NULL || read_moment(NULL, &system) < 0;
-    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(stats); i++) {
-        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
-        found[i] = system;
-        failed = self->clock != NULL && read_number(self, &self->count) > 0 && read_moment(self->clock, &found[i]) < 0;
-    }
-    if (failed) {
-        PyMem_Free(found);
-        return PyErr_Occurred() ? NULL : (Moment *)PyErr_NoMemory();
-    }
-    return found;
 }
 
 /* Makes a tuple of integers. */
@@ -1092,18 +1013,16 @@ static PyObject *
 window_open_windows(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     Bytes bytes = {NULL, 0, 0, false}, serials = {NULL, 0, 0, false};
-    PyObject *stats = window_live(NULL, NULL); /* a list, as above */
-    Moment *moments = stats == NULL ? NULL : read_moments(stats);
+    PyObject *stats = window_live(NULL, NULL);
     PyObject *found = NULL;
-    if (moments != NULL) {
-        append_windows(stats, moments, &bytes, &serials);
+    if (stats != NULL) {
+        append_windows(stats, &bytes, &serials);
         found = bytes.failed || serials.failed
                     ? PyErr_NoMemory()
                     : Py_BuildValue("(y#N)", bytes.length ? bytes.start : "", (Py_ssize_t)bytes.length, integers(&serials));
     }
     PyMem_Free(bytes.start);
     PyMem_Free(serials.start);
-    PyMem_Free(moments);
     Py_XDECREF(stats);
     return found;
 }
@@ -1215,10 +1134,8 @@ window_exec(PyObject *module)
     }
     value_hook = imported("monitel.stats._window_py", "to_float");
     str_log_closed = PyUnicode_InternFromString("_log_closed");
-    str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
-    str_time_ns = PyUnicode_InternFromString("time_ns");
     PyObject *type = PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL || type == NULL) {
+    if (value_hook == NULL || str_log_closed == NULL || type == NULL) {
         Py_XDECREF(type);
         return -1;
     }

@@ -11,6 +11,7 @@ of the interval are discarded.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,9 +24,8 @@ from monitel.stats.histogram import Histogram
 from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable
-
-    from monitel.clock import Clock
 
     # Number of the window, its bytes, the collector of its pending samples or None, their number, whether the first and
     # the last sample are pending.
@@ -67,13 +67,14 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        *("_before_pending", "_boundary", "_clock", "_count", "_discarded", "_discarded_before"),
+        *("_before_pending", "_boundary", "_count", "_discarded", "_discarded_before"),
         *("_first_step", "_last", "_last_step", "_lock", "_m2", "_max", "_max_samples", "_mean", "_min"),
         *("_monotonic_ns", "_number", "_pending", "_pending_count", "_pending_first", "_plain"),
-        *("_plain_room", "_previous_end", "_recorder", "_room", "_serial", "_sum", "_window"),
+        *("_plain_room", "_previous_end", "_recorder", "_room", "_serial", "_sum", "_time_ns", "_window"),
     )
 
-    _clock: Clock
+    _monotonic_ns: Callable[[], int]
+    _time_ns: Callable[[], int]
     _serial: int  # number of this Stat in the process, from 1 on
     _number: int  # of the open window, from 1 on
     _window: int
@@ -111,31 +112,29 @@ class Accumulator:
         self._sum = self._last = 0.0
         self._min, self._max = math.inf, -math.inf
         self._first_step = self._last_step = None
-        self._clock = SYSTEM
-        self._monotonic_ns = SYSTEM.monotonic_ns
+        self._monotonic_ns, self._time_ns = SYSTEM.monotonic_ns, SYSTEM.time_ns
         with _process_lock:
             _serial += 1
             self._serial = _serial
             _live[_serial] = self
         return self
 
-    def _open(self, window: int, max_samples: int, clock: Clock | None, histogram: bool, stddev: bool) -> None:
+    def _open(self, window: int, max_samples: int, clock: array[int] | None, histogram: bool, stddev: bool) -> None:
         """Start collecting.
 
         Args:
             window: Length of an interval in nanoseconds.
             max_samples: The most samples in an interval.
-            clock: The clock of a test; None for the system's clocks.
+            clock: The clock of a test: monotonic and Unix nanoseconds; None for the system's clocks.
             histogram: Whether to collect a histogram.
             stddev: Whether to collect a standard deviation.
         """
-        source: Clock = SYSTEM if clock is None else clock
-        now, epoch = _read_moment(source)
         with self._lock:
             if self._window:  # threads may call __init__() of one Stat: the first call counts
                 return
-            self._clock = source
-            self._monotonic_ns = source.monotonic_ns
+            if clock is not None:
+                self._monotonic_ns, self._time_ns = (partial(clock.__getitem__, index) for index in range(2))
+            now, epoch = self._read_moment()
             self._plain = not histogram and not stddev
             self._recorder = Recorder() if histogram else None
             self._mean = 0.0 if stddev else None
@@ -278,7 +277,7 @@ class Accumulator:
                 "Stat.__init__() was not called: a subclass must call super().__init__(name, aggregations, window_size)"
             )
         closed = self._close_window()
-        if tick >= self._boundary:  # else an injected clock has added, and started it
+        if tick >= self._boundary:  # else a signal handler has added, and started it
             self._start_interval(tick)
         return closed
 
@@ -292,9 +291,9 @@ class Accumulator:
         """Close the open window, unless it is empty: now, or at its boundary if that has passed."""
         if not self._count and self._pending is None:
             return None
-        now, epoch = _read_moment(self._clock)
+        now, epoch = self._read_moment()
         taken = None if self._recorder is None else self._recorder.taken()
-        if not self._count and self._pending is None:  # a signal handler, or an injected clock, may have closed it
+        if not self._count and self._pending is None:  # a signal handler may have closed it
             return None
         # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
         start_ns = self._boundary - self._window + epoch
@@ -364,7 +363,7 @@ class Accumulator:
 
     def _described(self) -> OpenWindow | None:
         """Return the open window as if it was closed now; None if it has no numbers."""
-        now, epoch = _read_moment(self._clock)
+        now, epoch = self._read_moment()
         with self._lock:
             if not self._count:
                 return None
@@ -388,15 +387,14 @@ class Accumulator:
                 None if self._recorder is None else Histogram(*fields(self._recorder.read())),
             )
 
+    def _read_moment(self) -> tuple[int, int]:
+        """Return the monotonic time, and the difference of the Unix time to it."""
+        unix_now = self._time_ns()
+        now = self._monotonic_ns()
+        return now, unix_now - now
+
     def _log_closed(self, closed: Closed | None) -> None:
         raise NotImplementedError  # Stat implements it
-
-
-def _read_moment(clock: Clock) -> tuple[int, int]:
-    """Return the monotonic time, and the difference of the Unix time to it."""
-    unix_now = clock.time_ns()
-    now = clock.monotonic_ns()
-    return now, unix_now - now
 
 
 def _convert(self: Accumulator, v: Any) -> float | None:

@@ -105,12 +105,13 @@ class Stat(Accumulator):
             checked_attributes(attributes),
             bool(monotonic),
         )
+        injected = clock.injected()
         self._last_window: Window | None = None
         self._pending_windows: list[PendingWindow] | None = None  # few Stats need one, and it takes 56 bytes
         self._open(
             window_length_ns(window_size),
             checked_max_samples(max_samples),
-            clock.injected(),
+            None if injected is None else injected._readings,
             Aggregation.HISTOGRAM in definition.aggregations,
             Aggregation.STDDEV in definition.aggregations,
         )

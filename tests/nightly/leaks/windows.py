@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -55,18 +56,6 @@ class Broken(Exception):  # noqa: N818  not an error
 
 def fail(*_arguments: Any, **_named: Any) -> Any:
     raise Broken
-
-
-class BrokenClock:
-    """A clock that returns what a case sets, and raises if that is None."""
-
-    def __init__(self) -> None:
-        self.now: Any = 0
-
-    def monotonic_ns(self) -> Any:
-        return fail() if self.now is None else self.now
-
-    time_ns = monotonic_ns
 
 
 @covers("Accumulator.__new__ Accumulator._open Accumulator._close Accumulator.count Accumulator.add own_add")
@@ -159,41 +148,10 @@ def windows_that_close() -> Iterator[Callable[[], object]]:
         yield operation
 
 
-@covers("Accumulator.add Accumulator._open Accumulator._close_expired expired open_windows")
-def clocks_that_fail() -> Iterator[Callable[[], object]]:
-    """An injected clock raises, returns no int, a negative one, and one that is too large."""
-    clock = BrokenClock()
-
-    @_window.own_add
-    class Raw(_window.Accumulator):  # type: ignore[misc,unused-ignore]
-        def _log_closed(self, *_closed: Any) -> None:
-            fail()
-
-    raw: Any = Raw()
-    raw._open(10**9, 10, clock, 1, 1)
-
-    def operation() -> None:
-        for now, error in ((None, Broken), (TEXT, TypeError), (-1, ValueError), (1 << 80, OverflowError)):
-            clock.now = 0
-            raw._reset()
-            raw.add(REAL)
-            clock.now = now
-            for call in (raw._close_expired, raw._close, _window.expired, _window.open_windows):
-                refused(error, call)
-            refused(error, raw.add, REAL)
-            refused(error, raw._reserve, VALUES)
-            refused(error, raw._open, 10**9, 10, clock, 1, 1)
-        clock.now = 0
-        refused(TypeError, raw._open, TEXT)
-        raw._reset()
-
-    yield operation
-
-
-@covers("Accumulator._reserve Accumulator._reset Accumulator._close")
+@covers("Accumulator._open Accumulator._reserve Accumulator._reset Accumulator._close")
 def pending_samples() -> Iterator[Callable[[], object]]:
     """Values that come later: kept by a window, closed with it, and left out beyond the limit."""
-    clock = BrokenClock()
+    clock = array("q", (0, 0))
     kept: list[Any] = []
 
     @_window.own_add
@@ -210,12 +168,15 @@ def pending_samples() -> Iterator[Callable[[], object]]:
         raw.add(REAL)
         assert raw._reserve(None)[1] is not None
         assert (None, None) == raw._reserve(collector)
-        clock.now += 10**9
+        clock[0] += 10**9
         raw._reserve(collector)
         raw._close()
         raw._reserve(collector)
         raw._reset()
-        clock.now += 10**9
+        clock[0] += 10**9
+        refused(TypeError, raw._open, TEXT)
+        refused(ValueError, raw._open, 0, 3, clock, 0, 0)
+        raw._open(10**9, 3, clock, 1, 1)
 
     yield operation
     raw._reset()

@@ -123,12 +123,16 @@ def test_fork_within_an_add(run_script: RunScript) -> None:
         SAY
         + FORK_MEANWHILE
         + """
-class Slow(monitel.testing.ManualClock):
-    def time_ns(self):  # called where a window closes
+def pause_inside(frame, event, called):  # as the Python add() closes a window, or where the C add() begins
+    if (event, frame.f_code.co_name) == ("call", "_close_window") or (event, called) == ("c_call", stat.add):
+        sys.setprofile(None)
         pause()
-        return super().time_ns()
 
-with Slow() as clock:
+def add():
+    sys.setprofile(pause_inside)
+    stat.add(2)
+
+with monitel.testing.ManualClock() as clock:
     stat = Stat("x", [SUM], 60.0)
 stat.add(1)
 clock.advance(60)
@@ -139,7 +143,7 @@ def in_child():
     stat.add(20)
     monitel.flush()
 
-fork_meanwhile(lambda: stat.add(2), in_child)
+fork_meanwhile(add, in_child)
 """
     )
     child = ["child {'x.sum': 10} 0", "child {'x.sum': 20} 0", "child went on"]

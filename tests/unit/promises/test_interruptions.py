@@ -251,51 +251,6 @@ def test_destructors_add_and_emit(make_stat: MakeStat, monitel: ModuleType, cloc
     assert (300, 300) == (names.count("alive"), names.count("destructed"))
 
 
-@pytest.mark.parametrize("inside", ["add", "flush"])
-@pytest.mark.parametrize("max_samples", [1, 2, NO_LIMIT])
-def test_clock_may_use_the_stat_that_reads_it(
-    make_stat: MakeStat, monitel: ModuleType, *, max_samples: int, inside: str
-) -> None:
-    """The clock adds, flushes, and crosses a boundary, at the first to fourth reading of an add() or flush()."""
-
-    class Interrupting(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
-        readings_left = -1
-        seconds = 0
-
-        def read(self, reading: Callable[[], int]) -> int:
-            self.readings_left -= 1
-            if self.readings_left == 0:
-                self.advance(self.seconds)
-                add() if inside == "add" else stat.flush()
-            return reading()
-
-        def time_ns(self) -> int:
-            return self.read(super().time_ns)
-
-        def monotonic_ns(self) -> int:
-            return self.read(super().monotonic_ns)
-
-    added = [0]
-
-    def add() -> None:
-        added[0] += 1
-        stat.add(1)
-
-    for seconds in (0, 60):
-        for reading in (1, 2, 3, 4):
-            with Interrupting() as clock, monitel.testing.capture_events() as events:
-                added[0], clock.seconds = 0, seconds
-                stat = make_stat("x", None, 60.0, max_samples)
-                for _ in range(3):
-                    clock.readings_left = reading
-                    add()
-                    add()
-                    stat.flush()
-                    clock.advance(60)
-                clock.readings_left = -1
-                check(stat, events, added[0], float(added[0]))
-
-
 def test_number_may_use_the_stat_that_adds_it(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:

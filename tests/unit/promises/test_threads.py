@@ -94,36 +94,6 @@ def test_sample_limit_is_exact(
     assert (THREADS * SAMPLES // 5 - max_samples, 0) == (stat.discarded, stat.count)
 
 
-@pytest.mark.parametrize("reading", [1, 2, 3])
-def test_expired_window_is_closed_once(make_stat: MakeStat, monitel: ModuleType, reading: int) -> None:
-    """If another thread adds in the middle of an expiry, one of them closes the window, and the next stays open."""
-
-    class Racing(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
-        readings_left = -1
-
-        def monotonic_ns(self) -> int:
-            now_ns = super().monotonic_ns()
-            self.readings_left -= 1
-            if self.readings_left == 0:
-                threads.append(threading.Thread(target=stat.add, args=(2.0,)))
-                threads[0].start()
-                threads[0].join(0.02)  # it ends now, or waits for a lock of this thread
-            return int(now_ns)
-
-    threads: list[threading.Thread] = []
-    with Racing() as clock, monitel.testing.capture_events() as events:
-        stat = make_stat()
-        stat.add(1.0)
-        clock.advance(60)
-        clock.readings_left = reading
-        monitel.close_expired_windows()
-        if not threads:  # the C window reads the clock less often
-            stat.add(2.0)
-        for thread in threads:
-            thread.join(DEADLINE)
-        assert (1, [1.0]) == (stat.count, [event.window.sum for event in events])
-
-
 def test_slow_handler_stops_no_other_thread(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:

@@ -352,22 +352,6 @@ def test_times_of_a_stat_only_rise(make_stat: MakeStat, clock: Any, events: list
     assert [True] * 3 == [a.end_ns <= b.start_ns for a, b in pairwise(windows)]
 
 
-def test_boundary_within_an_add_gives_no_stray_window(make_stat: MakeStat, monitel: ModuleType) -> None:
-    """add() reads the clock once; torch reads it several times, and logs windows of one sample."""
-
-    class Running(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
-        def monotonic_ns(self) -> int:
-            self.advance(0.7)
-            return super().monotonic_ns()  # type: ignore[no-any-return]
-
-    with Running(), monitel.testing.capture_events() as events:
-        stat = make_stat("x", None, 10.0, 5)
-        for number in range(500):
-            stat.add(number)
-    assert 500 == sum(counts(events)) + stat.count + stat.discarded
-    assert {5} == {*counts(events)}
-
-
 def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
     """Window.merge() gives the window of all samples, with a distribution only if both have one."""
     stat = make_stat()
