@@ -6,21 +6,17 @@ tests therefore have more time, so that what arrives and what is on disk is exac
 tested in ``tests/nightly/processes/test_time_limits.py``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.patience import LONG, SHORT, with_patience
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
+Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
 
 
 @pytest.fixture(autouse=True)

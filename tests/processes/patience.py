@@ -1,7 +1,5 @@
 """More than two seconds for the exit and for SIGTERM, for scripts whose delivery must not depend on the machine."""
 
-from __future__ import annotations
-
 #: Seconds beside a backend that accepts everything, where the exit ends earlier, and beside any other one.
 LONG, SHORT = 60.0, 5.0
 

@@ -1,13 +1,8 @@
 """A port of this machine that refuses connections until a test starts a backend on it."""
 
-from __future__ import annotations
-
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

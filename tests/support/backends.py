@@ -1,15 +1,14 @@
 """Fixtures: backends, and pipelines whose accounts are checked at the end of each test."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support import inbox
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, check_accounts
 from tests.support.receiver import Receiver
@@ -17,10 +16,6 @@ from tests.support.validity.requests import assert_valid
 
 import monitel_otlp
 from monitel_otlp import Pipeline
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-
 
 _made: list[Pipeline] = []  # in this test
 

@@ -1,7 +1,5 @@
 """Random secrets, and the check that no output channel shows them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """Waiting for a condition, limits of time, and warnings in the log."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -4,8 +4,6 @@ The server imports nothing of monitel, so that a script finds the package as in 
 interpreter has (its command line in ``/proc``, variables such as ``PYTHONPATH``) is not there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

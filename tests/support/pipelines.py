@@ -1,7 +1,5 @@
 """Pipelines of the tests: how they are started, how they are kept busy, and whether their accounts add up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 

@@ -1,7 +1,5 @@
 """Producers of every kind of item, and a backend that answers at random with a seed."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Scripts in Python processes: run to their end, started and watched, or ended by SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

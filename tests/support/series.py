@@ -1,7 +1,5 @@
 """Samples of a metric by series, as a backend that keeps only samples sees them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from tests.support.inbox import Inbox, Point

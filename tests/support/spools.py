@@ -1,7 +1,5 @@
 """Spools on disk: writing and reading them, and the last line of a run, which reports them."""
 
-from __future__ import annotations
-
 import marshal
 import re
 from collections.abc import Iterable

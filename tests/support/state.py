@@ -1,7 +1,5 @@
 """State of the process: each test starts with a fresh one, and fails if it leaves something that others would meet."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """Fixtures of tests that run with both twins of windows: in C (``c``) and in Python (``py``)."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

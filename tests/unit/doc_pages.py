@@ -1,15 +1,15 @@
 """The pages of the documentation, and how their Python blocks run: as those of a reader, and cleaned up afterwards."""
 
-from __future__ import annotations
-
 import doctest
 import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import HTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
@@ -18,10 +18,6 @@ import monitel
 import monitel_otel
 import monitel_otlp
 import monitel_tensorboard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _PATTERNS = ("*.md", "compose/**/*.md", "docs/**/*.md", "exporters/*/README.md")
 PAGES = sorted(page for pattern in _PATTERNS for page in ROOT.glob(pattern))

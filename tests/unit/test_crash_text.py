@@ -1,19 +1,15 @@
 """monitel.process.crash_stacks.stacks_now() and crash_signal(): text of stacks, in Python alone."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from monitel.process import os_threads
 from monitel.process.crash_stacks import crash_signal, stacks_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Waiting:

@@ -1,19 +1,14 @@
 """The documentation: its Python blocks and docstrings run, and its links lead somewhere."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support import state
 from tests.support.paths import ROOT
 from tests.unit.doc_pages import FLAGS, PAGES, as_for_readers, block_parameters, page_parameters, run_page
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 API = ROOT / "docs/reference/api.md"
 _EXAMPLE = re.compile(r"^\s*>>> ", re.MULTILINE)

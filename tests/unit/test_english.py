@@ -4,16 +4,11 @@ A failure names the file, the words, and what to write in their place. A line wh
 ``english: keep`` in a comment.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FOLDERS = ("src", "exporters", "compose", "docs", "tests", ".ci")
 SUFFIXES = {".py", ".c", ".h", ".md", ".yaml", ".yml", ".toml", ""}

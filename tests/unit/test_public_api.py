@@ -1,22 +1,18 @@
 """The repository as a whole: public names, import directions, versions, declared dependencies."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.paths import ROOT
 
 import monitel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CORE = ROOT / "src" / "monitel"
 EXPORTERS = {

@@ -1,19 +1,15 @@
 """The configuration page repeats facts of the code: arguments, defaults and variables. They agree."""
 
-from __future__ import annotations
-
 import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
 
 from monitel.variables import Variable, name_of_variable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
 SOURCES = [ROOT / "src", *(ROOT / "exporters").glob("*/src")]

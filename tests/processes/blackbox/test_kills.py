@@ -1,7 +1,5 @@
 """Jobs and collectors that are killed at random lose at most the last second, and deliver nothing half or twice."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Situations in which an earlier form of the record lost items, repeated them, or disturbed the application."""
 
-from __future__ import annotations
-
 import functools
 import marshal
 import multiprocessing
@@ -12,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.nightly.kills.campaign import start
@@ -26,14 +25,10 @@ import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, Lock
+from monitel.blackbox.journal import Journal
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim, processes, sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from monitel.blackbox.journal import Journal
 
 _LONG = "x" * 100
 _SKIPPED = 77

@@ -1,18 +1,14 @@
 """Commands, each run with and without ``monitel run``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Any
 
 RUN = (sys.executable, "-m", "monitel_run", "run", "--")
 PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)

@@ -1,25 +1,19 @@
 """Training jobs in separate processes, the truth that they note themselves, and the command ``monitel``."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.support.commands import Printed, command
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import started, wait_until_ready, write_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.support.scripts import Process
+from tests.support.scripts import Process, started, wait_until_ready, write_script
 
 #: Of the packages until the command is ``monitel`` of the core.
 MONITEL = ("-m", "monitel")

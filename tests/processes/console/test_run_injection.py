@@ -1,20 +1,15 @@
 """The sitecustomize module of ``monitel run``: every Python on the path works as without it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, both, check_same, outcome
 
 from monitel_run.command import INJECTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 OTHERS = sorted({str(path) for path in [*PYENV.glob("*/bin/python"), Path("/usr/bin/python3")] if path.exists()})

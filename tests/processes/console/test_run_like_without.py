@@ -1,7 +1,5 @@
 """A command with ``monitel run`` in front of it ends, prints and inherits as without."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,26 +1,19 @@
 """Programs that ``monitel run`` records: their telemetry, the events of the attempt, killed processes, the summary."""
 
-from __future__ import annotations
-
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.commands import RUN, outcome, running
+from tests.processes.console.commands import RUN, Outcome, outcome, running
 from tests.processes.patience import patience
 from tests.processes.promises.test_run_command import LOSS, run_events
 from tests.support.hostile import url_of
+from tests.support.receiver import Receiver
 from tests.support.spools import spooled
-
-if TYPE_CHECKING:
-    import socket
-
-    from tests.processes.console.commands import Outcome
-    from tests.support.receiver import Receiver
 
 __all__ = ["run_events"]
 

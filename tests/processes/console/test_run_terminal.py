@@ -1,7 +1,5 @@
 """An interactive shell controls a job with ``monitel run`` as without."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,21 +1,15 @@
 """Processes that appear, end and are replaced while ``monitel top`` and ``monitel autopsy`` look at them."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, running
-from tests.processes.console.jobs import Console, console, jobs, loop, ranks
+from tests.processes.console.jobs import Console, Job, console, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.processes.console.jobs import Job
 
 __all__ = ["console"]
 

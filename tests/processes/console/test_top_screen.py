@@ -1,22 +1,16 @@
 """``monitel top`` and its terminal: what ends it, colours, and the packages that only the screen needs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.console.jobs import MONITEL, jobs, loop
 from tests.processes.console.tmux import needs_tmux, terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 TOP = (sys.executable, *MONITEL, "top")
 #: Read by every Python below it: the packages cannot be found.

@@ -1,25 +1,19 @@
 """Two runs in one process, as in a sweep: each has its own start, time, steps and totals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from tests.processes.console.commands import RUN, line, running
 from tests.processes.console.jobs import Console, console
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import write_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
+from tests.support.scripts import Run, write_script
 
 __all__ = ["console"]
 

@@ -1,23 +1,18 @@
 """A real terminal, of a separate tmux server: its screen can be read, and keys can be pressed."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.inbox import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: apt-get install tmux")
 _SETTINGS = """\

@@ -1,7 +1,5 @@
 """Builds of CPython without the GIL: no extension switches it on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,17 +1,12 @@
 """The check at the end of each test: it names the test that leaves state, and the next test starts with a fresh one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Tests in their order: each leaves something, and the one after it must not be blamed, nor find anything.
 _TESTS = """

@@ -1,17 +1,12 @@
 """``monitel.process.sigterm.SigtermHandler``: it calls ``end`` or ``flush`` in time, and can be removed again."""
 
-from __future__ import annotations
-
 import signal
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.scripts import Terminate
 
 from monitel.process.sigterm import SigtermHandler, check, is_default
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Terminate
 
 #: ``end`` and ``flush`` print the thread in which they are called, and their time.
 BEGIN = """\

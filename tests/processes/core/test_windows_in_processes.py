@@ -1,7 +1,5 @@
 """Windows of both twins at the exit and in forked children, without an exporter: samples count once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

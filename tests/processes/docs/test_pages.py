@@ -1,14 +1,9 @@
 """Pages of the documentation that start processes or train for seconds, and an example that lasts until the exit."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.unit.doc_pages import page_parameters, run_page
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("page", page_parameters(processes=True))

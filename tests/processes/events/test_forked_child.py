@@ -1,7 +1,5 @@
 """A forked child: it waits for no lock of the parent's threads, and starts empty."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,24 +1,18 @@
 """The demo: its telemetry is complete however the run ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tests.processes.patience import patience
 from tests.support.paths import EXAMPLES
+from tests.support.receiver import Receiver
 from tests.unit.tensorboard.files import LEDGER, reader_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 SCRIPT = EXAMPLES / "train_char_model.py"
 #: Runs the script that is its first argument.

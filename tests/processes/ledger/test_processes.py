@@ -1,16 +1,13 @@
 """The ledger of a process: from its start to its end, after exec, and after forks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 TICK_NS = 10**10 // os.sysconf("SC_CLK_TCK") // 10
 PRINT = """

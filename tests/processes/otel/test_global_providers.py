@@ -1,15 +1,9 @@
 """monitel_otel with the providers that the application sets, and without an SDK."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 GLOBALS = """\
 import sys

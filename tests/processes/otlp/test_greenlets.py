@@ -1,20 +1,14 @@
 """Libraries that make greenlets of threads: gevent and eventlet where they are installed, and what they do, reduced."""
 
-from __future__ import annotations
-
 import signal
 import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support.checks import EXIT, limit
+from tests.support.receiver import Receiver
 from tests.support.scripts import finish, started, wait_until_ready
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 #: A thread of monitel runs in the thread that starts it, as a greenlet does until it switches; others are as before.
 REDUCED = """\

@@ -1,14 +1,8 @@
 """Warnings on stderr: Python's last-resort handler works beside the handler of a pipeline."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Ended, Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Ended, Run
 
 LOG = """\
 import logging

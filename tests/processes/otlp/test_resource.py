@@ -1,20 +1,13 @@
 """The resource of a process, and its secrets; the detector of ranks; and monitel without the packages of gRPC."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.patience import with_patience
 from tests.support.canary import assert_canary_unseen, new_canary
-from tests.support.scripts import RECORD, TRAIN, write_script
+from tests.support.receiver import Receiver
+from tests.support.scripts import RECORD, TRAIN, Run, write_script
 from tests.support.spools import folders
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 SCRIPT = """\
 with monitel_otlp.configure(spool_dir="spool", endpoint=sys.argv[1] if sys.argv[1] != "offline" else None) as pipeline:

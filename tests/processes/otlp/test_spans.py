@@ -1,20 +1,13 @@
 """Spans of processes that fork, and of several ranks: each range is exported once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import ExitStack
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.processes.patience import with_patience
-from tests.support.scripts import finish, started, write_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run, finish, started, write_script
 
 BEGIN = """\
 from monitel.profiler import record_function

@@ -1,15 +1,9 @@
 """The times of activities by replay."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 from tests.support.series import increase
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 TIME = "training.time"
 WORK = """

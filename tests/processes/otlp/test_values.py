@@ -1,22 +1,15 @@
 """The last values of a run in its ledger: those that were exported, of rank zero, and never in the way of a job."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import finish, started, write_script
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run, finish, started, write_script
 
 from monitel.console.runs import read_runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 

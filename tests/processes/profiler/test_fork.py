@@ -1,7 +1,5 @@
 """Ranges in forked children."""
 
-from __future__ import annotations
-
 from typing import Any
 
 RunScript = Any

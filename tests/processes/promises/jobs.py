@@ -1,7 +1,5 @@
 """Jobs that a test drives line by line and kills, and the commands with which a user looks at them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs with known numbers, and the commands that report them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """``monitel autopsy``: what a process was doing when it died, or is doing now, by its black box, without a backend."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

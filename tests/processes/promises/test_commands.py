@@ -1,7 +1,5 @@
 """``monitel cat``, ``replay`` and ``doctor`` as processes: signals, closed outputs, and one another."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

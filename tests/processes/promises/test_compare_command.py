@@ -1,7 +1,5 @@
 """``monitel compare``: the numbers of real runs side by side, as text and as JSON, with its exit status."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Crashes in C code: the death's event has the stacks, and the process ends as without monitel."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exit of a process: everything recorded is delivered or on disk, the exit does not wait, and the status stays."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Forks, multiprocessing, pools, workers of a data loader, and exec: nothing counts twice, and nothing is lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Importing monitel: nothing foreign is loaded, it is quick, and the window is in C unless a variable forbids it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``monitel ledger``: where the time of real runs went, over kills and restarts, as text and with its exit status."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A live process as readers see it: its step, waits, activity, values and heartbeat, without disturbing it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

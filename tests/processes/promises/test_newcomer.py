@@ -1,7 +1,5 @@
 """First steps: modules are loaded where they are used, and what is recorded without an exporter is reported once."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """A job beside a dead backend: it ends nevertheless, what is left is on disk exactly, and is delivered once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

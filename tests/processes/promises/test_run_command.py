@@ -1,7 +1,5 @@
 """``monitel run -- COMMAND``: the command runs as without it, and the Python programs in it are recorded."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """A job that is killed at any moment loses at most the last second, and its death is reported; all at the receiver."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """SIGTERM: everything is delivered or on disk, and the process ends as it would have without."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from collections.abc import Iterator

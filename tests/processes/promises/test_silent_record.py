@@ -1,7 +1,5 @@
 """The record of a process that no exporter reads: with TensorBoard alone, and in a rank that does not export."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

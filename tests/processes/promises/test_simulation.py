@@ -1,7 +1,5 @@
 """``compose/simulate.py``, which gives the stack a job to show: what arrives from its ranks, and their end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The end of ``monitel run``: the verdict, where the time went, and what happened to the telemetry."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """``monitel top``: its rows and its verdict agree with what the processes have noted themselves."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

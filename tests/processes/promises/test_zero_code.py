@@ -1,7 +1,5 @@
 """A pipeline without code by ``opentelemetry-instrument``, and monitel beside the application's OpenTelemetry."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec

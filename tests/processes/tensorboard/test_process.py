@@ -1,18 +1,12 @@
 """Forks and exits: each process writes its points once, and ends in time."""
 
-from __future__ import annotations
-
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.support.scripts import Ended, Run
 from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.scripts import Ended, Run
 
 STAT = """
 import os, sys, threading, time, monitel, monitel_tensorboard

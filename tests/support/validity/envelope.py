@@ -1,7 +1,5 @@
 """Resources, scopes and attributes, which the messages of all signals have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 

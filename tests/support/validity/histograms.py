@@ -1,7 +1,5 @@
 """Points of histograms: counts, buckets, min, max and sum."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

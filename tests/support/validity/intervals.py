@@ -1,7 +1,5 @@
 """Series over all requests of a process: starts, order, and values that must not fall."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, NamedTuple
 

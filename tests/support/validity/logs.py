@@ -1,7 +1,5 @@
 """Log records: times, severity, ids and content."""
 
-from __future__ import annotations
-
 from tests.support.validity.envelope import OWN, Scoped, check_attributes
 from tests.support.validity.rules import Findings
 

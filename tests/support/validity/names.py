@@ -1,7 +1,5 @@
 """Names, kinds and units of metrics: in one scope, over all requests of a process, and as Prometheus stores them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data points, each by itself: times, values, flags and exemplars."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

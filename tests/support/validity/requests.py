@@ -1,7 +1,5 @@
 """The check of all requests of a test: messages of all signals, in order of arrival."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

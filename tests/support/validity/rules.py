@@ -1,7 +1,5 @@
 """The rules of the protocol and of the data model, each with the sentence that reports a violation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 RULES = {

@@ -1,7 +1,5 @@
 """Spans: ids, times, parents, status, links and events, over all requests."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from tests.support.validity.envelope import OWN, Scoped, check_attributes

@@ -1,27 +1,21 @@
 """The black box of a running pipeline: where it is made, what refuses it, and what it does without room."""
 
-from __future__ import annotations
-
 import logging
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import read_slots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 def boxes(root: Path) -> list[Path]:

@@ -1,13 +1,13 @@
 """The account of a journal at many moments: every item is in exactly one place."""
 
-from __future__ import annotations
-
 import marshal
 import random
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
@@ -16,10 +16,6 @@ from monitel.blackbox import disk, journal
 from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.record import RANGES, Item
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="there are no folders here")
 

@@ -1,18 +1,13 @@
 """The folder of the boxes: private, in memory, and never one that another user could replace."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from monitel.blackbox import folder
 from monitel.blackbox.folder import automatic_roots, open_root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = f"monitel-{os.geteuid()}"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")

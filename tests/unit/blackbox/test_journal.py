@@ -1,7 +1,5 @@
 """Journals, their files, and the folders, slots and names beside them."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import logging
@@ -11,9 +9,10 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,9 +21,6 @@ from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, Names, SlotFile, pack_file, read_names, read_slots
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
 

@@ -1,11 +1,11 @@
 """The record of a process within it: readers of journals, parts of the snapshot, and problems."""
 
-from __future__ import annotations
-
 import errno
 import marshal
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
@@ -16,10 +16,6 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

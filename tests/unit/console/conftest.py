@@ -1,7 +1,5 @@
 """The surroundings of texts with times."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

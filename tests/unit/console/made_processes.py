@@ -1,14 +1,10 @@
 """Processes with known numbers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from monitel.blackbox.process import Owner
 from monitel.runs.process import JobName, Process, StageKey, State, Total
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 JOB = JobName("", "train", "run-7")
 S, MS = 10**9, 10**6

@@ -1,11 +1,11 @@
 """The record of this process with known content, in a box with journals, and its copy as that of a killed process."""
 
-from __future__ import annotations
-
 import marshal
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
@@ -16,10 +16,6 @@ from monitel.blackbox.record import EVENT, NAMES, NUMBERS, WINDOW, Names, read_n
 from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.metrics.windows import Mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND

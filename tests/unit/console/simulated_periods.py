@@ -1,25 +1,19 @@
 """Simulated jobs over minutes: two ranks at each second, with a known schedule of delays and pauses."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.unit.console.made_processes import START, S, alive, ended
 from tests.unit.promises.test_verdict import WORK
 
 from monitel.console.job import jobs_of
 from monitel.console.period import History, over_a_period, with_totals
+from monitel.console.verdict import Verdict
 from monitel.runs.process import Process, StageKey, Total
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from monitel.console.verdict import Verdict
-
-    #: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
-    Delay = Callable[[int, float, int, str], float]
+#: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
+Delay = Callable[[int, float, int, str], float]
 
 WINDOW_S = 60.0
 RANKS = 2

@@ -1,7 +1,5 @@
 """The report about processes: for a person its lines, their width and hostile names, and for programs its JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

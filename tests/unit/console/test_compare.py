@@ -1,7 +1,5 @@
 """A comparison as text and as JSON: what is compared, what counts as a value, and how it fits on the screen."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

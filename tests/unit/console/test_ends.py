@@ -1,9 +1,7 @@
 """The folder of a run: complete files of this user only."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.unit.console.made_processes import ended
@@ -14,9 +12,6 @@ from monitel.console.summary import summary_lines
 from monitel.runs.ended import encode, read_ends, write_end
 from monitel.runs.stored import LIMIT_BYTES
 from monitel.text import Screen
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

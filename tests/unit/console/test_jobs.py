@@ -1,9 +1,7 @@
 """Jobs: the processes that belong together, those that are replaced, late ranks, and the facts of a verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.unit.console.made_processes import (
@@ -20,11 +18,9 @@ from tests.unit.console.made_processes import (
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.period import History, over_a_period
+from monitel.console.verdict import Verdict
 from monitel.runs.history import RunTime
 from monitel.runs.process import JobName, Process, State, Total
-
-if TYPE_CHECKING:
-    from monitel.console.verdict import Verdict
 
 
 def only_job(processes: list[Process]) -> Job:

@@ -1,9 +1,7 @@
 """``python -m monitel ledger``: where the time of a run went."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.unit.promises.program import Program, program
@@ -13,10 +11,6 @@ from monitel.console.runs import Run
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.text import Screen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 __all__ = ["program"]
 

@@ -1,11 +1,11 @@
 """``top``, ``autopsy`` and the summary of ``monitel run`` say the same about one job, while it runs and at its end."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.commands import command
@@ -21,11 +21,6 @@ from monitel.runs.ended import VERSION, encode
 from monitel.runs.process import Process, State, process_of
 from monitel.runs.stored import load
 from monitel.text import Screen
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
 
 HUNG: dict[str, Any] = {**DOING, "step": 300, "step_seconds": 125.0, "waits": [], "stage": None, "thread": 7}
 IN_STEP = {**HUNG, "activity": ("step", 125.0)}

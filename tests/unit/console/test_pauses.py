@@ -1,14 +1,7 @@
 """A few long pauses are not a constant loss, and a constant loss is found in spite of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
-from tests.unit.console.simulated_periods import Schedule, at_end, looks
-
-if TYPE_CHECKING:
-    from tests.unit.console.simulated_periods import Delay
+from tests.unit.console.simulated_periods import Delay, Schedule, at_end, looks
 
 
 def paused(

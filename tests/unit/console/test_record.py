@@ -1,16 +1,14 @@
 """Views of a record: of a process that runs, of one that was killed, and of what it has left on the disk."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.commands import command
@@ -32,9 +30,6 @@ from monitel.console.reader import deaths_below, read_boxes
 from monitel.runs.ended import VERSION, encode, read_ends, store_death
 from monitel.runs.process import Process, State, Total, doing_at, life_of, process_of
 from monitel.runs.stored import load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
 

@@ -1,7 +1,5 @@
 """``monitel runs``: the runs on this machine, as text and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

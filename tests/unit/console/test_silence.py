@@ -1,17 +1,12 @@
 """The state of a process in the kernel, and what it means for a process without a heartbeat."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from monitel.console.kernel import KernelState, explain_silence, kernel_state
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = "4711"
 

@@ -1,10 +1,9 @@
 """The text of the summary."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,14 +13,9 @@ from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_
 from monitel.console.summary import print_summary, summary_lines, with_cause
 from monitel.runs.ended import write_end
 from monitel.runs.history import RunTime
-from monitel.runs.process import JobName, State, Total
+from monitel.runs.process import JobName, Process, State, Total
 from monitel.text import Screen, columns_of
 from monitel_otlp import Account
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from monitel.runs.process import Process
 
 RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S}, 1, 100 * S)
 

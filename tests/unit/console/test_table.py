@@ -1,13 +1,13 @@
 """The table of ``monitel top``: its order, its filter, its columns, and its lines."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.console.made_processes import alive
@@ -17,17 +17,10 @@ from monitel.blackbox.process import this_process
 from monitel.console.job import Job
 from monitel.console.kernel import UsageMeter
 from monitel.console.live import Look
-from monitel.console.table import COLUMNS, View, fitting, table_of
+from monitel.console.table import COLUMNS, Row, View, fitting, table_of
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
 from monitel.text import UNLIMITED, Screen, columns_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
-
-    from monitel.console.table import Row
 
 SECOND = 10**9
 #: 2026-01-02 03:04:05 UTC.

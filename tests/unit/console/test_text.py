@@ -1,7 +1,5 @@
 """Text: its characters and columns, numbers, durations and times; the output and the arguments of commands."""
 
-from __future__ import annotations
-
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO

@@ -1,26 +1,21 @@
 """The page with step, waits and heartbeat: limits, files, damage, races, and the times of steps."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.twins import RunThreads
 
 import monitel
 from monitel.blackbox import context_page
 from monitel.blackbox.context_page import COUNTERS, counter_of, quantile, read_page, read_step_times, unpack_step_times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.twins import RunThreads
 
 
 @pytest.fixture

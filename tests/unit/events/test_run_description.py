@@ -1,17 +1,12 @@
 """The description of a run: masked command, git commit, ranks, versions."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
 
 from monitel import run_events
 from monitel.process.masking import mask_arguments
 from monitel.run_events import describe_run, git_commit
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 

@@ -1,16 +1,11 @@
 """Sources of wait counters, such as torch: readings of others that are read together with those of this process."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 import monitel
 from monitel import WaitReading, wait_counter, wait_counters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

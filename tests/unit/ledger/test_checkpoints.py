@@ -1,18 +1,14 @@
 """Details of checkpoints: paths, sizes of files and folders, and loads in parts."""
 
-from __future__ import annotations
-
 import os
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import monitel
 from monitel.training import checkpoints
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def total(name: str) -> float:

@@ -1,22 +1,18 @@
 """The ledger beyond its promises: any order of entries, the thread at the exit, and races."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.twins import RunThreads
 
 import monitel
 from monitel.training import activities
 from monitel.training.activities import Activities
-
-if TYPE_CHECKING:
-    from tests.support.twins import RunThreads
 
 NAMES = ["evaluation", "data", "a", "a", "step"]
 DEADLINE = 60.0  # seconds

@@ -1,7 +1,5 @@
 """The counter ``training.time`` over attempts: what is lost and down, so that no total falls and all add up."""
 
-from __future__ import annotations
-
 import logging
 from itertools import pairwise
 from typing import Any

@@ -1,20 +1,12 @@
 """Fixtures: providers of an application, with and without monitel_otel."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-from tests.unit.otel.providers import in_memory
+from tests.unit.otel.providers import Backend, in_memory
 
 import monitel_otel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.unit.otel.providers import Backend
-
-    from monitel_otel import Installation
+from monitel_otel import Installation
 
 
 @pytest.fixture

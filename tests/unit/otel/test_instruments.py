@@ -1,20 +1,15 @@
 """Instruments of windows, counters, waits and numbers: while a reader collects, and when sources come and go."""
 
-from __future__ import annotations
-
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.unit.otel.providers import Backend
 
 import monitel
 from monitel import SUM, Stat
 from monitel.stats.definition import TORCHS
-
-if TYPE_CHECKING:
-    from tests.unit.otel.providers import Backend
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 DEADLINE = 60.0
 

@@ -1,7 +1,5 @@
 """Names of metrics: cleaned, unique as Prometheus stores them, stable, and independent of threads."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given, settings

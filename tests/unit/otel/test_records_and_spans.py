@@ -1,19 +1,14 @@
 """Log records and spans: extreme times, texts and contexts, and the events of a run."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.otel.providers import Backend
 
 import monitel
 import monitel_otel
 from monitel import Event
 from monitel.profiler import record_function
-
-if TYPE_CHECKING:
-    from tests.unit.otel.providers import Backend
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 

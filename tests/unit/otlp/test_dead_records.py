@@ -1,15 +1,16 @@
 """The record of an ended process is ended once, moved, delivered, printed and removed."""
 
-from __future__ import annotations
-
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
+from tests.support.receiver import Receiver
 from tests.support.spools import rejected_requests
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
 
@@ -29,12 +30,6 @@ from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import make_run_folder, remove_run_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
 
 LOSS = definition("loss")
 

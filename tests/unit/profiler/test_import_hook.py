@@ -1,18 +1,13 @@
 """Functions that run once a module is loaded."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
+from pathlib import Path
 from threading import Event, Thread, Timer
-from typing import TYPE_CHECKING
+
+import pytest
 
 from monitel.process.import_hook import AfterImport
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_function_runs_after_an_import_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,15 @@
 """Profiles: their lifecycle, transitions between actions, and events, beyond what the promises show."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from monitel import profiler
 from monitel.profiler import ProfilerAction, profile, record_function, schedule
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("clean_profiler")
 NONE, WARMUP, RECORD, SAVE, _ = ProfilerAction

@@ -1,19 +1,14 @@
 """Ranges in one thread: clocks, errors, and objects that are entered again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from monitel.profiler import record_function
-
+from monitel.profiler import record_function
 
 SECOND = 1_000_000_000
 

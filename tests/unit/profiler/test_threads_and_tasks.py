@@ -1,18 +1,15 @@
 """Ranges of threads and tasks that share objects, listeners and clocks: each has its own, once."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from monitel.profiler import record_function
+from monitel.profiler import record_function
 
-    RunThreads = Any
+RunThreads = Any
 
 THREADS = 3
 BLOCKS = 300  # of each thread

@@ -1,11 +1,10 @@
 """Traces: strictly valid for any text and any order of ranges, in files and pipes."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,9 +13,6 @@ from tests.unit.profiler.traces import exported, slices, validated
 from monitel.profiler import profile, record_function
 from monitel.profiler.trace import RESERVED_KEYS
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Text with unpaired surrogates, which st.text() never has.
 TEXT = st.lists(st.characters() | st.sampled_from('\ud800\udfff\0\n\x7f\\"'), max_size=9).map("".join)

@@ -1,15 +1,11 @@
 """Reading and validation of trace files, for tests."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def refuse(constant: str) -> None:

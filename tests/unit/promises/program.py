@@ -1,7 +1,5 @@
 """The program ``monitel`` in this process, called as its entry point is."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass

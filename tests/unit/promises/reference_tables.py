@@ -1,7 +1,5 @@
 """Tables of the reference pages, which tests compare with what arrives at a receiver."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

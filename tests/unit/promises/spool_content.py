@@ -1,7 +1,5 @@
 """The content of a spool, as a user sees it: by ``monitel cat``, and by ``monitel replay`` to a backend."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``recorded = delivered + on_disk + folded + sum(dropped) + waiting``, at every moment, for each signal."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

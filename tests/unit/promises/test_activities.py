@@ -1,7 +1,5 @@
 """Every second of the training thread counts once: the ledger, its goodput, checkpoints, and the metric of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

@@ -1,15 +1,14 @@
 """Data that an application records by OpenTelemetry's API arrives by the SDK's path, with the pipeline's resource."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from threading import Event
 from threading import enumerate as all_threads
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import _logs, metrics, trace
+from opentelemetry.metrics import Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
@@ -20,10 +19,6 @@ from tests.support.receiver import Receiver
 
 import monitel
 from monitel_otlp import Pipeline, application
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import Observation
-
 
 DELTA = 1
 REMOTE = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(1))

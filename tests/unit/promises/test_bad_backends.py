@@ -1,7 +1,5 @@
 """A backend that is down, slow, silent or hostile: one deadline, one limit of size, and nothing else waits for it."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable

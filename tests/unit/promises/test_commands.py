@@ -1,7 +1,5 @@
 """``monitel cat``, ``replay`` and ``doctor``: their text, exit status, and what they deliver."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -11,9 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
@@ -27,10 +25,6 @@ import monitel_otlp
 from monitel import COUNT, MEAN, Stat
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-
 
 __all__ = ["program"]
 

@@ -1,7 +1,5 @@
 """``configure()``: its arguments and their variables, as ``docs/reference/configuration.md`` has them."""
 
-from __future__ import annotations
-
 import base64
 import gc
 import inspect
@@ -12,11 +10,12 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
 from tests.support import backends
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -28,10 +27,6 @@ import monitel_otlp
 from monitel import COUNT, HISTOGRAM, Stat
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-
 
 TOKEN = "sesame-4711"
 PARAMETERS = inspect.signature(monitel_otlp.configure).parameters

@@ -1,7 +1,5 @@
 """Events, numbers, configurations and records of Python's logging as log records at a receiver."""
 
-from __future__ import annotations
-
 import logging
 import logging.config
 import math

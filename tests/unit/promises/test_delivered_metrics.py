@@ -1,7 +1,5 @@
 """Windows and logged numbers as metric points at a receiver, as the reference describes them."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Ranges as spans at a receiver: mapping, parents, sampling, budgets and folds."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

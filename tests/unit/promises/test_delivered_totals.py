@@ -1,7 +1,5 @@
 """Counters, wait counters, the step, the ledger and the pipeline's own metrics as points at a receiver."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Events: emit(), log(), config(), counters, wait counters, the step, and handlers, including those that raise."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import gc

@@ -1,7 +1,5 @@
 """A disk that is full, read-only or hangs: the job neither stops nor waits, and each item is delivered or counted."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

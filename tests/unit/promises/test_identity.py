@@ -1,7 +1,5 @@
 """Resource, scope, and the attributes of rank and run of everything that arrives, as the reference describes them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Signal handlers, destructors, clocks and numbers that use a Stat in the middle of its add(), or emit() in emit()."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md and the rules define them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import accumulate

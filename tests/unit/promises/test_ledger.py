@@ -1,7 +1,5 @@
 """The ledger of a run adds up to 100 % over restarts, with the time between attempts and the steps made again."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One name, one metric: sources that would have the same metric name are sent apart, and one warning has both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise, permutations
 from typing import Any, NamedTuple

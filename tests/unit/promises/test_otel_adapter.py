@@ -1,7 +1,5 @@
 """monitel_otel gives the application's own OpenTelemetry providers everything: instruments, log records and spans."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import logging
@@ -9,11 +7,11 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 from tests.unit.otel.providers import Backend, in_memory
@@ -25,10 +23,6 @@ from monitel.profiler import ranges, record_function
 from monitel.testing import ManualClock
 from monitel_otel import Installation
 from monitel_otel.scope import SCHEMA_URL
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
 
 MOMENT = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
 MOMENT_NS = 1_772_366_400_123_456_000

@@ -1,7 +1,5 @@
 """Files that outlive a process are its owner's alone, and a reader survives whatever is in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

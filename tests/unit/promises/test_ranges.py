@@ -1,7 +1,5 @@
 """Ranges: what listeners receive, with which times, parents and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Generator

@@ -1,7 +1,5 @@
 """The configuration of a run: a tree that is equal where the configuration is equal, without secrets."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

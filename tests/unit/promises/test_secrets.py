@@ -1,7 +1,5 @@
 """No secret is in any output: a canary in each place of a secret is searched in each output channel."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import logging
@@ -11,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
 from tests.support.checks import wait_until
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.hostile import Peer
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start
@@ -25,10 +24,6 @@ from tests.unit.promises.program import Program, program
 
 import monitel
 import monitel_otlp
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-
 
 __all__ = ["program"]
 

@@ -1,7 +1,5 @@
 """Series: one metric name with one set of attributes, and the limit of their number, as the reference describes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Unsent items are on disk, exactly; ``cat`` and ``replay`` read them; files are private, and damage is reported."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

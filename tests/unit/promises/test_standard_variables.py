@@ -1,12 +1,10 @@
 """OpenTelemetry's variables: each has a row in the reference, and each that is honoured changes what is sent."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import opentelemetry.environment_variables
 import opentelemetry.sdk.environment_variables
@@ -15,6 +13,7 @@ from opentelemetry import _logs
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import Link, SpanContext
 from tests.support.checks import warnings_with
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE, Inbox, attributes_of
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -24,10 +23,6 @@ from tests.unit.promises.reference_tables import code, table
 import monitel
 from monitel.profiler import record_function
 from monitel_otlp import Pipeline
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-
 
 OTLP = "OTEL_EXPORTER_OTLP_"
 SIGNALS = ("metrics", "logs", "traces")

@@ -1,7 +1,5 @@
 """One trace per step at a receiver: ids that each rank computes, and a budget for the trace of all ranks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping

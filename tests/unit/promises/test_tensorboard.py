@@ -1,7 +1,5 @@
 """TensorBoard's own reader finds in the files what was recorded: steps, tags, texts, hyperparameters, several runs."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import re

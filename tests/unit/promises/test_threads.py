@@ -3,8 +3,6 @@
 Builds without the GIL run the threads at the same time; with the GIL they take turns as often as they can.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The API of torch.monitor: Aggregation, Stat, Event, handlers, wait counters and the TensorBoard handler."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import gc

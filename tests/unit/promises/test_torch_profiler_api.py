@@ -1,7 +1,5 @@
 """The names of torch.profiler work without torch: schedules, profiles, their results, and traces."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json

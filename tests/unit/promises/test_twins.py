@@ -1,7 +1,5 @@
 """The C window and the Python window are equal: random operations give the same events, readings and errors."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

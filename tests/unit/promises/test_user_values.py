@@ -1,7 +1,5 @@
 """Names, units, attributes and values of any kind: each exporter sends them, and nothing raises into the loop."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 from collections.abc import Iterator

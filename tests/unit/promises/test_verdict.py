@@ -3,8 +3,6 @@
 A new implementation needs another :func:`verdict_of`; the jobs stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random

@@ -1,7 +1,5 @@
 """Windows of Stats: each arrives at its time, with the numbers of its samples, and no sample is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math

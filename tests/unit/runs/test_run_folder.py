@@ -1,20 +1,16 @@
 """Folders of the ledgers of runs: their names, and how many are kept."""
 
-from __future__ import annotations
-
 import os
 import re
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from monitel.console.runs import read_runs
 from monitel.runs import folder
 from monitel.runs.folder import FILE, LEDGERS, RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
-
-if TYPE_CHECKING:
-    import pytest
 
 IDS = [
     *("1", "a", "A", "a/b", "a\\b", "../../etc/passwd", ".", "..", "\0"),

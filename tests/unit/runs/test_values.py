@@ -1,18 +1,12 @@
 """The values of a run as they are stored: rarely, in limited size, added up, and never in the way of a job."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import pytest
 
 from monitel.runs.history import Attempt, History, RunTime, decode, encode
-from monitel.runs.values import LIMIT_BYTES, LONGEST_TEXT, MOST, CurrentValues, RunValues, Value
-
-if TYPE_CHECKING:
-    import pytest
-
-    from monitel.runs.values import Scalar
+from monitel.runs.values import LIMIT_BYTES, LONGEST_TEXT, MOST, CurrentValues, RunValues, Scalar, Value
 
 COUNTER, STAT = Value("samples", (), "", 8, 2, "process"), Value("loss.count", (), "", 4, 2, "pipeline")
 GAUGE = Value("loss.mean", (), "", 0.5, 2)

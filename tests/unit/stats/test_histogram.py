@@ -1,24 +1,20 @@
 """Histogram: error bound of quantiles, and buckets equal to those of the OpenTelemetry SDK."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 import pickle
 import random
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitel import Histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TINY = 1e-307  # floats below are subnormal, and have fewer digits
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -1,17 +1,13 @@
 """Open windows of all Stats at one moment, and sinks of closed ones, as a black box keeps them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 
 @pytest.fixture

@@ -1,19 +1,15 @@
 """Pending samples: they count immediately, and their windows are logged when all values are known."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    MakeStat = Callable[..., Any]
+MakeStat = Callable[..., Any]
 
 FIELDS = ["start_ns", "end_ns", "count", "min", "max", "last", "discarded", "first_step", "last_step"]
 

@@ -1,17 +1,13 @@
 """Reading of event files with TensorBoard's own readers: the data server, its default, and the Python loader."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard import context  # type: ignore[import-untyped]
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from tensorboard.plugins.hparams import metadata  # type: ignore[import-untyped]
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Points = dict[str, list[tuple[int, "float | str"]]]
 LEDGER = ("training.time/", "training.goodput")  # tags whose values are times

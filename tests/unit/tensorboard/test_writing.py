@@ -1,13 +1,13 @@
 """When points are written, on disks that hang or fail too: no caller waits, and each loss is counted."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from threading import Event as Signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader  # type: ignore[import-untyped]
@@ -17,10 +17,6 @@ from tests.unit.tensorboard.files import read
 import monitel
 from monitel_tensorboard import SummaryWriter, install
 from monitel_tensorboard.event_file import EventFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FULL = OSError(28, "No space left on device")
 

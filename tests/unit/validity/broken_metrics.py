@@ -1,18 +1,12 @@
 """Metrics, each broken in one way, by the rule that must be reported."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from tests.unit.validity.samples import DELTA, SECOND_NS, START_NS
+from tests.unit.validity.samples import DELTA, SECOND_NS, START_NS, Sample
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.validity.samples import Sample
-
-    Break = Callable[[Sample], object]
+Break = Callable[[Sample], object]
 
 
 def change(target: Callable[[Sample], Any], **fields: Any) -> Break:

@@ -1,15 +1,9 @@
 """Envelopes, log records and spans, each broken in one way, by the rule that must be reported."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from tests.unit.validity.broken_metrics import change
-from tests.unit.validity.samples import CHILD_ID, START_NS, set_attribute
-
-if TYPE_CHECKING:
-    from tests.unit.validity.broken_metrics import Break
-    from tests.unit.validity.samples import Sample
+from tests.unit.validity.broken_metrics import Break, change
+from tests.unit.validity.samples import CHILD_ID, START_NS, Sample, set_attribute
 
 
 def repeated(parts: Any, **fields: Any) -> Any:

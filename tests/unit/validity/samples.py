@@ -1,7 +1,5 @@
 """Small valid requests of each signal, which tests change to break one rule at a time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,19 +1,14 @@
 """The check at the end of each test: it has everything that the receivers of the test have accepted."""
 
-from __future__ import annotations
-
 import urllib.request
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE, Answer, take_accepted
+from tests.support.receiver import Receiver
 from tests.support.validity.requests import assert_valid
 from tests.unit.validity.samples import Sample
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.receiver import Receiver
 
 _EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 

@@ -1,18 +1,11 @@
 """The checker itself: a valid sample has no violations, and each rule is reported where it is broken."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.support.validity.requests import assert_valid, violations
 from tests.support.validity.rules import RULES
-from tests.unit.validity.broken_metrics import METRICS
+from tests.unit.validity.broken_metrics import METRICS, Break
 from tests.unit.validity.broken_records import ENVELOPES, LOGS, TRACES
 from tests.unit.validity.samples import START_NS, Sample
-
-if TYPE_CHECKING:
-    from tests.unit.validity.broken_metrics import Break
 
 GROUPS: dict[str, dict[str, Break]] = {"envelopes": ENVELOPES, "metrics": METRICS, "logs": LOGS, "traces": TRACES}
 

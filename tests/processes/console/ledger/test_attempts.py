@@ -1,18 +1,12 @@
 """Processes that are attempts of one run, and processes that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held
 from tests.support.checks import wait_until
-from tests.support.scripts import READY, finish, started, write_script
+from tests.support.scripts import READY, Run, finish, started, write_script
 from tests.support.spools import names
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
 
 __all__ = ["commands"]
 

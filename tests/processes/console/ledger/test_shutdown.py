@@ -1,14 +1,8 @@
 """The end of a pipeline and of a process is not a step, whoever ends it and whenever."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.processes.promises.recorded_runs import Commands, commands
-
-if TYPE_CHECKING:
-    from tests.support.scripts import Run
+from tests.support.scripts import Run
 
 __all__ = ["commands"]
 

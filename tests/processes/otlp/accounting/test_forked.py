@@ -1,12 +1,7 @@
 """Accounts of forked children: each starts at zero and counts from the first item, of any kind and in any thread."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 
 CHILD = """\
 import json

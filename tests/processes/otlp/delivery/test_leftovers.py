@@ -1,23 +1,17 @@
 """Spools of earlier processes, which the next pipeline with the same endpoints delivers."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from tests.processes.ports import reserved_port
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.inbox import DEADLINE, Answer, Request
+from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 from tests.support.spools import folders, spooled
 from tests.unit.promises.spool_content import cat
 
 import monitel
-
-if TYPE_CHECKING:
-    import pytest
-    from tests.support.inbox import Request
-    from tests.support.pipelines import Start
-    from tests.support.scripts import Run
 
 LEFT = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)

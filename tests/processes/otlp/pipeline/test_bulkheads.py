@@ -1,21 +1,14 @@
 """A backend, name server or event handler that hangs does not stop the delivery of anything else."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
 from tests.support.checks import PROTOCOLS
 from tests.support.inbox import DEADLINE
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 from tests.support.spools import folders, last_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
-
 
 # A name server that does not answer. The healthy backend has an IP address.
 NAMES = """\

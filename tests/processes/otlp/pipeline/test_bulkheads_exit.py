@@ -1,24 +1,18 @@
 """Exit where no thread can be started, and beside a held lock: in time, and without losses."""
 
-from __future__ import annotations
-
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.support.hostile import refusing_url, url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
+from tests.support.scripts import Run, Terminate
 from tests.support.spools import last_line
 from tests.unit.promises.spool_content import cat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.scripts import Run, Terminate
 
 
 @contextmanager

@@ -1,22 +1,14 @@
 """gRPC at the exit of a process, in forked children and in ``replay``: in time, and without unreported losses."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import trustme
 from tests.processes.patience import with_patience
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver
-from tests.support.scripts import TRAIN
+from tests.support.receiver import Receiver
+from tests.support.scripts import TRAIN, Run
 from tests.support.spools import folders, last_line, spooled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
-
 
 GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 

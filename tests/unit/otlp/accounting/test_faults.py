@@ -1,28 +1,21 @@
 """Items that cannot be formatted or encoded, unusual timeouts, and exceptions in a phase of the exit."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shlex
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import reported_drops
+from tests.support.pipelines import Start, reported_drops
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, Stat
 from monitel.blackbox.account import Account, exit_summary
-from monitel_otlp.metrics.windows import WindowsEncoder
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel_otlp.metrics.windows import Series
+from monitel_otlp.metrics.windows import Series, WindowsEncoder
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package

@@ -1,15 +1,14 @@
 """Exceptions in a transport, the disk, the box or an encoder: public calls do not raise, and items are counted once."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.support.pipelines import check_accounts
+from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import answer_at_random, checked_continuously, emit_items, make_small, run_together
+from tests.support.receiver import Receiver
 
 from monitel.blackbox import disk, journal
 from monitel.blackbox.box import Box
@@ -18,10 +17,6 @@ from monitel_otlp.messages.log_records import LogsEncoder
 from monitel_otlp.metrics.windows import Draft, WindowsEncoder
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 ERRORS: list[Any] = [partial(OSError, 5), FolderError, RuntimeError, MemoryError]
 PLACES: dict[str, list[tuple[Any, str]]] = {

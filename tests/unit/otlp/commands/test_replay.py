@@ -1,27 +1,21 @@
 """``monitel replay``: the age of the data, and requests that a backend cannot take."""
 
-from __future__ import annotations
-
 import re
 import time
+from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from tests.support.inbox import Answer, records_of
+from tests.support.inbox import Answer, Request, records_of
+from tests.support.receiver import Receiver
 from tests.support.spools import leave
 from tests.unit.promises.program import Program, program
 
 import monitel_otlp.export.sender
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.inbox import Request
-    from tests.support.receiver import Receiver
 
 __all__ = ["program"]
 

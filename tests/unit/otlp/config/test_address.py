@@ -1,7 +1,5 @@
 """Addresses of endpoints are parsed, and secrets are masked in the forms of an echo."""
 
-from __future__ import annotations
-
 from monitel_otlp.config.endpoint import parse_address
 from monitel_otlp.config.secret import MASKED, masker, parts_of_header
 

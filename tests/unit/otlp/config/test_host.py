@@ -1,27 +1,21 @@
 """Host, operating system and process in the resource: from OpenTelemetry's detectors, which may fail or hang."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator, Mapping
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
+from monitel_otlp import Pipeline
 from monitel_otlp._compat import HostResourceDetector, ProcessResourceDetector
 from monitel_otlp.config import resource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel_otlp import Pipeline
 
 
 @pytest.fixture

@@ -1,23 +1,18 @@
 """Rank, run and attempt in the resource: from the variables of launchers, and from torch.distributed."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
 import monitel_otlp
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 WARNING = "torch.distributed reports rank"
 

@@ -1,7 +1,5 @@
 """Environment variables of two arguments that require each other: one alone is a warning."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitel import variables

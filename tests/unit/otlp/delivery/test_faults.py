@@ -1,18 +1,13 @@
 """A backend with faults: unacknowledged requests are kept in order, and losses are counted."""
 
-from __future__ import annotations
-
 import random
 import time
-from typing import TYPE_CHECKING
 
 from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 def test_retries_do_not_use_the_global_random_generator(receiver: Receiver, start: Start) -> None:

@@ -1,27 +1,19 @@
 """A backend that stores the good records of a request and refuses the request because of the others, as Loki does."""
 
-from __future__ import annotations
-
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
+from tests.support import inbox
 from tests.support.inbox import DEADLINE, Answer, records_of
-from tests.support.receiver import MESSAGES
+from tests.support.pipelines import Start
+from tests.support.receiver import MESSAGES, Receiver
 from tests.support.spools import rejected_in
 
 import monitel
 from monitel_otlp.messages import request as messages
 from monitel_otlp.transport.answer import count_rejected
-
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from tests.support import inbox
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
 
 TOO_OLD = "entry for stream '{service_name=\"a\"}' has timestamp too old: 2026-10-13T17:50:06Z, oldest acceptable ..."
 TOO_NEW = "entry for stream '{service_name=\"a\"}' has timestamp too new: 2026-11-25T17:50:06Z"

@@ -1,18 +1,13 @@
 """Requests that a backend does not accept as a whole: too large, with a bad item, or one that breaks the backend."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, VALUE, Stat
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 def emit(count: int, *, poison: tuple[int, ...] = ()) -> list[int]:

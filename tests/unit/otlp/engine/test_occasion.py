@@ -1,27 +1,19 @@
 """Requests without a chosen interval: the metrics of the process go with windows, or once a minute."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.support.inbox import DEADLINE
-from tests.support.pipelines import busy_encoder
+from tests.support.inbox import DEADLINE, Request
+from tests.support.pipelines import Start, busy_encoder
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, MEAN, Stat
+from monitel.testing import ManualClock
+from monitel_otlp import Pipeline
 from monitel_otlp.config import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.inbox import Request
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
-    from monitel_otlp import Pipeline
 
 ROUND = 5  # seconds
 

@@ -1,19 +1,14 @@
 """The end of an engine: by a signal handler in the middle of a call of the recorder, and without a trace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.pipelines import Start
 
 from monitel import COUNT, Stat
 from monitel.blackbox.record import WINDOW
 from monitel.stats.window import decode, key
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-
-    from monitel.testing import ManualClock
+from monitel.testing import ManualClock
 
 
 def test_window_is_recorded_once_if_a_signal_interrupts_it(

@@ -1,25 +1,19 @@
 """Late numbers, dropped windows and many readings: what is sent stays exact, and what is dropped is counted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import busy_encoder
+from tests.support.pipelines import Start, busy_encoder
 from tests.support.producers import close_windows, make_small
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
 from monitel.blackbox.record import READING, Item
+from monitel.testing import ManualClock
 from monitel_otlp.metrics.readings import ReadingsEncoder
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
 
 MILLISECOND_NS = 1_000_000
 

@@ -1,17 +1,17 @@
 """Points of any windows in any order of arrival: times, totals, merged points, and values that are not finite."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
+from tests.support.receiver import Receiver
 
 import monitel
 import monitel_otlp
@@ -19,13 +19,7 @@ from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE
 from monitel.stats import window_sinks
 from monitel.stats.window import OpenWindow, encode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.inbox import Point
-    from tests.support.receiver import Receiver
-
-    Group = tuple[int, list[monitel.Window]]  # the time of a point, and its windows
+Group = tuple[int, list[monitel.Window]]  # the time of a point, and its windows
 
 MILLISECOND_NS = 1_000_000
 EPOCH_NS = 1_767_225_600_000_000_000

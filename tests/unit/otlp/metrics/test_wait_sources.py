@@ -1,23 +1,17 @@
 """Wait counters of sources, such as torch's, as metric points: starts, totals, and sources that come and go."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
 from tests.support.producers import wait
+from tests.support.receiver import Receiver
 from tests.support.series import increase
 
 from monitel import WaitReading, wait_counter
 from monitel.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 @pytest.fixture

@@ -1,28 +1,23 @@
 """A pipeline beside others: a second ``configure()``, providers that are shut down, and broken records and handlers."""
 
-from __future__ import annotations
-
 from functools import partial
 from threading import Event as Signal
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import context
 from tests.support.checks import in_time, wait_until, warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
 from tests.support.producers import has_arrived, record_one_of_each
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, Stat
+from monitel.testing import ManualClock
+from monitel_otlp.transport.answer import Answer
 from monitel_otlp.transport.http import HttpTransport
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
-    from monitel.testing import ManualClock
-    from monitel_otlp.transport.answer import Answer
 
 
 def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:

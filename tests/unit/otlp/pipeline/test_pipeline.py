@@ -1,20 +1,16 @@
 """A pipeline with a healthy backend: everything arrives once, with its time."""
 
-from __future__ import annotations
-
 import gc
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, SUM, Stat
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 
 def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:

@@ -1,12 +1,7 @@
 """A stand-in for the module ``pynvml``, because the machines of the tests have no GPU."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GIB = 2**30
 

@@ -1,22 +1,17 @@
 """Metrics of NVIDIA GPUs, with a stand-in for the module ``pynvml``: the machines of the tests have no GPU."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.otlp.system.fake_nvml import GIB, FakeNvml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
 
 pytest.importorskip(
     "opentelemetry.instrumentation.system_metrics", reason="pip install opentelemetry-instrumentation-system-metrics"

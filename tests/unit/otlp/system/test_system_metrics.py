@@ -1,25 +1,20 @@
 """System metrics of a process and its host: which processes report them, and what happens when they fail."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, metrics, table
 
 import monitel
-
-if TYPE_CHECKING:
-    from tests.support.pipelines import Start
-    from tests.support.receiver import Receiver
-
 
 #: Name, unit and monotonicity of each metric of the reference, but those of GPUs.
 DOCUMENTED = {name: each for name, each, _ in metrics("System metrics") if not name.startswith("hw.")}

@@ -1,7 +1,5 @@
 """Answers of a backend over HTTP and gRPC: verdict, reason, pause and rejected items."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone

@@ -1,29 +1,23 @@
 """Connections over HTTP: several addresses, proxies, TLS, early and interim answers, and when one is kept."""
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.support import hostile
-from tests.support.hostile import OK_HEAD, Peer
+from tests.support.hostile import OK_HEAD, Behaviour, Peer
 from tests.support.inbox import DEADLINE
+from tests.support.receiver import Receiver
 
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.hostile import Behaviour
-    from tests.support.receiver import Receiver
 
 SMALL = Request("logs", b"")
 LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold

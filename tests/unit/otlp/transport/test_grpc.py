@@ -1,17 +1,9 @@
 """Delivery over gRPC: configuration, headers, compression and secrets."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.support.checks import warnings_with
-from tests.support.pipelines import deliver, emit_and_flush
-
-if TYPE_CHECKING:
-    from tests.support.grpc_receiver import GrpcReceiver
-    from tests.support.pipelines import Start
-
+from tests.support.grpc_receiver import GrpcReceiver
+from tests.support.pipelines import Start, deliver, emit_and_flush
 
 TOKEN = "sesame-4711"
 
