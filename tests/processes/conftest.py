@@ -21,7 +21,6 @@ Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
 
 @pytest.fixture(autouse=True)
 def wide_terminal(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs print tables as wide as in a terminal of 160 columns."""
     monkeypatch.setenv("COLUMNS", "160")
 
 

@@ -15,7 +15,6 @@ class Printed(NamedTuple):
 
 
 def command(*arguments: object) -> Printed:
-    """Run ``monitel`` with these arguments in this process."""
     (script,) = entry_points(group="console_scripts", name="monitel")
     output, errors = io.StringIO(), io.StringIO()
     tqdm.monitor_interval = 0  # it starts no thread

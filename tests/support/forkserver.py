@@ -150,7 +150,6 @@ def serve(descriptor: int) -> None:
 
 
 def _become(descriptors: list[int], folder: str, environment: dict[str, str]) -> None:
-    """Take on the input, output, folder and variables of a request."""
     os.setsid()
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)

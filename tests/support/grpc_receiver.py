@@ -32,7 +32,6 @@ class GrpcAnswer(Answer):
 
     @property
     def takes(self) -> bool:
-        """True if a backend that gives this answer has accepted the data."""
         return self.code is grpc.StatusCode.OK and super().takes
 
 
@@ -60,7 +59,6 @@ class GrpcReceiver(Inbox):
 
     @property
     def address(self) -> str:
-        """Host and port, without a scheme."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -68,7 +66,6 @@ class GrpcReceiver(Inbox):
         return f"{self._scheme}://{self.address}"
 
     def close(self) -> None:
-        """Refuse new connections, and cancel open calls."""
         assert self._server.stop(None).wait(DEADLINE)
         self._pool.shutdown()
         if self.failures:

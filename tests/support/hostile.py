@@ -78,7 +78,6 @@ class Peer:
                 return
 
     def flood(self, connection: socket, content: bytes) -> None:
-        """Send the content again and again, as fast as the client reads."""
         while not self.closing.is_set():
             self.send(connection, content)
 
@@ -118,54 +117,46 @@ class Peer:
 
 
 def drips_headers(peer: Peer, connection: socket) -> None:
-    """Send endless headers one byte at a time."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\nX: ")
     peer.drip(connection, iter([b"y"] * 10_000))
 
 
 def drips_body(peer: Peer, connection: socket) -> None:
-    """Send a body of a known length one byte at a time."""
     peer.read_request(connection)
     peer.send(connection, OK_HEAD + b"Content-Length: 100000\r\n\r\n")
     peer.drip(connection, iter([b"\0"] * 10_000))
 
 
 def drips_events(peer: Peer, connection: socket) -> None:
-    """Send server-sent events slowly, in an endless chunked body."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     peer.drip(connection, iter([b"6\r\n: hi\n\n\r\n"] * 10_000))
 
 
 def continues_forever(peer: Peer, connection: socket) -> None:
-    """Send ``100 Continue`` again and again."""
     peer.read_request(connection)
     peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
 def sends_headers_forever(peer: Peer, connection: socket) -> None:
-    """Send endless headers as fast as the client reads."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\n")
     peer.flood(connection, b"X-A: " + b"b" * 60_000 + b"\r\n")
 
 
 def sends_one_endless_line(peer: Peer, connection: socket) -> None:
-    """Send an endless status line as fast as the client reads."""
     peer.read_request(connection)
     peer.flood(connection, b"H" * 60_000)
 
 
 def sends_chunks_forever(peer: Peer, connection: socket) -> None:
-    """Send endless chunks as fast as the client reads."""
     peer.read_request(connection)
     peer.send(connection, OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     peer.flood(connection, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
 
 
 def sends_bomb(peer: Peer, connection: socket) -> None:
-    """Send 300 kB that decompress to 300 MB."""
     peer.read_request(connection)
     content = gzip.compress(bytes(1 << 20)) * 300  # consecutive gzip members form one file
     peer.send(connection, OK_HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
@@ -173,7 +164,6 @@ def sends_bomb(peer: Peer, connection: socket) -> None:
 
 
 def never_answers(peer: Peer, connection: socket) -> None:
-    """Read the request and never answer."""
     peer.read_request(connection)
     peer.closing.wait()
 

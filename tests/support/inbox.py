@@ -37,7 +37,6 @@ class Answer:
 
     @property
     def takes(self) -> bool:
-        """True if a backend that gives this answer has accepted the data."""
         return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang", "drip"}
 
 
@@ -67,8 +66,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Point:
-    """One data point of a sum, gauge or histogram."""
-
     metric: str
     kind: str
     value: Number
@@ -198,7 +195,6 @@ class Inbox:
         return [record for record in found if name in {None, record.name}]
 
     def record_names(self) -> list[str]:
-        """Return the event names of the log records, in order of arrival."""
         return [record.name for record in self.records()]
 
     def spans(self) -> list[Span]:

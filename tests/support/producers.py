@@ -34,7 +34,6 @@ def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list
 
 
 def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
-    """Wait once for each number of seconds."""
     for each in seconds:
         with monitel.WaitCounter(key).guard():
             clock.advance(each)
@@ -127,8 +126,6 @@ def run_together(*functions: Callable[[], object]) -> None:
 
 @dataclass
 class RandomBackend:
-    """A backend that draws its answers with a seeded generator."""
-
     choose: random.Random  # the generator
     answers: list[str]  # HTTP status codes and faults to choose from
     # number of points, records or spans of accepted requests that it has left out, by signal

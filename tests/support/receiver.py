@@ -59,7 +59,6 @@ class Receiver(Inbox):
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """Refuse new connections, and close those that are open."""
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()

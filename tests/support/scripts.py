@@ -55,8 +55,6 @@ needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended."""
-
     status: int  # exit status; negative for a signal
     stdout: str  # output
     stderr: str  # error output
@@ -178,7 +176,6 @@ def send_sigterm(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that runs Python in the folder of the test."""
     return Run(tmp_path)
 
 
@@ -194,5 +191,4 @@ def train(run: Run, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def terminate(tmp_path: Path) -> Terminate:
-    """Return a function that sends SIGTERM to a script."""
     return partial(send_sigterm, tmp_path)

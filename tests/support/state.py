@@ -108,8 +108,6 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
 
 
 class _State:
-    """State of this process that a test may change, and has to put back."""
-
     def __init__(self) -> None:
         self._environment = _environment()
         self._named = [*map(_Named, twins.packages())]
@@ -156,7 +154,6 @@ class _State:
         yield from (f"the thread {each.name!r}" for each in left)
 
     def restore(self) -> None:
-        """Put back what other tests would meet."""
         for named in self._named:
             named.forget_new()
         for package, before in self._handlers:

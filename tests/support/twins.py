@@ -37,7 +37,6 @@ _copies = {_twin_of(installed): _own_modules()}
 
 @contextmanager
 def _in_place(modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Let ``import`` find one copy of the package."""
     previous = _own_modules()
     if previous.get("monitel") is modules.get("monitel"):
         yield
@@ -83,7 +82,6 @@ _MARKS = {"c": [pytest.mark.twins], "py": [pytest.mark.twins, pytest.mark.python
 
 @pytest.fixture(params=[pytest.param(twin, marks=_MARKS[twin]) for twin in (["py"] if _PURE_ONLY else ["c", "py"])])
 def twin(request: pytest.FixtureRequest) -> str:
-    """Return the twin under test: ``c`` or ``py``."""
     _copy(request.param)  # skips or fails if the twin is missing
     return str(request.param)
 
@@ -147,7 +145,6 @@ def record(ranges: Any) -> Any:
 
 @pytest.fixture
 def received(ranges: Any) -> Iterator[list[tuple[str, Any]]]:
-    """Collect ("began" or "ended", range) of each call of a listener."""
     calls: list[Any] = []
     with ranges.listen(
         began=lambda each: calls.append(("began", each)), ended=lambda each: calls.append(("ended", each))
@@ -182,7 +179,6 @@ def both_twins() -> dict[str, ModuleType]:
 
 @pytest.fixture
 def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
-    """Collect what reaches ``sys.unraisablehook``."""
     caught: list[BaseException | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda report: caught.append(report.exc_value))
     return caught
@@ -248,7 +244,6 @@ def run_script(twin: str, tmp_path: Path) -> RunScript:
 
 @pytest.fixture
 def frequent_switches() -> Iterator[None]:
-    """Switch between threads often, where they take turns."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield

@@ -13,8 +13,6 @@ from monitel.process.crash_stacks import crash_signal, stacks_now
 
 
 class Waiting:
-    """Threads that wait in a function for the end of the test."""
-
     def __init__(self) -> None:
         self._ready = threading.Semaphore(0)
         self._over = threading.Event()
@@ -29,12 +27,10 @@ class Waiting:
         return thread
 
     def wait(self) -> None:
-        """Wait for the end of the test."""
         self._ready.release()
         self._over.wait()
 
     def end(self) -> None:
-        """End the threads."""
         self._over.set()
         for thread in self._threads:
             thread.join(30)
@@ -42,7 +38,6 @@ class Waiting:
 
 @pytest.fixture
 def waiting() -> Iterator[Waiting]:
-    """Return the threads of the test."""
     threads = Waiting()
     yield threads
     threads.end()

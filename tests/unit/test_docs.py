@@ -16,11 +16,7 @@ _SOURCES = [ROOT / "src", *sorted(ROOT.glob("exporters/*/src"))]
 
 
 @pytest.mark.parametrize("page", page_parameters(processes=False))
-def test_page_runs(
-    page: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_page_runs(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's blocks run in order, in one namespace and an empty folder, and print what the page shows."""
     run_page(page, capsys, monkeypatch)
 
@@ -34,7 +30,6 @@ def test_block_of_a_readme_runs_alone(
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page: its headings, as GitHub writes them."""
     prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

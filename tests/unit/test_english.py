@@ -57,7 +57,6 @@ def texts(suffix: str, source: str) -> str:
 
 
 def habits(suffix: str, source: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of each habit in a file, and what to write."""
     source = re.sub(r".*english: keep.*", "", source) if "english: keep" in source else source
     for found in _ANY_PROSE.finditer(texts(suffix, source)):
         yield found[0], next(plain for words, plain in PROSE.items() if re.fullmatch(words, found[0], re.IGNORECASE))
@@ -67,7 +66,6 @@ def habits(suffix: str, source: str) -> Iterator[tuple[str, str]]:
 
 
 def files() -> Iterator[Path]:
-    """Yield all files with texts."""
     yield from (ROOT / name for name in ("Makefile", "setup.py"))
     yield from ROOT.glob("*.md")
     for folder in FOLDERS:

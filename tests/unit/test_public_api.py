@@ -112,20 +112,16 @@ DISTRIBUTIONS = {
 
 
 class Import(NamedTuple):
-    """One name that a file imports."""
-
     file: Path
     module: str
     name: str | None  # None: the module itself
 
     @property
     def path(self) -> str:
-        """The full dotted path."""
         return self.module if self.name is None else f"{self.module}.{self.name}"
 
 
 def sources(package: Path) -> list[Path]:
-    """Return a package's files, at least one."""
     found = sorted(package.rglob("*.py"))
     assert found, f"no sources in {package}"
     return found
@@ -133,7 +129,6 @@ def sources(package: Path) -> list[Path]:
 
 @cache
 def parsed(file: Path) -> ast.Module:
-    """Return a file's syntax tree."""
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
@@ -200,7 +195,6 @@ def test_import_that_goes_upwards_is_found(tmp_path: Path) -> None:
 
 
 def private(path: str) -> bool:
-    """Return True if a dotted path has a private name."""
     return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
 
 
@@ -243,7 +237,6 @@ def test_public_objects_have_docstrings(name: str) -> None:
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """Return the ``[project]`` table of a distribution."""
     table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return table
 

@@ -10,7 +10,6 @@ _COMMAND = [sys.executable, "-W", "ignore", "-m", "tests.nightly.kills.campaign"
 
 
 def campaign(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run the campaign, and return its outcome."""
     return subprocess.run([*_COMMAND, *options], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
 

@@ -52,23 +52,18 @@ def alone(test: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 class Place:
-    """Folders of boxes and of spools."""
-
     def __init__(self, disk: Path, memory: Path | None = None) -> None:
         self.root, self.spool = (memory or Path(sys.argv[3])) / "boxes", disk / "spool"
 
     def box(self, **options: Any) -> Box:
-        """Make a box."""
         made = Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
         made.open()
         return made
 
     def folder(self, name: str) -> Folder:
-        """Open the box with a name."""
         return Folder.open(self.root / name)
 
     def events(self, name: str, journal: str = "logs") -> list[Any]:
-        """Return the numbers of the events in a box, whose process may run."""
         return [item.value[1] for item in Dead(self.folder(name), None).items(journal)]
 
     def collect(self, name: str) -> list[Any] | None:
@@ -88,7 +83,6 @@ class Place:
 
 
 def delivered(journal: Journal) -> list[Any]:
-    """Deliver one request, and return the numbers of its events."""
     items = journal.read()
     if items:
         journal.settle(items[-1].last, delivered=len(items))
@@ -96,13 +90,11 @@ def delivered(journal: Journal) -> list[Any]:
 
 
 def emit(box: Box, *numbers: int) -> None:
-    """Record an event for each number."""
     for number in numbers:
         box.journals["logs"].append(EVENT, marshal.dumps(("event", number, _LONG), 2))
 
 
 def send(box: Box) -> list[Any]:
-    """Send all events, and return their numbers."""
     found, journal = list[Any](), box.journals["logs"]
 
     def send_one() -> bool:
@@ -116,7 +108,6 @@ def send(box: Box) -> list[Any]:
 
 @contextmanager
 def file_system(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a file system in memory."""
     path = folder / "mounted"
     path.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "monitel", path], check=False)
@@ -130,13 +121,10 @@ def file_system(folder: Path, size: str) -> Iterator[Path]:
 
 
 def status_of(function: Callable[[], object]) -> int:
-    """Return the exit status of a forked process that calls a function."""
     return os.waitstatus_to_exitcode(os.waitpid(start(function), 0)[1])
 
 
 def killed_after(function: Callable[[], object]) -> None:
-    """Call a function in a forked process, which is then killed."""
-
     def run() -> None:
         function()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -44,7 +44,6 @@ class Outcome:
 
 
 def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
-    """Run a command in a new session, and return its end."""
     usual = {"capture_output": True, "text": True, "timeout": 300, "start_new_session": True}
     ended = subprocess.run(command, input=stdin, check=False, **{**usual, **options})
     return Outcome(ended.returncode, ended.stdout, *split(ended.stderr))
@@ -89,7 +88,6 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a process."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 

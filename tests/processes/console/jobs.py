@@ -69,8 +69,6 @@ def loop(stages: Mapping[str, float] | None = None, *, until: int = -1, then: st
 
 
 class Note(NamedTuple):
-    """The notes of one step."""
-
     step: int
     set_s: float
     loss: float
@@ -78,14 +76,11 @@ class Note(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A process that runs a script, and its working directory."""
-
     process: Process
     folder: Path
 
     @property
     def notes(self) -> list[Note]:
-        """The notes of all steps so far."""
         return [Note(*each) for each in self._lines if each[0] != "end"]
 
     @property
@@ -99,7 +94,6 @@ class Job(NamedTuple):
         return [json.loads(each) for each in text[: text.rfind("\n") + 1].splitlines()]
 
     def kill(self) -> None:
-        """Kill the process, and wait for its end."""
         self.process.kill()
         self.process.wait(DEADLINE)
 
@@ -122,7 +116,6 @@ def jobs(folder: Path, *scripts: str, env: Callable[[int], Mapping[str, str]] = 
 
 @contextmanager
 def ranks(folder: Path, *scripts: str, **env: str) -> Iterator[list[Job]]:
-    """Start the ranks of one job."""
     size = {"WORLD_SIZE": f"{len(scripts)}", "TORCHELASTIC_RUN_ID": "run-7", **env}
     with jobs(folder, *scripts, env=lambda rank: {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", **size}) as found:
         yield found
@@ -188,5 +181,4 @@ class Console:
 
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
-    """Return the command, in the folder of the test."""
     return Console(tmp_path)

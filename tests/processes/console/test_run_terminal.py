@@ -39,7 +39,6 @@ print("got=" + sys.stdin.readline(), flush=True)
 
 
 def waiting() -> str:
-    """Write a program, and return the command that runs it."""
     Path("waiting.py").write_text(WAITING)
     return shlex.join([*RUN, sys.executable, "-I", "-S", "waiting.py"])
 

@@ -18,12 +18,10 @@ SHORT = loop(until=10, then="sys.stdin.readline()")
 
 
 def end(job: Job) -> None:
-    """Let a job end by itself."""
     job.process.communicate("end\n", timeout=DEADLINE)
 
 
 def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
-    """Return the states by rank."""
     return {rank: row["state"] for rank, row in rows.items()}
 
 

@@ -48,8 +48,6 @@ JOB = JOB.replace("MAKE_STEP", SET)
 
 
 class Part(NamedTuple):
-    """The steps of a run as its process has noted them."""
-
     began: float  # Unix time
     ended: float
     activities: dict[str, float]  # seconds
@@ -61,18 +59,15 @@ class Part(NamedTuple):
         self.check_time(run)
 
     def check_time(self, run: dict[str, Any]) -> None:
-        """Check the start and the duration of a run."""
         assert begin(run).timestamp() == pytest.approx(self.began, abs=1)
         assert run["duration_seconds"] == pytest.approx(self.ended - self.began, abs=1)
 
 
 def begin(run: dict[str, Any]) -> datetime:
-    """Return the start of a run in local time."""
     return datetime.fromisoformat(run["started"].replace("Z", "+00:00")).astimezone()
 
 
 def parts(lines: list[str]) -> tuple[int, list[Part]]:
-    """Return the process id and the runs in the notes of a process."""
     notes = [json.loads(each) for each in lines]
     found = []
     for (*_, began, before), (*_, ended, after) in zip(notes[::2], notes[1::2], strict=True):
@@ -182,5 +177,4 @@ def totals(report: Any) -> dict[tuple[str, str | None], float]:
 
 
 def stored(report: Any) -> Any:
-    """Return the second run of ``monitel runs``."""
     return next(each for each in report["runs"] if each["name"] == "second")

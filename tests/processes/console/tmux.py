@@ -34,7 +34,6 @@ class Terminal:
         self._server, self._env = server, env
 
     def tmux(self, *arguments: str) -> str:
-        """Run a command of tmux, and return its output."""
         ended = subprocess.run(
             [*self._server, *arguments], env=self._env, capture_output=True, check=True, timeout=DEADLINE
         )
@@ -47,17 +46,14 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The screen as one text."""
         return "\n".join(self.lines)
 
     @property
     def escapes(self) -> str:
-        """The screen with the escape sequences of its colours."""
         return self.tmux("capture-pane", "-p", "-e", "-N")
 
     @property
     def pid(self) -> int:
-        """Process id of the program."""
         return int(self.tmux("display-message", "-p", "#{pane_pid}"))
 
     def press(self, *keys: str) -> None:
@@ -65,7 +61,6 @@ class Terminal:
         self.tmux("send-keys", *keys)
 
     def resize(self, width: int, height: int) -> None:
-        """Change the size."""
         self.tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def until(self, holds: Callable[[], object], expected: str = "the condition") -> None:

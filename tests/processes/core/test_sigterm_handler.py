@@ -33,7 +33,6 @@ IN_TIME = "sigterm._MAIN_THREAD_TIMEOUT = 600.0\n"
 
 
 def ended(terminate: Terminate, script: str, *, status: int = -signal.SIGTERM) -> str:
-    """Return the output of a script that gets SIGTERM."""
     return terminate(BEGIN + script, "", status=status).stdout
 
 

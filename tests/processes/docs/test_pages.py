@@ -7,10 +7,6 @@ from tests.unit.doc_pages import page_parameters, run_page
 
 
 @pytest.mark.parametrize("page", page_parameters(processes=True))
-def test_page_runs(
-    page: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_page_runs(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's blocks run in order, in one namespace and an empty folder, and print what the page shows."""
     run_page(page, capsys, monkeypatch)

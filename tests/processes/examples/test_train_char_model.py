@@ -53,10 +53,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
     """Return the names of the metrics and of the log events in the spool."""
     lines = subprocess.run(
-        [sys.executable, "-m", "monitel", "cat", run_dir / "spool"],
-        stdout=subprocess.PIPE,
-        timeout=TIMEOUT,
-        check=True,
+        [sys.executable, "-m", "monitel", "cat", run_dir / "spool"], stdout=subprocess.PIPE, timeout=TIMEOUT, check=True
     ).stdout.splitlines()
     metrics: set[str] = set()
     events: set[str] = set()

@@ -29,7 +29,6 @@ def totals():
 
 
 def printed(*command: str) -> tuple[Any, int, int]:
-    """Return what a program prints, and Unix ns around it."""
     before_ns = time.time_ns()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout), before_ns, time.time_ns()

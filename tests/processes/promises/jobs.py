@@ -78,7 +78,6 @@ def replay(folder: Path, url: str) -> Printed:
 
 
 def autopsy(*arguments: object) -> dict[str, Any]:
-    """Return the report of ``monitel autopsy --json``."""
     printed = command("autopsy", *arguments, "--json")
     assert 0 == printed.status, printed.errors
     report: dict[str, Any] = json.loads(printed.output)

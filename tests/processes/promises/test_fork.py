@@ -23,7 +23,6 @@ pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
 
 
 def counts(receiver: Receiver) -> dict[str, list[int | float]]:
-    """Return the values of ``loss.count`` by instance."""
     found: dict[str, list[int | float]] = {}
     for point in receiver.points("loss.count"):
         found.setdefault(point.resource["service.instance.id"], []).append(point.value)

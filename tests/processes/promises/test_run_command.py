@@ -36,7 +36,6 @@ NOTHING = "monitel run: nothing was recorded\n"
 
 @pytest.fixture
 def nothing_is_left(own_boxes: Path, tmp_path: Path) -> Iterator[None]:
-    """Check that no folder is left in memory, and no spool."""
     yield
     assert [] == [*own_boxes.parent.glob(f"{own_boxes.name}-run-*")]
     assert {"ledgers"} >= {each.name for each in (tmp_path / "state/monitel").glob("*")}
@@ -82,7 +81,6 @@ def test_wrong_option_starts_nothing() -> None:
 
 
 def variables(stdout: str) -> dict[str, str]:
-    """Return the variables that ``env -0`` has printed."""
     return dict(entry.split("=", 1) for entry in stdout.split("\0") if entry)
 
 
@@ -278,7 +276,6 @@ def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, st
 
 @pytest.fixture
 def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs emit ``run.started`` and ``run.ended``."""
     monkeypatch.delenv("MONITEL_RUN_EVENTS")
 
 

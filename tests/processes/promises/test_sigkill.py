@@ -425,8 +425,6 @@ def status_of(child: int) -> int:
 
 
 class Lines:
-    """Counts the lines of monitel's code that a forked child runs."""
-
     def __init__(self) -> None:
         self._count = memoryview(mmap.mmap(-1, 4096)).cast("q")
 

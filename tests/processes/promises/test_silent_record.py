@@ -62,7 +62,6 @@ def wait_for_work(process: Process) -> dict[str, Any]:
 
 
 def check(found: dict[str, Any]) -> None:
-    """Compare a report of ``monitel autopsy`` with WORK."""
     assert (41, "step") == (found["step"], found["activity"])
     assert ["rendezvous"] == [each["key"] for each in found["waits"]]
     assert [("train.loss", 1, 0.5)] == [(each["name"], each["count"], each["last"]) for each in found["windows"]]

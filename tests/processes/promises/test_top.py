@@ -37,13 +37,11 @@ def verdict(rows: Mapping[Any, Any]) -> tuple[str, int | None]:
 
 
 def files_below(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return inode, size, mode and times of everything in a folder."""
     found = ((path, path.lstat()) for path in [folder, *folder.rglob("*")])
     return {str(path): (each.st_ino, each.st_size, each.st_mode, each.st_mtime_ns) for path, each in found}
 
 
 def check_row(row: dict[str, Any], job: Job) -> None:
-    """Compare the numbers of a row with the notes of its process."""
     wait_until(lambda: job.notes[-1].step > row["step"], "the notes of the step")
     notes = job.notes
     times = sorted(after.set_s - before.set_s for before, after in pairwise(notes))

@@ -65,7 +65,6 @@ def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
 
 
 def totals(receiver: Receiver) -> dict[str, float]:
-    """Return the last value of each metric that :data:`RECORD` makes."""
     return {name: receiver.values(name)[-1] for name in RECORDED if receiver.points(name)}
 
 

@@ -56,7 +56,6 @@ def _bound(index: int, scale: int) -> float:
 def _check_within(
     point: Any, first: tuple[float, float], last: tuple[float, float], path: str, findings: Findings
 ) -> None:
-    """Check that min is in the first filled bucket and max in the last."""
     for name, low, high in (("min", *first), ("max", *last)):
         if point.HasField(name):
             value = getattr(point, name)

@@ -28,7 +28,6 @@ class Traces:
         self._trace_of: dict[bytes, bytes] = {}
 
     def collect(self, scoped: Scoped) -> None:
-        """Check and keep the spans of one scope in one request."""
         findings = self._findings
         for number, span in enumerate(scoped.records):
             path = f"{scoped.path}[{number}] {span.name}"

@@ -19,7 +19,6 @@ from monitel.blackbox.record import read_slots
 
 
 def boxes(root: Path) -> list[Path]:
-    """Return the boxes in a folder."""
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 
@@ -35,13 +34,11 @@ def test_clean_end_removes_everything(own_boxes: Path, start: Start, receiver: R
 
 
 def make_link(path: Path) -> None:
-    """Make a link to a folder of this user."""
     path.with_name("target").mkdir(mode=0o700)
     path.symlink_to(path.with_name("target"))
 
 
 def make_open_folder(path: Path) -> None:
-    """Make a folder to which others can write."""
     path.mkdir()
     path.chmod(0o777)
 

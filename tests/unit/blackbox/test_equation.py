@@ -34,15 +34,12 @@ class Run:
         self.moments: list[bool] = []
 
     def drop(self, _first: int, _end: int, items: Iterable[Item]) -> None:
-        """Take in dropped items."""
         self.samples += sum(sum(item.value) for item in items)
 
     def plain(self) -> tuple[int, Any]:
-        """Return the state."""
         return 0, self.samples
 
     def look(self) -> None:
-        """Compare the account with what the segments have."""
         with self.journal.lock:
             found = self.journal.account()
             counted = sum(items for each, items in self.journal.unsettled() if each.where != DISK)
@@ -50,7 +47,6 @@ class Run:
         self.moments.append(found.waiting == counted and found.recorded == placed)
 
     def append(self) -> None:
-        """Append records of 1 to 5 items."""
         for number in range(6000):
             items = number % 5 + 1
             self.journal.append(RANGES, marshal.dumps([1] * items, 2), items)
@@ -77,7 +73,6 @@ class Run:
             self.look()
 
     def tend(self) -> None:
-        """Do what the threads of a box do."""
         while not self.stop.is_set():
             self.journal.prepare()
             disk.load(self.journal)
@@ -90,7 +85,6 @@ class Run:
             self.look()
 
     def open(self) -> Folder:
-        """Return the folder on the disk."""
         if self.spool is None:
             raise FolderError("there is no disk")
         return self.spool

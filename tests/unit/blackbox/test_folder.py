@@ -29,7 +29,6 @@ def candidates(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
 
 
 def choose(given: Path | None = None) -> Path:
-    """Return the folder that is chosen."""
     root = open_root(given)
     root.close()
     return root.path

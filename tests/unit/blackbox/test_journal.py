@@ -29,7 +29,6 @@ SEGMENT = 1 << 12
 
 @pytest.fixture
 def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """A box, whose segments are small."""
     monkeypatch.setattr(journal, "_SMALL", SEGMENT)
     monkeypatch.setattr(journal, "_LARGE", SEGMENT)
     made = open_root(Path("/dev/shm", f"monitel-test-{os.getpid()}-{os.urandom(4).hex()}"))
@@ -39,30 +38,25 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
 
 
 def new(box: Folder | None, **limits: int) -> Journal:
-    """Return a journal."""
     made = Room(**limits)
     made.box = box
     return Journal("logs", made)
 
 
 def add(to: Journal, *values: Any) -> None:
-    """Append events."""
     for value in values:
         to.append(EVENT, marshal.dumps(value, 2))
 
 
 def fill(to: Journal, count: int = 100, size: int = 100) -> None:
-    """Append events that fill several segments."""
     add(to, *([each, "x" * size] for each in range(count)))
 
 
 def stored(of: Journal) -> list[Item]:
-    """Return all records in the segments."""
     return [item for each in list(of.segments) for item in of.items(each)]
 
 
 def adopted(box: Folder | None, spool: Folder | None = None, **known: Any) -> Journal:
-    """Return the journal of a process that has ended."""
     found = new(box)
     found.disk = spool
     disk.adopt(found, **{"settled": 0, **known})
@@ -70,7 +64,6 @@ def adopted(box: Folder | None, spool: Folder | None = None, **known: Any) -> Jo
 
 
 def drain(of: Journal) -> list[Any]:
-    """Deliver everything, and return the values."""
     values: list[Any] = []
     while items := of.read() or (disk.load(of) and of.read()):
         values += [item.value for item in items]

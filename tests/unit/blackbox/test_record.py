@@ -20,7 +20,6 @@ from monitel.blackbox.recovery import Dead, claim
 
 @pytest.fixture
 def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
-    """Return a function that makes a box below the folder of the test."""
     boxes = []
 
     def make(**identity: Any) -> Box:

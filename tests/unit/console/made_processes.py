@@ -27,7 +27,6 @@ LATE: dict[int, dict[str, float]] = {
 
 
 def owner_of(pid: int, start: str = "7") -> Owner:
-    """Return the identity of a process."""
     return Owner("host", "boot", "1", f"{pid}", start)
 
 
@@ -50,7 +49,6 @@ def ended(rank: int | None = None, **fields: Any) -> Process:
 def totals(
     milliseconds: Mapping[str, float], *, group: str = "", device: bool = False, cycles: int = CYCLES
 ) -> dict[StageKey, Total]:
-    """Return the totals of stages that take these times in each cycle."""
     return {StageKey(group, stage, device): Total(cycles, cycles * each / 1000) for stage, each in milliseconds.items()}
 
 

@@ -40,13 +40,11 @@ KILLED = "20260102T030405-4194399-5-abcdef"
 
 
 def definition(name: str, kind: str = STAT, **attributes: Any) -> Definition:
-    """Return a series."""
     suffixes = ("mean", "sum", "count") if kind == STAT else ()
     return Definition(kind, name, name, "s", "", False, attributes, suffixes)
 
 
 def window(serial: int, number: int, *samples: float, at_s: int = 0) -> OpenWindow:
-    """Return a window of ten seconds."""
     begin_ns = START + at_s * SECOND
     fields = begin_ns, begin_ns + 10 * SECOND, len(samples), sum(samples), min(samples), max(samples), samples[-1]
     return OpenWindow(serial, number, False, begin_ns, *fields, 0, 1, 2, None, None)
@@ -88,22 +86,18 @@ class Recorded:
         ]
 
     def number(self, series: Definition) -> int:
-        """Return the number of a series."""
         return self.box.names.define([(repr(series), tuple(series))])[0]
 
     def close(self, series: Definition, closed: OpenWindow) -> None:
-        """Append a closed window."""
         self._append("metrics", WINDOW, (self.number(series), encode(closed._replace(closed=True))))
 
     def log(self, name: str, value: float, at_s: int = 0) -> None:
-        """Append a logged number."""
         series = self.number(definition(name, NUMBER))
         self._append("metrics", NUMBERS, [(series, START + at_s * SECOND, value)])
         self.event("run.log", at_s, body={name: value})
         self.box.sources["numbers"] = lambda: [(series, START + at_s * SECOND, value)]
 
     def event(self, name: str, at_s: int = 0, body: Any = None, **data: Any) -> None:
-        """Append an event."""
         time_ns = START + at_s * SECOND
         record = tuple(LogRecord(time_ns, time_ns, 9, name, None, data, body))
         self._append("logs", EVENT, record)
@@ -114,7 +108,6 @@ class Recorded:
         self.box.journals[journal].append(kind, marshal.dumps(value, 2))
 
     def settle(self, journal: str) -> None:
-        """Settle everything that is in a journal."""
         found = self.box.journals[journal]
         found.read()
         found.settle(found.next - 1, found.next - 1)
@@ -138,7 +131,6 @@ class Recorded:
 
 @contextmanager
 def recorded(root: Path, spool: Path | None = None, **identity: Any) -> Iterator[Recorded]:
-    """Make a box, and remove it."""
     found = Recorded(root, spool, **identity)
     try:
         yield found

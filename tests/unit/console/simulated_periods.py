@@ -21,8 +21,6 @@ RANKS = 2
 
 @dataclass
 class _Series:
-    """The samples of one stage of one rank, in windows."""
-
     closed: Total = field(default_factory=Total)
     open: Total = field(default_factory=Total)
     end_s: float = WINDOW_S
@@ -110,6 +108,5 @@ def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tup
 
 
 def at_end(schedule: Schedule, seconds: float) -> Verdict:
-    """Return the verdict of ``monitel run``."""
     [job] = jobs_of(schedule.until(seconds))
     return job.verdict

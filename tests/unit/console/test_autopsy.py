@@ -91,18 +91,13 @@ def dead_process(**changes: Any) -> Process:
         "events": [PastEvent(START + SECOND, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
         "stacks": 'Fatal\nThread 0x01 (most recent call first):\n  File "train.py", line 12 in <module>\n',
         "record": record_of(
-            *("train.loss", "gradient.norm"),
-            counters={"training.samples": 9592},
-            items=120,
-            events=14,
-            split="train",
+            *("train.loss", "gradient.norm"), counters={"training.samples": 9592}, items=120, events=14, split="train"
         ),
     }
     return Process(**{**fields, **changes})
 
 
 def text(found: Process, screen: Screen | None = None, *, complete: bool = False) -> str:
-    """Return the report."""
     return "\n".join(process_lines(found, screen or Screen(), NOW, complete=complete))
 
 
@@ -212,7 +207,6 @@ def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
 
 
 def hostile_process() -> Process:
-    """Return a process in which every name is hostile."""
     record = record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE})  # type: ignore[arg-type]
     return replace(
         dead_process(),
@@ -241,7 +235,6 @@ def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -
 
 
 def sentences(*processes: Process) -> list[str]:
-    """Return the lines about the only job."""
     (job,) = jobs_of(processes)
     return [*job_lines(job, Screen(width=1000))]
 
@@ -270,7 +263,6 @@ def strict(text: str) -> Any:
 
 
 def report(*processes: Process) -> Any:
-    """Return the decoded report."""
     return strict(report_as_json(processes, jobs_of(processes), ["a problem"], NOW))
 
 

@@ -19,14 +19,12 @@ START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
 
 
 def value(name: str, number: float, unit: str = "", total: str = "", **attributes: str) -> Value:
-    """Return a value."""
     return Value(name, tuple(attributes.items()), unit, number, START, total)
 
 
 def made_run(
     name: str, seconds: dict[str, int], values: RunValues, *, steps: int, outcome: str = "completed", attempts: int = 1
 ) -> Run:
-    """Return a run that never ran."""
     activities = {activity: each * SECOND for activity, each in seconds.items()}
     last_ns = START + sum(activities.values())
     run_time = RunTime(name, activities, attempts, last_ns, "completed", steps=steps, last_step=steps - 1)
@@ -58,7 +56,6 @@ OTHER = made_run(
 
 
 def changed(run: Run, name: str, **values: object) -> Run:
-    """Return a run with another name and other values."""
     return replace(run, time=replace(run.time, run=name), values=replace(run.values, **values))  # type: ignore[arg-type]
 
 

@@ -16,7 +16,6 @@ from monitel.text import Screen
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a run, as ``monitel run`` makes it."""
     (found := tmp_path / "run").mkdir(mode=0o700)
     return found
 

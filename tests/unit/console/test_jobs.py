@@ -4,16 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.console.made_processes import (
-    JOB,
-    LATE,
-    START,
-    S,
-    alive,
-    ended,
-    late_ranks,
-    totals,
-)
+from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended, late_ranks, totals
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job, jobs_of, replaced
@@ -24,7 +15,6 @@ from monitel.runs.process import JobName, Process, State, Total
 
 
 def only_job(processes: list[Process]) -> Job:
-    """Return the only job of some processes."""
     [job] = jobs_of(processes)
     return job
 
@@ -58,10 +48,7 @@ def launched(rank: int | None, parent: str, pid: int, begun_s: int = 0, **change
         ([(0, "a", 1), (0, "b", 2), (1, "a", 3), (1, "b", 4)], [[0, 1], [0, 1]]),
         ([(0, "shell 1", 1), (1, "shell 2", 2)], [[0, 1]]),
         ([(0, "a", 1), (1, "", 2)], [[0, 1]]),
-        (
-            [(0, "a", 1), (1, "a", 2), (1, "2", 3), (1, "3", 4)],
-            [[0, 1, 1, 1]],
-        ),  # children
+        ([(0, "a", 1), (1, "a", 2), (1, "2", 3), (1, "3", 4)], [[0, 1, 1, 1]]),  # children
         ([(0, "loop", 1), (0, "b", 2)], [[0], [0]]),
         ([(0, "a", 1), (1, "1", 2), (0, "b", 3), (1, "3", 4)], [[0, 1], [0, 1]]),  # rank 0 has started the others
         ([(None, "a", 1), (None, "a", 2)], [[None], [None]]),

@@ -25,7 +25,6 @@ NOW = END + 723 * SECOND
 def store(
     root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True, attempts: int = 1
 ) -> None:
-    """Store the ledger of a run, as the run does."""
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
     with closing(RunFolder(root, identify(attributes))) as folder:

@@ -95,7 +95,6 @@ def test_views_agree_about_a_job(name: str, own_boxes: Path, monkeypatch: pytest
 
 
 def counters(doing: Mapping[str, Any]) -> list[Any]:
-    """Return the counters of a process that has made its steps."""
     steps = doing["step"] or 0
     name, seconds = doing["activity"]
     times = {"step": steps * 0.12, name: seconds + steps * 0.12 * (name == "step")}

@@ -7,7 +7,6 @@ from tests.unit.console.simulated_periods import Delay, Schedule, at_end, looks
 def paused(
     pause_s: float, every_s: float, rank: int | None = 1, stage: str = "forward", first_s: float = 12.0
 ) -> Delay:
-    """Return pauses of a rank, or of all ranks, in a stage."""
     due = {0: first_s, 1: first_s}
 
     def delay(step: int, at_s: float, of_rank: int, of_stage: str) -> float:
@@ -20,12 +19,10 @@ def paused(
 
 
 def also(*delays: Delay) -> Delay:
-    """Return the sum of delays."""
     return lambda *given: sum(delay(*given) for delay in delays)
 
 
 def every(steps: int, delay_s: float, rank: int = 1, stage: str = "forward") -> Delay:
-    """Return a delay in each of so many steps."""
     return lambda step, _, of_rank, of_stage: delay_s * ((of_rank, of_stage, step % steps) == (rank, stage, 0))
 
 

@@ -49,7 +49,6 @@ def process(own_boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
 
 
 def only(*paths: Path) -> Process:
-    """Return the process of a box."""
     problems: list[str] = []
     (found,) = read_boxes(paths, problems, stacks=False)
     assert [] == problems
@@ -221,7 +220,6 @@ def test_status_that_comes_later_than_the_end_is_found(process: Recorded, own_bo
 
 
 def copies(process: Recorded, number: int) -> list[Path]:
-    """Return boxes of killed processes that all have one spool."""
     first = process.killed()
     return [shutil.copytree(first, process.path.with_name(f"{KILLED[:-2]}{10 + each}")) for each in range(number)]
 

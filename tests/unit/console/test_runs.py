@@ -36,7 +36,6 @@ def store(
     service: str = "llm",
     **losses: float,
 ) -> None:
-    """Store a run as rank zero does: its ledger, and its values."""
     last_ns = start_ns + seconds * SECOND
     with closing(RunFolder(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
         marks = () if step is None else ((step, 0),)
@@ -163,7 +162,6 @@ def test_wrong_type_in_the_file_of_a_run_is_named_and_hides_no_other_run(
 
 @pytest.fixture
 def now_ns() -> int:
-    """Return the time of the last heartbeat."""
     return time.time_ns()
 
 

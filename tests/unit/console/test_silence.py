@@ -12,7 +12,6 @@ START = "4711"
 
 
 def made_up(folder: Path, *, stat: bytes, wchan: str = "0", tasks: tuple[str, ...] = ()) -> None:
-    """Write a process 7 with a task for each state letter."""
     (folder / "7").mkdir(parents=True)
     (folder / "7/stat").write_bytes(stat)
     (folder / "7/wchan").write_text(wchan)
@@ -50,7 +49,6 @@ def test_damaged_files_give_no_state(tmp_path: Path, content: bytes) -> None:
 
 
 def state_of(letter: str = "S", *, cpu_seconds: float = 0.0, waiting_in: str = "") -> KernelState:
-    """Return a state."""
     return KernelState(letter, waiting_in, Counter({letter: 1}), round(cpu_seconds * 1e9), 99)
 
 

@@ -14,8 +14,6 @@ SECOND = 10**9
 
 
 class Seen:
-    """A process, and what is seen of its steps."""
-
     def __init__(self) -> None:
         self.history, self.counts, self.now_ns, self.step, self.step_ns = History(), [0] * COUNTERS, 0, 0, 0
 
@@ -30,13 +28,11 @@ class Seen:
         return self
 
     def look(self, *, counts: bool = True) -> None:
-        """Look at the process."""
         times = struct.pack(f"={COUNTERS}Q", *self.counts) if counts else b""
         page = Context(self.step, self.step_ns, step_times=times)
         self.history.add(Process(time_ns=self.now_ns), page)
 
     def rate(self, later_s: float = 0.0) -> float | None:
-        """Return the rate at a time after the last look, or step."""
         return self.history.rate(Process(), self.now_ns + round(later_s * SECOND))
 
     @property
@@ -47,7 +43,6 @@ class Seen:
 
 
 def near(seconds: float) -> object:
-    """Return what a quantile equals."""
     return pytest.approx(seconds, rel=0.04)
 
 

@@ -21,7 +21,6 @@ RUN_TIME = RunTime("run-7", {"startup": 10 * S, "step": 80 * S, "data": 10 * S},
 
 
 def text(reports: list[Process], screen: Screen | None = None, problems: tuple[str, ...] = ()) -> str:
-    """Return the summary as one text."""
     return "\n".join(summary_lines(reports, problems, screen or Screen()))
 
 
@@ -177,7 +176,6 @@ def test_unreadable_reports_are_mentioned(tmp_path: Path) -> None:
 
 
 def equal_ranks(**fields: Any) -> list[Process]:
-    """Return the reports of four ranks of which none is late."""
     return [replace(each, stages=totals({**LATE[0], "sync": 0})) for each in late_ranks(**fields)]
 
 

@@ -57,7 +57,6 @@ def dead_rank(number: int, **changes: Any) -> Process:
 
 
 def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes: Any) -> Process:
-    """Return the row of a rank in a wait."""
     return rank_of(number, waits=(Wait(key, round(seconds * SECOND)),), **changes)
 
 
@@ -75,19 +74,16 @@ ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
 
 
 def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL) -> list[str]:
-    """Return the titles and the lines of a look."""
     titles, lines = table_of(look, View(), screen, width)
     texts = ("".join(text for text, _ in line.parts) for line in lines)
     return ["".join(text for _, text in titles), *(each for text in texts for each in text.split("\n"))]
 
 
 def order(look: Look, view: View) -> list[int | None]:
-    """Return the ranks from top to bottom."""
     return [row.process.rank for job in look.jobs for row in view.rows(job, TERMINAL, NOW)]
 
 
 def rows_of(*ranks: Process) -> list[Row]:
-    """Return the rows of ranks."""
     return View().rows(look_at(*ranks).jobs[0], TERMINAL, NOW)
 
 

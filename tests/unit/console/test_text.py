@@ -57,14 +57,10 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
 
 
 class Terminal(StringIO):
-    """A stream that is a terminal."""
-
     def isatty(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return a number."""
         return 1
 
 

@@ -20,7 +20,6 @@ from monitel.blackbox.context_page import COUNTERS, counter_of, quantile, read_p
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """A page that is open."""
     path = tmp_path / "context"
     context_page.open_page(path)
     yield path
@@ -51,10 +50,7 @@ def test_waits_without_a_slot_are_counted(path: Path) -> None:
     assert (0, 0) == shown()
 
 
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [("x" * 48, "x" * 47), ("x" * 46 + "é", "x" * 46)],
-)
+@pytest.mark.parametrize(("key", "shown"), [("x" * 48, "x" * 47), ("x" * 46 + "é", "x" * 46)])
 def test_key_is_cut_off_between_characters(path: Path, key: str, shown: str) -> None:
     """A key has at most 47 bytes of UTF-8, without half a character."""
     with monitel.WaitCounter(key).guard():
@@ -62,7 +58,6 @@ def test_key_is_cut_off_between_characters(path: Path, key: str, shown: str) -> 
 
 
 def begin(guards: list[Any], key: str) -> None:
-    """Begin a wait."""
     guards.append(monitel.WaitCounter(key).guard())
     guards[-1].__enter__()
 

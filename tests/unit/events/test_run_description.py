@@ -24,7 +24,6 @@ def test_quoted_secret_is_masked_to_its_end() -> None:
 
 
 def repository(folder: Path, head: str, **files: str) -> Path:
-    """Write the files of a repository's ``.git`` folder."""
     git = folder / ".git"
     git.mkdir(parents=True)
     (git / "HEAD").write_text(head)

@@ -10,7 +10,6 @@ from monitel import WaitReading, wait_counter, wait_counters
 
 @pytest.fixture
 def theirs() -> Iterator[dict[str, WaitReading]]:
-    """Return the readings of a source, for the test to fill."""
     readings: dict[str, WaitReading] = {}
 
     def source() -> dict[str, WaitReading]:

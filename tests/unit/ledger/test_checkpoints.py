@@ -12,20 +12,16 @@ from monitel.training import checkpoints
 
 
 def total(name: str) -> float:
-    """Return the seconds of an activity."""
     book = monitel.ledger()
     assert book is not None
     return book.activities.get(name, 0) / 1e9
 
 
 def wait() -> None:
-    """Let at least 20 ms pass."""
     Event().wait(0.02)
 
 
 class Unprintable:
-    """A path that raises."""
-
     def __fspath__(self) -> str:
         raise RuntimeError("no path")
 

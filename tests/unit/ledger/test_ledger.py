@@ -28,12 +28,10 @@ class Book:
         self.activity = self.made.activity
 
     def wait(self, ns: int) -> None:
-        """Let time pass."""
         self.now_ns += ns
 
     @property
     def totals(self) -> dict[str, int]:
-        """Nanoseconds by name; they add up."""
         read: Any = self.made.read()
         elapsed_ns, totals, current, _ = read
         assert self.now_ns - 1000 == elapsed_ns == sum(totals.values())
@@ -42,7 +40,6 @@ class Book:
 
     @property
     def ignored(self) -> int:
-        """Number of entries without effect."""
         read: Any = self.made.read()
         return int(read[3])
 
@@ -58,12 +55,10 @@ class Model:
         self.between, self.is_starting = "startup", True
 
     def wait(self, ns: int) -> None:
-        """Let time pass."""
         current = NAMES[self.stack[-1]] if self.stack else self.between
         self.expected[current] = self.expected.get(current, 0) + ns
 
     def enter(self, number: int, thread: int) -> None:
-        """Enter an activity in a thread."""
         if thread != self.owner:
             self.without_effect[number] += 1
             self.ignored += 1
@@ -73,7 +68,6 @@ class Model:
             self.between, self.is_starting = "other", False
 
     def leave(self, number: int, thread: int) -> None:
-        """Leave an activity in a thread."""
         has_entry = number in self.stack
         if self.without_effect[number] and (thread != self.owner or not has_entry):
             self.without_effect[number] -= 1
@@ -81,7 +75,6 @@ class Model:
             del self.stack[len(self.stack) - 1 - self.stack[::-1].index(number)]
 
     def step(self, thread: int) -> None:
-        """Set a step in a thread."""
         self.between, self.is_starting = "step", False
         if thread != self.owner:
             for number in self.stack:

@@ -15,7 +15,6 @@ SECOND = 10**9
 
 
 def seconds() -> dict[str, float]:
-    """Return the total of each activity."""
     name = training_counters.NAME
     return {
         str(each.counter.attributes["training.activity"]): each.total
@@ -36,13 +35,11 @@ class Ledger:
         module._activities.begin(0, "startup", "other")
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.now_ns += round(seconds * SECOND)
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """Return the process's ledger with a clock of the test."""
     return Ledger(monkeypatch)
 
 

@@ -18,6 +18,5 @@ def backend() -> Iterator[Backend]:
 
 @pytest.fixture
 def installed(backend: Backend) -> Iterator[Installation]:
-    """Yield the installation of monitel_otel with these providers."""
     with monitel_otel.install(backend.meter_provider, backend.logger_provider) as installation:
         yield installation

@@ -48,7 +48,6 @@ class Backend:
         }
 
     def values(self) -> dict[str, float]:
-        """Collect, and return the values of the metrics with one point."""
         return {
             name: metric.data.data_points[0].value
             for name, metric in self.collect().items()
@@ -56,11 +55,9 @@ class Backend:
         }
 
     def records(self) -> list[Any]:
-        """Return the log records so far."""
         return [each.log_record for each in self.exporter.get_finished_logs()]
 
     def spans(self) -> list[ReadableSpan]:
-        """Return the spans that have ended so far."""
         return list(self.span_exporter.get_finished_spans())
 
     def exported(self) -> list[tuple[str, Any]]:

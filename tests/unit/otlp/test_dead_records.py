@@ -36,7 +36,6 @@ LOSS = definition("loss")
 
 @pytest.fixture
 def boxes(own_boxes: Path) -> Path:
-    """The folder of boxes."""
     return own_boxes
 
 
@@ -53,14 +52,12 @@ def process(boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
 
 
 def collected(boxes: Path, tmp_path: Path, **options: Any) -> Collected:
-    """Collect, without a problem."""
     found = collect([boxes], tmp_path / "other", **options)
     assert [] == found.problems
     return found
 
 
 def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> ReplayOutcome:
-    """Deliver a record."""
     transports = make_transports(resolve(receiver.url))
     try:
         with closing(take(path, [boxes])) as dead:

@@ -16,7 +16,6 @@ NONE, WARMUP, RECORD, SAVE, _ = ProfilerAction
 
 
 def names(prof: Any) -> list[str]:
-    """Return the names of the events."""
     return [event.trace_name for event in prof.events()]
 
 

@@ -14,7 +14,6 @@ SECOND = 1_000_000_000
 
 
 def names(received: list[Any], what: str = "began") -> list[str]:
-    """Return the names of the ranges that began, or ended."""
     return [each.name for kind, each in received if kind == what]
 
 

@@ -14,13 +14,11 @@ def refuse(constant: str) -> None:
 
 
 def read(path: Path) -> Any:
-    """Return the contents of a trace file that is strictly valid JSON."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return json.loads(text.decode("utf-8"), parse_constant=refuse)
 
 
 def exported(prof: Any, folder: Path) -> Any:
-    """Export a trace, and return its validated contents."""
     prof.export_chrome_trace(folder / "trace.json")
     return validated(read(folder / "trace.json"))
 
@@ -57,12 +55,10 @@ def validated(trace: Any) -> Any:
 
 
 def slices(trace: Any) -> list[Any]:
-    """Return the events that are ranges."""
     return [event for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
 def lines(trace: Any) -> dict[str, list[str]]:
-    """Return the names of ranges on each line, by the name of the line."""
     named = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
     shown: dict[str, list[str]] = {}
     for event in slices(trace):

@@ -22,7 +22,6 @@ class Printed:
         return self.stdout.splitlines()[-1]
 
     def sections(self) -> dict[str, dict[str, str]]:
-        """Return the output of ``doctor``: the rows of each section by name."""
         found: dict[str, dict[str, str]] = {}
         for line in self.stdout.splitlines():
             if not line.startswith(" "):

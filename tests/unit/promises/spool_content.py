@@ -18,8 +18,6 @@ _SIGNALS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans
 
 @dataclass(frozen=True)
 class Content:
-    """Requests in the order of ``cat``."""
-
     requests: list[tuple[str, Any]]
 
     @property
@@ -47,7 +45,6 @@ class Content:
 
 
 def parse(printed: str) -> Content:
-    """Return the requests that ``cat`` has printed, one per line."""
     found = []
     for line in printed.splitlines():
         document = json.loads(line, object_hook=_with_base64_ids)

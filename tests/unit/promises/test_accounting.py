@@ -63,7 +63,6 @@ def arrived(receiver: Receiver) -> dict[str, int]:
 
 
 def stored(content: Content) -> dict[str, int]:
-    """Return the number of windows, log records and spans in a spool."""
     windows = [points_of(message) for signal, message in content.requests if signal == "metrics"]
     counts = [point for each in windows for point in each if re.fullmatch(r"loss\.\d+\.count", point.metric)]
     return {
@@ -305,12 +304,7 @@ def test_what_counts_as_delivered_has_arrived(
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_account_adds_up_with_small_limits_and_lost_answers(
-    *,
-    receiver: Receiver,
-    start: Start,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
+    *, receiver: Receiver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """No item counts as delivered that has not arrived, and what counts as on disk is there; one has no black box."""
     make_small(monkeypatch, memory_bytes=6_000, spool_bytes=30_000)

@@ -60,7 +60,6 @@ class Spent:
 
 @contextmanager
 def spent(**milliseconds: int) -> Iterator[None]:
-    """Check the time of each activity in the block."""
     measured = Spent()
     yield
     measured.check(**milliseconds)

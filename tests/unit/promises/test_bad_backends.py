@@ -47,7 +47,6 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that sets the deadline of an attempt."""
     return lambda seconds: monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", seconds)
 
 
@@ -79,8 +78,6 @@ def emit(pipeline: Pipeline, *names: str, seconds: float = DEADLINE) -> bool:
 
 
 def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:
-    """Answer each request of logs by the names of its events."""
-
     def rule(request: Request) -> Answer | None:
         return answer([each.name for each in records_of(request.message)]) if request.signal == "logs" else None
 
@@ -88,7 +85,6 @@ def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> Non
 
 
 def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
-    """Return the names of the events in the requests that are set aside."""
     message = type(backend.of("logs")[0].message)
     found = [message.FromString(each.body) for each in rejected_requests(Path(pipeline.spool_dir))]
     return [record.name for each in found for record in records_of(each)]
@@ -98,7 +94,6 @@ def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
 
 
 def handshakes_slowly(peer: Peer, connection: socket.socket) -> None:
-    """Send the beginning of a TLS record one byte at a time."""
     connection.recv(1 << 16)
     peer.send(connection, b"\x16\x03\x03\x40\x00")
     peer.drip(connection, iter([b"\x02"] * 10_000))

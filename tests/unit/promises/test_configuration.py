@@ -124,7 +124,6 @@ WRONG_VARIABLES = {
 
 
 def outcome(**arguments: Any) -> Exception | None:
-    """Return the error of a call of ``configure()``, or None."""
     try:
         monitel_otlp.configure(**arguments).shutdown()
     except Exception as error:

@@ -311,7 +311,6 @@ def nest(drawn: random.Random, clock: ManualClock, names: int, depth: int = 0) -
 
 
 def durations(found: list[Range] | list[Span]) -> Counter[str]:
-    """Return the total duration of each name, ns."""
     total: Counter[str] = Counter()
     for each in found:
         total[each.name] += (each.end_ns or 0) - each.start_ns

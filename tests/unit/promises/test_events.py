@@ -36,8 +36,6 @@ def raising(kind: type[BaseException], *arguments: object) -> Callable[[Event], 
 
 
 class _Unprintable:
-    """A value without a text."""
-
     def __repr__(self) -> str:
         raise LookupError
 
@@ -93,8 +91,6 @@ def test_emit_leaves_out_what_an_event_cannot_hold(
 
 
 class _Endless(dict[Any, Any]):
-    """A mapping whose items cannot be read."""
-
     def items(self) -> Any:
         raise LookupError
 
@@ -170,8 +166,6 @@ def test_log_takes_numbers_by_keyword(events: list[Any]) -> None:
 
 
 class _Scalar:
-    """An array of one element, as arrays and tensors are."""
-
     def __init__(self, element: object) -> None:
         self._element = element
 

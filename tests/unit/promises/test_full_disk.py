@@ -49,7 +49,6 @@ class Disk:
             monkeypatch.setattr(os, name, partial(self._call, name, getattr(os, name)))
 
     def hang(self, *names: str) -> None:
-        """Let every call hang from now on, or those of some functions."""
         self._hanging = names
         self.hung.clear()
         self.back.clear()

@@ -42,7 +42,6 @@ def installed(backend: Backend) -> Iterator[Installation]:
 
 
 def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
-    """Fill and close one window per list of samples."""
     for samples in windows:
         for sample in samples:
             stat.add(sample)

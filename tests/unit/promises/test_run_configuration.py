@@ -37,22 +37,16 @@ class Level(IntEnum):
 
 
 class Settings:
-    """Converts itself, as the configurations of models do."""
-
     def to_dict(self) -> dict[str, Any]:
         return {"layers": 2, "tool": Tool()}
 
 
 class Tool:
-    """Has the text of any object, with its address."""
-
     def run(self) -> None:
         """Do nothing."""
 
 
 class Unreadable(dict[str, Any]):
-    """A mapping that raises when a value is read, as OmegaConf's do."""
-
     def __getitem__(self, key: str) -> Any:
         raise LookupError(key)
 

@@ -39,7 +39,6 @@ def record(sets: range) -> None:
 
 
 def totals(receiver: Receiver) -> dict[Any, float]:
-    """Return the last count of each series by its layer."""
     points = sorted(receiver.points("x.count"), key=lambda point: point.time_ns)
     return {point.attributes.get("layer", OVERFLOW): point.value for point in points}
 

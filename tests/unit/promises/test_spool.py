@@ -87,13 +87,7 @@ def test_what_was_recorded_is_on_disk_exactly(
     ("encoded", "temporality"), [(True, "cumulative"), (False, "delta")], ids=["encoded", "not encoded in time"]
 )
 def test_replayed_points_are_those_that_are_sent_live(
-    *,
-    receiver: Receiver,
-    start: Start,
-    clock: ManualClock,
-    monkeypatch: Any,
-    encoded: bool,
-    temporality: str,
+    *, receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: Any, encoded: bool, temporality: str
 ) -> None:
     """Totals, histograms and percentiles have the same values, starts and times, whichever way they take."""
     monkeypatch.setenv(TEMPORALITY, temporality)
@@ -233,7 +227,6 @@ def victim(tmp_path: Path) -> Path:
 
 
 def use(folder: Path, receiver: Receiver) -> None:
-    """Read, deliver and take back what is in a folder."""
     command("cat", folder)
     command("replay", folder, "--endpoint", receiver.url)
     command("replay", folder, "--rejected", "--endpoint", receiver.url)

@@ -92,7 +92,6 @@ ELSEWHERE = {
 
 
 def names_of_rows() -> Iterator[tuple[str, str]]:
-    """Yield each variable of the table, and whether it is honoured."""
     for cell, honoured, _ in table("configuration.md", "variable", "honoured", under="OpenTelemetry's variables"):
         for name in code(cell):
             yield name, honoured
@@ -141,7 +140,6 @@ def work(pipeline: Pipeline) -> dict[str, int]:
 
 
 def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
-    """Return what a variable may change, of the delivered requests."""
     found: dict[str, Any] = {"signals": {request.signal for request in inbox.requests}}
     for header in ("x-tenant", "content-encoding"):
         found[header] = {each.signal: each.headers[header] for each in inbox.requests if header in each.headers}
@@ -166,12 +164,10 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
 
 
 def names(inbox: Inbox) -> set[str]:
-    """Return the names of all received metrics, events and spans."""
     return {each.metric for each in inbox.all_points()} | {name for name, _ in protos(inbox)}
 
 
 def protos(inbox: Inbox) -> Iterator[tuple[str, Any]]:
-    """Yield name and message of each log record and span of the test."""
     for request in inbox.of("logs"):
         for scope in request.message.resource_logs[0].scope_logs:
             yield from ((each.event_name, each) for each in scope.log_records)

@@ -31,7 +31,6 @@ def work(*names: str) -> None:
 
 
 def digest(size: int, *words: bytes) -> str:
-    """Return the documented hash of some words in hexadecimal."""
     return blake2b(b"\0".join(words), digest_size=size).hexdigest()
 
 
@@ -235,7 +234,6 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def train(step: int) -> None:
-    """Record the ranges of one step of a model with many layers."""
     monitel.set_step(step)
     with record_function("training.step"):
         for phase in PHASES:
@@ -246,7 +244,6 @@ def train(step: int) -> None:
 
 
 def kept(receiver: Receiver) -> int:
-    """Return the number of ranges that became spans."""
     return sum("thread.id" in span.attributes for span in receiver.spans())
 
 

@@ -25,8 +25,6 @@ pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
 class Running:
-    """True as long as one of the threads that are counted runs."""
-
     def __init__(self) -> None:
         self._left = [None] * THREADS  # list.pop() is atomic on every build
 

@@ -267,7 +267,6 @@ def make(**changes: Any) -> Event:
 
 
 def plain(value: object) -> tuple[type, str]:
-    """Distinguish 1, 1.0 and True, and treat NaN as equal to NaN."""
     return type(value), repr(value)
 
 

@@ -26,8 +26,6 @@ from monitel.profiler import record_function
 
 
 class Broken:
-    """A value whose class raises, whatever is asked of it."""
-
     def __repr__(self) -> str:
         raise LookupError
 
@@ -128,8 +126,6 @@ def test_no_value_raises_into_the_loop(receiver: Receiver, start: Start, number:
 
 
 class RefusingProvider(MeterProvider):
-    """A provider that makes no instrument, or whose instruments raise."""
-
     def get_meter(self, *arguments: Any, **options: Any) -> Any:
         meter: Any = super().get_meter(*arguments, **options)
         make, meter.create_gauge = meter.create_counter, self._refuse

@@ -121,7 +121,6 @@ def trains(rank: int | None = 0, of: int = 1, **facts: Any) -> Facts:
 
 
 def still(rank: int | None = 0, of: int = 1, seconds: float = 60.0, **facts: Any) -> Facts:
-    """Return a process whose last step was so long ago."""
     return trains(rank, of, **{"since_step": seconds, "activity": ("step", seconds), **facts})
 
 
@@ -601,7 +600,6 @@ def cycle(rank: int, late: float) -> dict[str, float]:
 
 
 def storm(number: int, share: float) -> list[Facts]:
-    """Return a process that compiles the same code again."""
     return [trains(time={"startup": 900.0, "compile": share, "step": 1 - share}, recompilations=(number, share))]
 
 

@@ -19,7 +19,6 @@ IDS = [
 
 
 def folder_of(run: object) -> str:
-    """Return the name of the folder of a run."""
     return identify({"training.run.id": run}).folder([])
 
 
@@ -31,7 +30,6 @@ def test_run_id_is_never_part_of_a_path() -> None:
 
 
 def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
-    """Return a history with one attempt."""
     return History(RunTime(run), Attempt("name", {"step": step}, last))
 
 

@@ -14,17 +14,14 @@ NOW = RunValues(config={"rate": 0.5}, values=(GAUGE, STAT, COUNTER))
 
 
 def stored(values: RunValues) -> RunValues:
-    """Return values after they were stored and read."""
     return decode(encode(History(RunTime(), Attempt("", {}, 1), values))).values
 
 
 def current(latest: RunValues | None = NOW) -> CurrentValues:
-    """Return the values of a process."""
     return CurrentValues({"training.world_size": 2, "odd": ("a",)}, lambda: latest)
 
 
 def numbers(values: RunValues) -> dict[str, float]:
-    """Return the values by name."""
     return {each.name: each.value for each in values.values}
 
 

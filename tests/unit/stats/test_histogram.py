@@ -110,7 +110,6 @@ def of_sdk(samples: Sequence[float]) -> list[Any]:
 
 
 def of_ours(samples: Sequence[float]) -> list[Any]:
-    """Return the same fields of monitel's histogram."""
     ours = Histogram.of(samples)
     return [ours.scale, ours.zero_count, ours.positive_offset, ours.positive, ours.min, ours.max]
 

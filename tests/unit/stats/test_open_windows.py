@@ -12,7 +12,6 @@ MakeStat = Callable[..., Any]
 
 @pytest.fixture
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
-    """Return a function that returns the open windows of some Stats."""
     decode = __import__("monitel.stats.window", fromlist=["decode"]).decode
 
     def read(*stats: Any) -> list[Any]:
@@ -61,7 +60,6 @@ def test_window_is_listed_under_one_key_until_its_handlers_have_run(
 
 @pytest.fixture
 def sink(monitel: ModuleType) -> Iterator[Callable[[Callable[..., Any]], None]]:
-    """Return a function that adds a sink for the duration of the test."""
     added: list[Any] = []
 
     def add(function: Callable[..., Any]) -> None:

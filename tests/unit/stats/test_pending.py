@@ -15,35 +15,28 @@ FIELDS = ["start_ns", "end_ns", "count", "min", "max", "last", "discarded", "fir
 
 
 class Device:
-    """A device that provides values on request."""
-
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, float | None]] = []
         self.fetched = 0
 
     def add(self, stat: Any, value: float | None) -> None:
-        """Add a pending sample with this value on the device."""
         stat._add_pending(lambda sample: self.waiting.append((sample, value)), self.fetch)
 
     def give(self, number: int = 1_000_000) -> None:
-        """Resolve some of the values, the oldest first."""
         given, self.waiting = self.waiting[:number], self.waiting[number:]
         for stat in {sample.resolve(value) for sample, value in given}:
             stat._log_resolved()
 
     def fetch(self) -> None:
-        """Count the calls by a flush, and resolve nothing."""
         self.fetched += 1
 
 
 @pytest.fixture
 def device() -> Device:
-    """Return a device that keeps its values."""
     return Device()
 
 
 def windows(events: list[Any]) -> list[Any]:
-    """Return the windows that were logged."""
     return [event.window for event in events if event.window is not None]
 
 

@@ -16,7 +16,6 @@ _SECONDS = "60"
 
 
 def reader_of(folder: Path) -> Any:
-    """Return TensorBoard's reader of a run, which has read everything."""
     return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "histograms": 0}).Reload()
 
 
@@ -68,7 +67,6 @@ def _runs(provider: Any) -> dict[str, Points]:
 
 
 def hyperparameters(content: bytes) -> dict[str, Any]:
-    """Return the hyperparameters in the content of a point, by name."""
     values: Any = metadata.parse_session_start_info_plugin_data(content).hparams
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in sorted(values.items())}
 

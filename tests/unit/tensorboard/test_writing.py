@@ -42,7 +42,6 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Replace the disk of all event files of the test."""
     disk = Disk()
     monkeypatch.setattr(EventFile, "append", lambda file, points: disk.append(file, points))  # noqa: PLW0108
     yield disk

@@ -10,8 +10,6 @@ Break = Callable[[Sample], object]
 
 
 def change(target: Callable[[Sample], Any], **fields: Any) -> Break:
-    """Return a function that sets fields of a part of a sample."""
-
     def change(sample: Sample) -> None:
         for name, value in fields.items():
             setattr(target(sample), name, value)
@@ -20,13 +18,10 @@ def change(target: Callable[[Sample], Any], **fields: Any) -> Break:
 
 
 def point(name: str, **fields: Any) -> Break:
-    """Return a function that sets fields of a point."""
     return change(lambda sample: sample.point(name), **fields)
 
 
 def counts(name: str, counts: list[int]) -> Break:
-    """Return a function that sets the counts of a histogram's buckets."""
-
     def change(sample: Sample) -> None:
         sample.point(name).bucket_counts[:] = counts
 
@@ -34,7 +29,6 @@ def counts(name: str, counts: list[int]) -> Break:
 
 
 def copied(sample: Sample, of: str, **fields: Any) -> Any:
-    """Add a copy of a metric to the scope, with other fields."""
     copy = sample.scope.metrics.add()
     copy.CopyFrom(sample.metric(of))
     for field, value in fields.items():
@@ -43,14 +37,12 @@ def copied(sample: Sample, of: str, **fields: Any) -> Any:
 
 
 def unordered(sample: Sample) -> None:
-    """Put an earlier point behind a later one."""
     points = sample.data("loss.mean").data_points
     points.add().CopyFrom(points[0])
     points[1].time_unix_nano -= 5_000_000
 
 
 def other_unit(sample: Sample) -> None:
-    """Give a new count a unit that counts nothing."""
     copied(sample, "loss.count", name="steps.count", unit="s")
 
 

@@ -7,7 +7,6 @@ from tests.unit.validity.samples import CHILD_ID, START_NS, Sample, set_attribut
 
 
 def repeated(parts: Any, **fields: Any) -> Any:
-    """Add a copy of the first part, with other fields, and return it."""
     copy = parts.add()
     copy.CopyFrom(parts[0])
     for name, value in fields.items():
@@ -16,34 +15,28 @@ def repeated(parts: Any, **fields: Any) -> Any:
 
 
 def event(**fields: Any) -> Break:
-    """Return a function that sets fields of the event."""
     return change(lambda sample: sample.event, **fields)
 
 
 def child(**fields: Any) -> Break:
-    """Return a function that sets fields of the child."""
     return change(lambda sample: sample.child, **fields)
 
 
 def empty_record(sample: Sample) -> None:
-    """Leave a record without content."""
     sample.record.ClearField("body")
 
 
 def other_scope(sample: Sample) -> None:
-    """Add a second scope of monitel."""
     copy = repeated(sample.traces.resource_spans[0].scope_spans)
     copy.scope.name = "monitel.pipeline"
 
 
 def repeated_key(sample: Sample) -> None:
-    """Add two attributes of one key."""
     for _ in range(2):
         set_attribute(sample.point("size").attributes, "split")
 
 
 def parent_in_another_trace(sample: Sample) -> None:
-    """Move the child into another trace."""
     sample.child.trace_id = bytes(15) + b"\7"
 
 

@@ -78,7 +78,6 @@ def metrics_at(seconds: int) -> ExportMetricsServiceRequest:
 
 
 def logs() -> ExportLogsServiceRequest:
-    """Return a request with an event and a record of an application."""
     message = ExportLogsServiceRequest()
     records = envelope("logs", message).log_records
     records.add(event_name="run.started", time_unix_nano=START_NS, severity_number=9, severity_text="INFO")
@@ -89,7 +88,6 @@ def logs() -> ExportLogsServiceRequest:
 
 
 def traces() -> ExportTraceServiceRequest:
-    """Return a request with a span and its child."""
     message = ExportTraceServiceRequest()
     spans = envelope("traces", message).spans
     times = {"start_time_unix_nano": START_NS, "end_time_unix_nano": START_NS + 9}
@@ -103,34 +101,27 @@ def traces() -> ExportTraceServiceRequest:
 
 @dataclass
 class Sample:
-    """Valid requests of all signals of one process."""
-
     def __post_init__(self) -> None:
         self.earlier, self.metrics = metrics_at(1), metrics_at(2)
         self.logs, self.traces = logs(), traces()
 
     @property
     def requests(self) -> list[tuple[str, Any]]:
-        """Signal and message of each request."""
         both = [("metrics", self.earlier), ("metrics", self.metrics)]
         return [*both, ("logs", self.logs), ("traces", self.traces)]
 
     @property
     def resource(self) -> Any:
-        """The resource of the later metrics, with its schema URL and scopes."""
         return self.metrics.resource_metrics[0]
 
     @property
     def scope(self) -> Any:
-        """The only scope of that resource."""
         return self.resource.scope_metrics[0]
 
     def metric(self, name: str) -> Any:
-        """Return a metric of the later request."""
         return next(metric for metric in self.scope.metrics if metric.name == name)
 
     def data(self, name: str) -> Any:
-        """Return the data of a metric of the later request."""
         metric = self.metric(name)
         return getattr(metric, metric.WhichOneof("data"))
 
@@ -140,25 +131,20 @@ class Sample:
 
     @property
     def event(self) -> Any:
-        """The event."""
         return self.logs.resource_logs[0].scope_logs[0].log_records[0]
 
     @property
     def record(self) -> Any:
-        """The record of an application."""
         return self.logs.resource_logs[0].scope_logs[0].log_records[1]
 
     @property
     def spans(self) -> Any:
-        """The two spans."""
         return self.traces.resource_spans[0].scope_spans[0].spans
 
     @property
     def root(self) -> Any:
-        """The span without a parent."""
         return self.spans[0]
 
     @property
     def child(self) -> Any:
-        """The span with a parent."""
         return self.spans[1]

@@ -23,12 +23,10 @@ loss.add(1)
 
 
 def numbers(receiver: Receiver) -> list[int]:
-    """Return the numbers of the earlier process's events."""
     return [record.attributes["number"] for record in receiver.records("left")]
 
 
 def is_left(request: Request) -> bool:
-    """Return True if a request has events of the earlier process."""
     return request.signal == "logs" and b"left" in request.body
 
 

@@ -29,7 +29,6 @@ def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
 
 
 def numbers(receiver: Receiver, kind: str) -> Counter[int]:
-    """Return the number of arrivals of each item."""
     if kind in {"events", "records"}:
         return Counter(record.attributes["number"] for record in receiver.records())
     return Counter(int(span.name.split()[1]) for span in receiver.spans())

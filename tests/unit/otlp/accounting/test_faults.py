@@ -19,15 +19,11 @@ from monitel_otlp.metrics.windows import Series, WindowsEncoder
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
-    """An exception without a message."""
-
     def __str__(self) -> str:
         raise ValueError("a fault of the application")
 
 
 class UnprintableMessage:
-    """A message that cannot be printed."""
-
     def __str__(self) -> str:
         raise ValueError("a fault of the application")
 

@@ -25,7 +25,6 @@ LOKI = "Loki refuses log records .* more than a week old.*reject_old_samples is 
 
 
 def old(signal: str, time_ns: int) -> tuple[int, Any]:
-    """Return kind and value of an item of a signal at a time, Unix ns."""
     if signal == "metrics":
         return NUMBERS, [(1, time_ns, 0.5)]
     if signal == "logs":

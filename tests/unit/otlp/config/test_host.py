@@ -28,7 +28,6 @@ def hung() -> Iterator[Event]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give detectors more time than they need on a busy machine."""
     monkeypatch.setattr(resource, "_DETECT_TIMEOUT", DEADLINE)
 
 

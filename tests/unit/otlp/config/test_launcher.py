@@ -33,7 +33,6 @@ def initialize(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> N
 
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the real torch, if there is one."""
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
 

@@ -35,7 +35,6 @@ COLLECTOR = (
 
 
 def status(message: str) -> bytes:
-    """Return a Status in protobuf: that of Loki has no code."""
     return bytes(Status(message=message).SerializeToString())
 
 
@@ -56,7 +55,6 @@ class Loki:
         self.wrapping = wrapping
 
     def __call__(self, request: inbox.Request) -> Answer | None:
-        """Store the good records, and return the answer."""
         if request.signal != "logs":
             return None
         self.requests += 1
@@ -74,18 +72,15 @@ class Loki:
 
 
 def emit(kinds: list[str]) -> None:
-    """Emit an event of each kind, numbered."""
     for number, kind in enumerate(kinds):
         monitel.emit(kind, number=number)
 
 
 def of(kinds: list[str], *wanted: str) -> set[int]:
-    """Return the numbers of the events of some kinds."""
     return {number for number, kind in enumerate(kinds) if kind in wanted}
 
 
 def set_aside(folder: str | PathLike[str]) -> set[int]:
-    """Return the numbers of the events that were set aside."""
     return {record.attributes["number"] for request in rejected_in(Path(folder)) for record in records_of(request)}
 
 

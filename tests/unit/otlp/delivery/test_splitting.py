@@ -18,7 +18,6 @@ def emit(count: int, *, poison: tuple[int, ...] = ()) -> list[int]:
 
 
 def numbers(receiver: Receiver) -> list[int]:
-    """Return the numbers of the accepted records, in order of arrival."""
     return [record.attributes["number"] for record in receiver.records()]
 
 

@@ -42,7 +42,6 @@ class Rounds:
 
 
 def names(request: Request) -> set[str]:
-    """Return the names of the metrics in a request."""
     (resource,) = request.message.resource_metrics
     return {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
 
@@ -78,10 +77,7 @@ def test_requests_of_a_rank_with_a_window_a_minute(
         if each % 12 == 6:
             monitel.emit("epoch")
         sent += job.run()
-    assert (10, 11) == (
-        sum("idle.loss.mean" in found for found in sent),
-        sum("idle.steps" in found for found in sent),
-    )
+    assert (10, 11) == (sum("idle.loss.mean" in found for found in sent), sum("idle.steps" in found for found in sent))
     assert 21 == len(sent)
     assert 10 == len(receiver.of("logs"))
     each_time = {"monitel.queue.size", "monitel.spool.size", "monitel.stat.nonfinite", "idle.steps", "idle.wait.time"}

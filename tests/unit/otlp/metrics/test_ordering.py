@@ -33,7 +33,6 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
 
 
 def window(series: int, samples: list[float], start_ns: int, end_ns: int) -> monitel.Window:
-    """Return a closed window."""
     name, attributes = SERIES[series]
     definition = monitel.StatDefinition(name, ALL, "", "", MappingProxyType(attributes), monotonic=name == "rising")
     total = math.fsum(samples) if all(map(math.isfinite, samples)) else sum(samples)
@@ -64,7 +63,6 @@ def batches(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[list[monitel.
 def exported(
     receiver: Receiver, batches: list[list[monitel.Window]]
 ) -> Iterator[tuple[list[monitel.Window], list[Point]]]:
-    """Close the windows of each batch, and yield it with its points."""
     options = {"endpoint": receiver.url, "spool_dir": "spool", "export_interval": 3600.0}
     instance = {"service.instance.id": str(uuid4())}  # no pipeline continues the series of another one
     with monitel_otlp.configure(**options, resource_attributes=instance) as pipeline:  # type: ignore[arg-type]
@@ -95,12 +93,10 @@ def merged(windows: list[monitel.Window], last_ns: int) -> list[Group]:
 
 
 def is_summed(closed: monitel.Window) -> bool:
-    """Return True if the sum of a window belongs to the total."""
     return math.isfinite(closed.sum) and not (closed.name == "rising" and closed.sum < 0)
 
 
 def amount(suffix: str, windows: list[monitel.Window]) -> float:
-    """Return the number of samples, or the sum."""
     return (
         sum(each.count for each in windows)
         if suffix == "count"

@@ -16,7 +16,6 @@ from monitel.testing import ManualClock
 
 @pytest.fixture
 def theirs() -> Iterator[dict[str, WaitReading]]:
-    """The readings of a source, which the test may change."""
     readings: dict[str, WaitReading] = {}
 
     def source() -> dict[str, WaitReading]:

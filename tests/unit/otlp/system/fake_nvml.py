@@ -34,55 +34,44 @@ class FakeNvml:
         self.on_init: Callable[[], object] = lambda: None
 
     def nvmlInit(self) -> None:  # noqa: N802  NVML's name, as all below
-        """Load the library."""
         self.on_init()
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """Return the number of GPUs."""
         return len(self.GPUS)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> bytes:  # noqa: N802
-        """Return a handle."""
         return self._answer("nvmlDeviceGetHandleByIndex", self.GPUS[index])
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> bytes:  # noqa: N802
-        """Return the handle of the part."""
         if uuid.encode() != self.PART:
             raise NVMLError(6)
         return self.PART
 
     def nvmlDeviceGetUUID(self, handle: bytes) -> bytes:  # noqa: N802
-        """Return the UUID."""
         return self._answer("nvmlDeviceGetUUID", handle)
 
     def nvmlDeviceGetName(self, handle: bytes) -> str:  # noqa: N802
-        """Return the model."""
         self._answer("nvmlDeviceGetName", handle)
         return "NVIDIA H200"
 
     def nvmlDeviceGetIndex(self, handle: bytes) -> int:  # noqa: N802
-        """Return the index; a part has none."""
         if handle == self.PART:
             raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
         return self.GPUS.index(handle)
 
     def nvmlDeviceGetUtilizationRates(self, handle: bytes) -> SimpleNamespace:  # noqa: N802
-        """Return percentages: 20, 21, and so on."""
         self._answer("nvmlDeviceGetUtilizationRates", handle)
         return SimpleNamespace(gpu=20 + self._number(handle), memory=7)
 
     def nvmlDeviceGetMemoryInfo(self, handle: bytes) -> SimpleNamespace:  # noqa: N802
-        """Return bytes: 1 GiB of 141, 2 GiB of 141, and so on."""
         self._answer("nvmlDeviceGetMemoryInfo", handle)
         return SimpleNamespace(used=(1 + self._number(handle)) * GIB, total=141 * GIB)
 
     def nvmlDeviceGetPowerUsage(self, handle: bytes) -> int:  # noqa: N802
-        """Return milliwatts."""
         self._answer("nvmlDeviceGetPowerUsage", handle)
         return 650_500
 
     def nvmlDeviceGetTemperature(self, handle: bytes, sensor: int) -> int:  # noqa: N802
-        """Return degrees Celsius."""
         assert sensor == self.NVML_TEMPERATURE_GPU
         self._answer("nvmlDeviceGetTemperature", handle)
         return 60 + self._number(handle)

@@ -20,7 +20,6 @@ pytest.importorskip(
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """The stand-in, with all GPUs visible."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
@@ -36,7 +35,6 @@ def hung() -> Iterator[Event]:
 
 
 def values(receiver: Receiver, metric: str) -> dict[str, Any]:
-    """Return the newest value of a metric by GPU."""
     return {point.attributes["hw.id"]: point.value for point in receiver.points(metric)}
 
 

@@ -26,13 +26,11 @@ instrumentation: Any = pytest.importorskip(
 
 @pytest.fixture(autouse=True)
 def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the GPUs of this machine."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr("monitel_otlp.system._NVIDIA_DRIVER", "/nowhere")
 
 
 def names(receiver: Receiver) -> set[str]:
-    """Return the names of all received system metrics."""
     return {point.metric for point in receiver.all_points() if point.metric.startswith(("process.", "system.", "hw."))}
 
 

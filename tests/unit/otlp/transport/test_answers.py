@@ -22,12 +22,10 @@ REQUEST = Request("logs", b"")
 
 @pytest.fixture(autouse=True)
 def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the variable that the import of gRPC sets."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def answered(url: str, protocol: str = "http/protobuf", request: Request = REQUEST) -> Answer:
-    """Make one attempt, and return its answer."""
     transport = make_transports(resolve(url, protocol=protocol))["logs"]
     try:
         return transport.send(request, DEADLINE)
@@ -67,7 +65,6 @@ def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
 
 
 def status(message: str, code: int = 0) -> bytes:
-    """Return a Status in protobuf."""
     return bytes(Status(code=code, message=message).SerializeToString())
 
 

@@ -24,7 +24,6 @@ LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets
 
 
 def transport(url: str) -> Any:
-    """Return a transport for logs."""
     found = make_transports(resolve(url))
     for signal in ("metrics", "traces"):
         found[signal].close()
@@ -32,7 +31,6 @@ def transport(url: str) -> Any:
 
 
 def attempt(sender: Any, request: Request = SMALL, timeout: float = DEADLINE) -> Answer:
-    """Make one attempt, and close the connection."""
     answer: Answer = sender.send(request, timeout)
     sender.close()
     return answer
@@ -99,7 +97,6 @@ def test_name_server_that_hangs_does_not_prolong_an_attempt(
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """A server's context, which clients trust."""
     trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

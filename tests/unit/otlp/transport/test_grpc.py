@@ -10,7 +10,6 @@ TOKEN = "sesame-4711"
 
 @pytest.fixture(autouse=True)
 def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the variable that the import of gRPC sets."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
