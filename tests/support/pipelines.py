@@ -20,11 +20,6 @@ def check_accounts(pipeline: Pipeline) -> None:
         assert "unaccounted" not in account.dropped, (name, account)
 
 
-#: Lines of a script that begin and end a period in which nothing is sent, as :func:`busy_encoder` does.
-HOLD_ENCODER = "senders = [*pipeline.engine._senders.values()]\nfor each in senders: each._sending.acquire()\n"
-RELEASE_ENCODER = "for each in senders: each._sending.release()\n"
-
-
 @contextmanager
 def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
     """Let nothing be encoded and sent during the block, as on a machine without CPU time for the senders."""

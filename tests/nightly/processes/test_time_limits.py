@@ -13,8 +13,8 @@ from tests.support.checks import EXIT, limit
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import PRINT_TIME, READY, TRAIN, Ended, Run, Terminate
-from tests.support.spools import spooled
+from tests.support.scripts import CONFIGURE, PRINT_TIME, READY, TRAIN, Ended, Run, Terminate
+from tests.support.spools import last_line, spooled
 
 pytestmark = pytest.mark.timed
 
@@ -55,6 +55,34 @@ def test_exit_beside_a_dead_backend(train: Run, tmp_path: Path, url: str) -> Non
     """Everything is on disk within two seconds."""
     check_exit(train(TRAIN + PRINT_TIME, url, env=PATIENT))
     assert ALL == spooled(tmp_path / "spool")
+
+
+QUEUES = {
+    "events": "monitel.emit('event', number=number)",
+    "windows": "stat = stats[number % 100]; stat.add(number); stat.flush()",
+    "ranges": "with record_function(f'range {number}'): pass",
+}
+FILL = """\
+from threading import Thread
+from monitel.profiler import record_function
+stats = [Stat(f"stat{number}", [COUNT], 3600.0) for number in range(100)]
+for number in range(100_000):
+    PRODUCE
+def work():
+    while True:
+        sum(range(1000))
+Thread(target=work, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_exit_with_full_queues_loses_nothing(train: Run, kind: str) -> None:
+    """Each of 100,000 items is on disk within two seconds, beside a thread that never waits."""
+    configure = CONFIGURE.replace(")", ", spans={'budget': 200_000})", 1)
+    ended = train(configure + FILL.replace("PRODUCE", QUEUES[kind]) + PRINT_TIME, "http://127.0.0.1:9", timeout=120)
+    check_exit(ended)
+    line = last_line(ended.stderr)
+    assert (True, None) == ((line.spooled or 0) >= 100_000, line.dropped)
 
 
 @pytest.mark.parametrize("where", [READY + "sys.stdin.read()\n", BLOCKED])
