@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.receiver import Receiver
-from tests.torch.processes.terminated_job import compare
+from tests.torch.ranks.terminated_job import compare
 
 LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 TORCHRUN = """\

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.support.receiver import Receiver
-from tests.torch.processes.terminated_job import compare
+from tests.torch.ranks.terminated_job import compare
 
 LIGHTNING = """\
 import logging, torch
