@@ -86,8 +86,8 @@ def test_autopsy_of_a_live_process(tmp_path: Path) -> None:
         assert job.process.stdout is not None
         assert "inside\n" == job.process.stdout.readline()
         (found,) = autopsy(job.pid)["processes"]
-        assert ("alive", None, False, 7, "evaluation", []) == tuple(
-            found[name] for name in ("state", "death", "replaced_by_exec", "step", "activity", "problems")
+        assert ("alive", None, False, 7, "evaluation") == tuple(
+            found[name] for name in ("state", "death", "replaced_by_exec", "step", "activity")
         )
         (window,) = found["windows"]
         assert ("train.loss", {"split": "train"}, 2, 2.5, 0.5, 2.0, 0.5) == tuple(
