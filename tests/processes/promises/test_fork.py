@@ -50,6 +50,26 @@ sys.exit(os.wait()[1])
     assert 1 == ended.stderr.count("monitel: exported")
 
 
+def test_child_that_configures_again_continues_its_totals(receiver: Receiver, train: Run) -> None:
+    """It is one instance, before and after: a sum over instances has no sample twice."""
+    child = """\
+if os.fork() == 0:
+    things = monitel.counter("things")
+    things.add(5)
+    loss.add(1)
+    loss.flush()
+    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+    things.add(1)
+    loss.add(1)
+    sys.exit()
+sys.exit(os.wait()[1])
+"""
+    train(BEGIN + child, receiver.url)
+    points = receiver.points("things")
+    assert (6, 1) == (points[-1].value, len({point.resource["service.instance.id"] for point in points}))
+    assert [[2], [1, 1]] == sorted(counts(receiver).values(), key=len)
+
+
 @pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(not pipeline.shutdown())"])
 def test_child_exports_its_items(receiver: Receiver, train: Run, leave: str) -> None:
     """Its totals start at zero, and it is another instance; the parent exports the parent's items once."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
@@ -62,10 +61,14 @@ def rank_on_points(launch: Mapping[str, str | int], resource: Resource, *, alway
 
     Only the random id that the SDK makes is different in each process.
     """
-    own = ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"]
-    if not always and resource.attributes.get("service.instance.id") == own:
+    if not always and resource.attributes.get("service.instance.id") == _instance():
         return {}
     return {name: launch[name] for name in ("training.rank",) if name in launch}
+
+
+def _instance() -> str:
+    """Return the random id of this process, which the SDK makes again in a forked child."""
+    return str(ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"])
 
 
 class RankCheck:
@@ -112,8 +115,11 @@ def describe_process(
 
 
 def child_resource(resource: Resource) -> Resource:
-    """Return the resource of a forked child: the parent's, because the SDK cannot detect resources at exit."""
-    own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
+    """Return the resource of a forked child: the parent's, because the SDK cannot detect resources at exit.
+
+    Its id is that of a pipeline which the child makes itself, so that totals continue there.
+    """
+    own: dict[str, str | int] = {"service.instance.id": _instance(), "process.pid": os.getpid()}
     return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
