@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 from threading import enumerate as all_threads
 from typing import Any
 
@@ -93,6 +93,28 @@ def test_threads_that_begin_together_lose_nothing(
     for name in names:
         assert ([1], 1) == (receiver.values(name), len(receiver.records(name)))
     assert {*names} == {span.name for span in receiver.spans()}
+
+
+def test_exporter_that_is_made_during_the_shutdown_ends(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would send the instruments of the pipeline that has ended, for the rest of the process."""
+    make, begun, over = application._exporter, Event(), Event()
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        over.wait(DEADLINE)
+        return make(*given)
+
+    monkeypatch.setattr(application, "_exporter", slow)
+    pipeline = start()
+    thread = Thread(target=pipeline.meter_provider.get_meter, args=["mine"])
+    thread.start()
+    assert begun.wait(DEADLINE)
+    assert pipeline.shutdown()
+    over.set()
+    thread.join(DEADLINE)
+    wait_for_threads()
 
 
 @pytest.mark.parametrize(("preference", "temporality"), [("cumulative", CUMULATIVE), ("delta", DELTA)])

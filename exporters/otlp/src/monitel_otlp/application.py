@@ -157,7 +157,7 @@ class _Signal:
 
     def call(self, name: str) -> threading.Event:
         """Call a method in the thread; return an event that is set afterwards."""
-        ended = self._event()
+        ended = self._ended if name == "shutdown" else self._event()
         self._calls.put((name, ended))
         return ended
 
@@ -167,6 +167,7 @@ class _Signal:
             exporter = _exporter(self._name, self._endpoint)
             are_greenlets = threading.get_ident() != get_ident()
             self._event = threading.Event if are_greenlets else Event
+            self._ended = self._event()
             self._calls: Any = Queue() if are_greenlets else SimpleQueue()
             if meters is not None:
                 made: Any = PeriodicExportingMetricReader(exporter, 1000 * self._interval)
@@ -180,6 +181,8 @@ class _Signal:
             _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", self._name, text)
         else:
             self.exports = made
+            if self.is_over:  # the pipeline has ended meanwhile
+                self.call("shutdown")
 
     def _run(self, made: Any) -> None:
         name = ""
