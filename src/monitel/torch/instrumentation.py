@@ -202,18 +202,21 @@ class Instrumentation:
         self._installed: list[Source] = []
         self.sources: tuple[str, ...] = ()
         self.missing: dict[str, str] = {}
-        for name, source in sources.items():
-            try:
-                self._install(source)
-            except Missing as missing:
-                self.missing[name] = str(missing)
-                if name not in _warned:
-                    _warned.add(name)
-                    _log.warning("instrument() does not install %s here: %s", name, missing)
-            else:
-                self.sources += (name,)
-        polled = [each.poll for each in self._installed if type(each).poll is not Source.poll]
-        self._poller = Poller(polled)
+        with ExitStack() as undo:
+            undo.callback(_remove, self._installed)  # if a source fails, nothing is left
+            for name, source in sources.items():
+                try:
+                    self._install(source)
+                except Missing as missing:
+                    self.missing[name] = str(missing)
+                    if name not in _warned:
+                        _warned.add(name)
+                        _log.warning("instrument() does not install %s here: %s", name, missing)
+                else:
+                    self.sources += (name,)
+            polled = [each.poll for each in self._installed if type(each).poll is not Source.poll]
+            self._poller = Poller(polled)
+            undo.pop_all()
 
     def _install(self, source: Source) -> None:
         """Install a source and the hooks that it needs. If one of them raises, nothing is left."""
@@ -227,7 +230,7 @@ class Instrumentation:
         self._installed += missing
 
     def uninstrument(self) -> None:
-        """Remove all hooks from torch and flush all Stats. Idempotent.
+        """Remove all hooks from torch and log what they have collected. Idempotent.
 
         If event handlers raise, the first exception propagates after all sources are removed.
         """
@@ -238,7 +241,7 @@ class Instrumentation:
             installed, self._installed, self.sources = self._installed, [], ()
         if installed:
             self._poller.close()
-            call_each(lambda each: each.remove(), reversed(installed))
+            _remove(installed)
 
     def __enter__(self) -> Instrumentation:  # noqa: PYI034  typing.Self requires Python 3.11
         return self
@@ -248,6 +251,10 @@ class Instrumentation:
 
     def __repr__(self) -> str:
         return f"<Instrumentation of {', '.join(self.sources) or 'nothing'}>"
+
+
+def _remove(installed: list[Source]) -> None:
+    call_each(lambda each: each.remove(), reversed(installed))
 
 
 def _with_needs(source: Source, installed: list[Source]) -> list[Source]:

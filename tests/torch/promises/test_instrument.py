@@ -307,6 +307,18 @@ def test_torch_that_lacks_a_hook_is_reported(
     caplog.clear()  # the records have exceptions, whose frames have Stats
 
 
+def test_source_that_fails_leaves_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one source cannot be installed, for a reason that nobody foresaw, those before it are removed."""
+    failing = ModuleType("IPython")
+    failing.get_ipython = lambda: 1 / 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", failing)
+    with pytest.raises(ZeroDivisionError):
+        monitel.torch.instrument()
+    train(work, 2)
+    assert monitel.get_step() is None
+    assert [] == [each for each in threading.enumerate() if each.name == "monitel-torch"]
+
+
 @pytest.mark.usefixtures("unraisable")
 def test_event_handler_that_raises_does_not_reach_torch(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     """Not the optimizer, the loader, a checkpoint, nor the end. Each window is logged, and torch is restored."""
