@@ -38,7 +38,7 @@ class ManualClock:
     """
 
     def __init__(self, epoch_ns: int = 1_767_225_600_000_000_000) -> None:
-        self._readings = array("q", (0, epoch_ns))  # monotonic and Unix time; Stats read this memory
+        self._readings = memoryview(array("q", (0, epoch_ns)))  # monotonic and Unix time; Stats read this memory
         self._previous: list[ManualClock | None] = []
 
     def monotonic_ns(self) -> int:

@@ -52,6 +52,7 @@ typedef struct Accumulator {
     int64_t discarded, discarded_before; /* in total, and when the previous window closed */
     int64_t previous_end; /* Unix ns */
     int64_t window, max_samples;
+    PyObject *clock; /* a test's clock, a memoryview of two numbers: monotonic ns and Unix ns; NULL: the system's clocks */
     clockid_t clock_id;
     bool plain;         /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
     Recorder *recorder; /* NULL: no histogram was requested */
@@ -62,7 +63,6 @@ typedef struct Accumulator {
     bool pending_first;     /* the window's first sample is pending */
     int64_t serial;         /* number of this Accumulator in the process, from 1 on */
     int64_t number;         /* of the open window, from 1 on */
-    Py_buffer clock;        /* a test's clock: monotonic ns and Unix ns, which it changes; buf is NULL: the system's clocks */
 #ifdef Py_GIL_DISABLED
     PyObject *reference; /* a weak one: only through it can another thread safely get a reference to this object */
     char apart[64];      /* two Stats share no line of the cache */
@@ -140,11 +140,16 @@ choose_clock(int64_t window)
     return MONOTONIC;
 }
 
+static const int64_t *
+test_numbers(PyObject *clock)
+{
+    return PyMemoryView_GET_BUFFER(clock)->buf;
+}
+
 static inline int64_t
 read_clock(const Accumulator *self)
 {
-    const int64_t *test = self->clock.buf;
-    return test == NULL ? read_system(self->clock_id) : test[0];
+    return self->clock == NULL ? read_system(self->clock_id) : test_numbers(self->clock)[0];
 }
 
 /* A moment on the fine clock. */
@@ -152,12 +157,12 @@ typedef struct {
     int64_t now, epoch; /* monotonic time, and the difference of the Unix time to it */
 } Moment;
 
+/* Reads a test's clock, or the system's clocks if that is NULL. */
 static Moment
-read_moment(const Py_buffer *clock)
+read_moment(PyObject *clock)
 {
-    const int64_t *test = clock->buf;
-    int64_t unix_now = test == NULL ? read_system(CLOCK_REALTIME) : test[1];
-    int64_t now = test == NULL ? read_system(MONOTONIC) : test[0];
+    int64_t unix_now = clock == NULL ? read_system(CLOCK_REALTIME) : test_numbers(clock)[1];
+    int64_t now = clock == NULL ? read_system(MONOTONIC) : test_numbers(clock)[0];
     return (Moment){now, unix_now - now};
 }
 
@@ -277,7 +282,7 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
     if (!closes) {
         return 0;
     }
-    Moment moment = read_moment(&self->clock);
+    Moment moment = read_moment(self->clock);
     Closed *closed = PyMem_Malloc(size);
     if (closed == NULL) {
         PyErr_NoMemory();
@@ -607,18 +612,20 @@ static PyObject *
 accumulator_open(Accumulator *self, PyObject *args)
 {
     long long window, max_samples;
-    Py_buffer clock;
+    PyObject *clock;
     int histogram, stddev;
-    if (!PyArg_ParseTuple(args, "LLz*pp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
+    if (!PyArg_ParseTuple(args, "LLOpp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
         return NULL;
     }
     if (window < 1 || max_samples < 1) {
         PyErr_Format(PyExc_ValueError, "the length of a window and max_samples must be at least 1, got %lld and %lld",
                      window, max_samples);
-        PyBuffer_Release(&clock);
         return NULL;
     }
-    Moment moment = read_moment(&clock);
+    if (clock == Py_None) {
+        clock = NULL;
+    }
+    Moment moment = read_moment(clock);
     Recorder *recorder = histogram ? PyMem_New(Recorder, 1) : NULL;
     Welford *welford = stddev ? PyMem_New(Welford, 1) : NULL;
     bool enough = (!histogram || recorder != NULL) && (!stddev || welford != NULL);
@@ -630,9 +637,9 @@ accumulator_open(Accumulator *self, PyObject *args)
     enter(&self->lock);
     bool opens = enough && self->window == 0; /* threads may call __init__() of one Stat: the first call counts */
     if (opens) {
-        self->clock = clock;
+        self->clock = Py_XNewRef(clock);
         self->clock_id = choose_clock(window);
-        self->plain = clock.buf == NULL && !histogram && !stddev;
+        self->plain = clock == NULL && !histogram && !stddev;
         self->recorder = recorder;
         self->welford = welford;
         self->window = window;
@@ -643,7 +650,6 @@ accumulator_open(Accumulator *self, PyObject *args)
     }
     leave(&self->lock);
     if (!opens) {
-        PyBuffer_Release(&clock);
         PyMem_Free(recorder);
         PyMem_Free(welford);
     }
@@ -724,8 +730,8 @@ accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
-     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (two\n"
-               "64-bit integers in memory: monotonic and Unix ns) or None, whether to collect a histogram, whether to\n"
+     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (a\n"
+               "memoryview of two 64-bit integers: monotonic and Unix ns) or None, whether to collect a histogram, whether to\n"
                "collect a standard deviation.")},
     {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O,
      PyDoc_STR("Reserve a slot for a sample whose value is not known yet. The argument collects the window's pending\n"
@@ -827,6 +833,7 @@ static int
 accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
     Py_VISIT(self->pending);
     return 0;
 }
@@ -834,6 +841,7 @@ accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 static int
 accumulator_clear(Accumulator *self)
 {
+    Py_CLEAR(self->clock);
     Py_CLEAR(self->pending);
     return 0;
 }
@@ -853,7 +861,7 @@ accumulator_dealloc(Accumulator *self)
 #ifdef Py_GIL_DISABLED
     Py_CLEAR(self->reference);
 #endif
-    PyBuffer_Release(&self->clock);
+    Py_CLEAR(self->clock);
     Py_CLEAR(self->pending);
     PyMem_Free(self->recorder);
     PyMem_Free(self->welford);
@@ -965,7 +973,7 @@ static void
 append_windows(PyObject *stats, Bytes *bytes, Bytes *serials)
 {
     Closed described;
-    Moment system = read_moment(&(Py_buffer){.buf = NULL});
+    Moment system = read_moment(NULL);
     acquire(&windows_lock);
     for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
         if (closed->count > 0) {
@@ -978,7 +986,7 @@ append_windows(PyObject *stats, Bytes *bytes, Bytes *serials)
         enter(&self->lock);
         bool any = self->count > 0;
         if (any) {
-            describe_window(self, self->clock.buf == NULL ? system : read_moment(&self->clock), &described);
+            describe_window(self, self->clock == NULL ? system : read_moment(self->clock), &described);
         }
         leave(&self->lock);
         if (any) {

@@ -24,7 +24,6 @@ from monitel.stats.histogram import Histogram
 from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable
 
     # Number of the window, its bytes, the collector of its pending samples or None, their number, whether the first and
@@ -119,7 +118,7 @@ class Accumulator:
             _live[_serial] = self
         return self
 
-    def _open(self, window: int, max_samples: int, clock: array[int] | None, histogram: bool, stddev: bool) -> None:
+    def _open(self, window: int, max_samples: int, clock: memoryview | None, histogram: bool, stddev: bool) -> None:
         """Start collecting.
 
         Args:

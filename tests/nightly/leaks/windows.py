@@ -151,7 +151,7 @@ def windows_that_close() -> Iterator[Callable[[], object]]:
 @covers("Accumulator._open Accumulator._reserve Accumulator._reset Accumulator._close")
 def pending_samples() -> Iterator[Callable[[], object]]:
     """Values that come later: kept by a window, closed with it, and left out beyond the limit."""
-    clock = array("q", (0, 0))
+    clock = memoryview(array("q", (0, 0)))
     kept: list[Any] = []
 
     @_window.own_add
