@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from monitel import wait_counter
+from monitel.blackbox.folder import map_file
 from monitel.process.fork import register_at_fork
-from monitel.process.mapped_files import map_file
 from monitel.process.os_threads import RLock
 from monitel.stats import _window
 from monitel.training import step

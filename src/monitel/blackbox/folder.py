@@ -1,4 +1,7 @@
-"""Private folders, held open by descriptor: links are not followed, and files of other users are not touched."""
+"""Private folders, held open by descriptor: links are not followed, and files of other users are not touched.
+
+Also files as memory, safe from an application that closes all descriptors and opens others of the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ import os
 import re
 import stat
 import struct
+import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 if find_spec("fcntl") is not None:
     import fcntl
+if find_spec("mmap") is not None:  # WebAssembly has none
+    from mmap import mmap
 
 _DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
 #: True if this platform has what records need: descriptors of folders, locks of open files, files with reserved space.
@@ -370,6 +376,40 @@ def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def map_file(descriptor: int, size: int) -> Any:
+    """Return a file as memory. Its space must be reserved: writing to a page without space ends the process."""
+    if sys.version_info >= (3, 13):
+        return mmap(descriptor, size, trackfd=False)
+    number = os.dup(descriptor)  # the lowest free one, which the mapping gets
+    os.close(number)
+    mapping = _Mapping(descriptor, size)
+    with suppress(OSError):
+        status = os.fstat(descriptor)
+        if _is_open(number, status):  # no other thread was faster
+            mapping.own = number, status
+    return mapping
+
+
+if find_spec("mmap") is not None and sys.version_info < (3, 13):
+    _kept: list[Any] = []
+
+    class _Mapping(mmap):
+        """A mapping with a descriptor, which it closes when it is freed.
+
+        If the application has closed that descriptor, its number may be that of a file of the application. Such a
+        mapping is never freed.
+        """
+
+        own: tuple[int, Any] = -1, None  # the number of the descriptor, and the status of the file
+
+        def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
+            number, status = self.own
+            with suppress(OSError):
+                if number < 0 or samestat(fstat(number), status):
+                    return
+            keep(self)
 
 
 def automatic_roots() -> list[Path]:

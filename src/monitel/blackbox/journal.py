@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from monitel.blackbox.account import Account
+from monitel.blackbox.folder import map_file
 from monitel.blackbox.record import BODY, CORRUPT, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
-from monitel.process.mapped_files import map_file
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:

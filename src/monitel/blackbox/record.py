@@ -21,8 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from monitel.blackbox.folder import write_at
-from monitel.process.mapped_files import map_file
+from monitel.blackbox.folder import map_file, write_at
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:

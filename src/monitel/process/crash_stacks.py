@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.process import os_threads
+from monitel.process.descriptors import keep_high
 from monitel.process.fork import register_at_fork
-from monitel.process.mapped_files import keep_high
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
