@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.support import inbox
-from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, check_accounts
 from tests.support.receiver import Receiver
@@ -78,7 +77,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def grpc_receiver() -> Iterator[GrpcReceiver]:
+def grpc_receiver() -> Iterator[Any]:
     """A backend that accepts everything over gRPC, unless the test sets other answers."""
     pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
     from tests.support.grpc_receiver import GrpcReceiver

@@ -132,16 +132,6 @@ def test_rank_that_exits_without_a_shutdown_is_collected_while_the_others_run(re
     assert 0 == died["process.exit.code"]
 
 
-#: Lets two threads start, and no other one.
-TWO_THREADS = """\
-start, started = threading.Thread.start, []
-def start_two(thread):
-    started.append(thread)
-    if len(started) > 2:
-        raise RuntimeError("can't start new thread")
-    start(thread)
-threading.Thread.start = start_two
-"""
 #: Another ``monitel run`` ends before this one has read its reports.
 ANOTHER_RUN = f"""\
 import subprocess
@@ -156,12 +146,11 @@ ProcessWatch.stop = lambda watch: (stop(watch), subprocess.run({[*RUN, "true"]})
     [
         ("importlib.metadata.entry_points = lambda **_: 1 / 0\n", "ZeroDivisionError"),
         ("importlib.metadata.entry_points = lambda **_: threading.Event().wait()\n", "delivering the remaining"),
-        (TWO_THREADS, ""),
         (ANOTHER_RUN, ""),
     ],
 )
 def test_nothing_costs_the_summary(hostile: str, problem: str) -> None:
-    """The causes of death are known, though exporters cannot be loaded, threads are scarce, or another run ends."""
+    """The causes of death are known, though exporters cannot be loaded, or another run ends."""
     Path("train.py").write_text(RANKS)
     main = (
         f"import importlib.metadata, sys, threading\n{hostile}from monitel_run.__main__ import run\nrun(sys.argv[1:])"

@@ -1,16 +1,13 @@
 """An interactive shell controls a job with ``monitel run`` as without."""
 
-import os
 import shlex
 import shutil
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests.processes.console.commands import RUN
 from tests.processes.console.tmux import needs_tmux, shell
-from tests.support.checks import wait_until
 
 pytestmark = [pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"), needs_tmux]
 
@@ -78,27 +75,3 @@ def test_job_in_the_background_is_stopped_at_input(tmp_path: Path) -> None:
         screen.until_shown("[SIGCONT]")  # the terminal is its own
         screen.press("input", "Enter")
         screen.until_shown("got=input")
-
-
-def test_kill_of_a_job_arrives(tmp_path: Path) -> None:
-    """``kill %1`` of a shell signals the group."""
-    with shell(tmp_path) as screen:
-        screen.press(waiting() + " &", "Enter")
-        screen.until_shown("[ready]")
-        screen.press("kill -TERM %1", "Enter")
-        screen.until_shown("[SIGTERM]")
-        screen.press("kill -USR1 %1", "Enter")
-        screen.until_shown("[SIGUSR1]")
-        screen.press("kill -9 %1; wait $!; echo status=$?", "Enter")
-        screen.until_shown("status=137")
-
-
-def test_terminal_that_hangs_up(tmp_path: Path) -> None:
-    """The command receives SIGHUP, goes on, and ends in its way."""
-    with shell(tmp_path) as screen:
-        screen.press(f"exec {waiting()}", "Enter")
-        screen.until_shown("[ready]")
-        os.killpg(screen.pid, signal.SIGHUP)
-        screen.until_shown("[SIGHUP]")
-    Path("go").touch()
-    wait_until(Path("gone").exists, "the end of the command without its terminal")

@@ -16,32 +16,6 @@ monitel.register_event_handler(
 """
 
 
-def test_handler_that_logs_at_exit(run_script: RunScript) -> None:
-    """A handler may log, register and use Stats at exit."""
-    ended = run_script(
-        """
-late = Stat("late", [SUM], 3600.0, 1)
-
-def handler(event):
-    say(event.name, event.data)
-    if event.window and event.window.name == "x":
-        monitel.emit("seen", {"x": 1})
-        with monitel.register_event_handler(lambda event: say("inner", event.data)):
-            late.add(7)
-
-monitel.register_event_handler(handler)
-stat = Stat("x", [SUM], 3600.0)
-stat.add(3)
-"""
-    )
-    assert [
-        "torch.monitor.Stat {'x.sum': 3.0}",
-        "seen {'x': 1}",
-        "torch.monitor.Stat {'late.sum': 7.0}",
-        "inner {'late.sum': 7.0}",
-    ] == ended.lines
-
-
 def test_child_starts_with_empty_windows(run_script: RunScript) -> None:
     """In a forked child open windows are empty and handlers remain; samples count once, in the parent."""
     ended = run_script(

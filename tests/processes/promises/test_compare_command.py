@@ -1,6 +1,5 @@
 """``monitel compare``: the numbers of real runs side by side, as text and as JSON, with its exit status."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -58,24 +57,6 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
         } == found["values"]
         assert {"rate": rate, "model.layers": "[2, 2]", "model.width": 64} == found["config"]
     assert "2" == runs[1]["attributes"]["training.world_size"]
-
-
-def test_text_has_columns_differences_and_what_differs(train: Run, commands: Commands) -> None:
-    """Percentages are differences from the first run; what is the same is left out. Steps begin again in each epoch."""
-    train(JOB + END, 0, 20, 0.01, 0.5, env=environment("run-a", {"training.world_size": 1}))
-    epochs = JOB.replace("set_step(step)", "set_step(step % 10)") + END
-    train(epochs, 0, 25, 0.01, 0.25, env=environment("run-b", {"training.world_size": 2}))
-    lines = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool").out.splitlines()
-    rows = {line.split("  ")[0]: line.split()[-3:] for line in lines if line}
-    assert ["run-a", "run-b"] == lines[0].split()
-    assert [["25", "(+25", "%)"], ["200", "(+25", "%)"], ["0.75", "(+50", "%)"]] == [
-        rows[name] for name in ("steps", "training.samples", "eval.accuracy{split=validation}")
-    ]
-    differing = lines[lines.index("configuration that differs") + 1 :]
-    assert [["rate", "0.5", "0.25"], [], ["attributes", "that", "differ"], ["training.world_size", "1", "2"]] == [
-        line.split() for line in differing[:4]
-    ]
-    assert "2 other settings of the configuration are the same" in lines
 
 
 def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path: Path) -> None:
@@ -157,14 +138,3 @@ def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: R
     assert {"  run-a", "  run-\\x1b[2J"} == {*errors.splitlines()[1:]}
     assert "at least two runs to compare, got one" in commands.run("compare", "run-a", status=1).err
     assert "at most 16 runs to compare, got 17" in commands.run("compare", *["run-a"] * 17, status=1).err
-
-
-def test_damaged_spool_hides_no_run(train: Run, commands: Commands) -> None:
-    """The outcome is that of its ledger; nothing but text is printed."""
-    for run in ("run-a", "run-b"):
-        train(JOB + END, 0, 5, 0.02, 0.5, env=environment(run))
-    next(spools()[0].glob("logs-*")).write_bytes(os.urandom(5000))
-    printed = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool")
-    rows = [line.split() for line in printed.out.splitlines()]
-    assert ["outcome", "completed", "completed"] in rows
-    assert all(each.isprintable() for each in (printed.out + printed.err).replace("\n", ""))

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from shutil import rmtree
@@ -20,53 +19,6 @@ from monitel.blackbox.record import read_slots
 
 def boxes(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-
-
-def test_clean_end_removes_everything(own_boxes: Path, start: Start, receiver: Receiver) -> None:
-    """The box has the id of the process in its name while there is one."""
-    pipeline = start()
-    monitel.emit("event")
-    (box,) = boxes(own_boxes)
-    assert f"-{os.getpid()}-" in box.name
-    assert pipeline.shutdown(DEADLINE)
-    assert [] == [*own_boxes.iterdir()]
-    assert ["event"] == receiver.record_names()
-
-
-def make_link(path: Path) -> None:
-    path.with_name("target").mkdir(mode=0o700)
-    path.symlink_to(path.with_name("target"))
-
-
-def make_open_folder(path: Path) -> None:
-    path.mkdir()
-    path.chmod(0o777)
-
-
-UNSAFE: dict[str, Callable[[Path], object]] = {
-    "link": make_link,
-    "symbolic link": lambda path: path.symlink_to("nothing"),
-    "other users can write to": make_open_folder,
-}
-
-
-@pytest.mark.parametrize("words", UNSAFE)
-def test_unsafe_folder_gets_no_box(
-    own_boxes: Path, start: Start, receiver: Receiver, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One warning has the reason, nothing is written, changed or repaired, and the telemetry arrives."""
-    UNSAFE[words](own_boxes)
-    before = [(own_boxes.lstat().st_mode, own_boxes.lstat().st_mtime_ns)]
-    with caplog.at_level(logging.WARNING, "monitel"):
-        pipeline = start()
-        monitel.emit("event")
-        assert pipeline.force_flush(DEADLINE)
-        pipeline.shutdown()
-    assert 1 == len(warnings_with(caplog, "the box of", words))
-    assert before == [(own_boxes.lstat().st_mode, own_boxes.lstat().st_mtime_ns)]
-    assert ["event"] == receiver.record_names()
-    if own_boxes.is_symlink():
-        own_boxes.unlink()
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])

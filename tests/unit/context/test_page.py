@@ -1,7 +1,6 @@
 """The page with step, waits and heartbeat: limits, files, damage, races, and the times of steps."""
 
 import math
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -102,11 +101,3 @@ def test_quantiles_are_those_of_the_sorted_times() -> None:
     for q in (0.0, 0.5, 0.99, 1.0):
         assert quantile(counts, q) == pytest.approx(times[max(math.ceil(q * 1000) - 1, 0)], rel=0.032)
     assert (None, None) == (quantile((), 0.5), quantile([0] * COUNTERS, 0.5))
-
-
-def test_removed_file_does_no_harm(path: Path) -> None:
-    """Somebody removes the file; the job goes on."""
-    path.unlink()
-    monitel.set_step(1)
-    context_page.beat()
-    assert (1, False) == (monitel.get_step(), os.path.lexists(path))

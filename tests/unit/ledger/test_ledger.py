@@ -1,14 +1,13 @@
 """The ledger beyond its promises: any order of entries, the thread at the exit, and races."""
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, pairwise
+from itertools import pairwise
 from threading import Event, Thread
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.twins import RunThreads
 
 import monitel
 from monitel.training import activities
@@ -182,43 +181,3 @@ def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatc
     book = monitel.ledger()
     assert book is not None
     assert ("import", True) == (book.origin, book.elapsed_ns < 10**9)
-
-
-@pytest.mark.usefixtures("frequent_switches")
-def test_time_adds_up_while_threads_race(run_threads: RunThreads) -> None:
-    """The owner enters and leaves activities while others enter for it, are ignored, and read."""
-    clock = count(1)
-    made: Any = Activities(clock.__next__)
-    made.begin(0, "between", "between")
-    running = [object()]
-
-    def own() -> None:
-        made.end_startup("between")  # this thread takes over
-        outer, inner = made.activity("outer"), made.activity("inner")
-        for _ in range(500):
-            with outer, inner:
-                pass
-        running.pop()
-
-    def ignored() -> None:
-        other = made.activity("ignored")
-        while running:
-            with other:
-                pass
-
-    def for_owner() -> None:
-        while running:
-            if (entered := made.enter_for_owner("wait")) is not None:
-                entered.__exit__(None, None, None)
-
-    def read() -> None:
-        before: dict[str, int] = {}
-        while running:
-            elapsed_ns, totals, _, _ = made.read()
-            assert elapsed_ns == sum(totals.values())
-            assert all(totals.get(name, 0) >= ns for name, ns in before.items())
-            before = totals
-
-    run_threads(own, ignored, for_owner, read)
-    elapsed_ns, totals, name, _ = made.read()
-    assert (elapsed_ns, "between", False) == (sum(totals.values()), name, "ignored" in totals)

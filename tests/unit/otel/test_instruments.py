@@ -7,7 +7,7 @@ import pytest
 from tests.unit.otel.providers import Backend
 
 import monitel
-from monitel import SUM, Stat
+from monitel import Stat
 from monitel.stats.definition import TORCHS
 from monitel.testing import ManualClock
 
@@ -33,21 +33,3 @@ def test_first_window_of_a_stat_closes_in_a_collection(backend: Backend, clock: 
     values = backend.values()
     assert {1} == {values[f"loss.{number}.count"] for number in range(50)}
     assert {1} == {values[f"registered.loss.{number}.count"] for number in range(50)}
-
-
-@pytest.mark.usefixtures("installed")
-def test_failing_handler_in_a_collection(
-    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If another handler raises while a collection closes a window, the window is exported."""
-
-    def broken(_event: monitel.Event) -> None:
-        raise RuntimeError("broken handler")
-
-    stat = Stat("loss", [SUM], 60.0)
-    stat.add(1)
-    clock.advance(60)
-    with monitel.register_event_handler(broken):
-        assert 1 == backend.values()["monitel.windows"]
-    assert 1.0 == backend.values()["loss.sum"]
-    caplog.clear()  # the traceback has the Stat

@@ -16,7 +16,6 @@ from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definit
 
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import spool_of
 from monitel.blackbox.settings import BoxSettings
 from monitel.process.os_threads import Event
@@ -67,43 +66,6 @@ def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> Re
             transport.close()
 
 
-def test_killed_process_arrives_once_with_its_last_second(
-    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
-) -> None:
-    """Windows with running totals, numbers, events, counters, and the death with the stack of its main thread."""
-    process.killed()
-    found = collected(boxes, tmp_path)
-    path = tmp_path / "spool" / KILLED
-    assert (1, 6, [path]) == (found.boxes, found.items, found.records)
-    assert ["ended without a shutdown"] == [each.how for each in found.deaths]
-    assert 0 == collected(boxes, tmp_path).boxes
-    outcome = delivered(path, receiver, boxes)
-    assert (6, True, False) == (outcome.delivered, outcome.complete, path.exists())
-    assert ([2, 3], [3.0, 7.0], [0.5]) == (
-        receiver.values("loss.count"),
-        receiver.values("loss.sum"),
-        receiver.values("lr"),
-    )
-    assert [80.0] == [each.value for each in receiver.points("training.time")]
-    assert [9592] == [each.value for each in receiver.points("training.samples")]
-    *events, death = receiver.records()
-    assert (["epoch.start", "run.log"], "process.died") == ([each.name for each in events], death.name)
-    assert (1199, "data", "forward") == tuple(
-        death.attributes[name] for name in ("training.step", "training.activity", "training.stage")
-    )
-    assert "test_dead_records.py" in death.attributes["code.stacktrace"]
-
-
-def test_value_that_is_none_is_reported_once(process: Recorded, boxes: Path, tmp_path: Path) -> None:
-    """With a right checksum. The record is set aside: each later job would report it again."""
-    process.box.journals["logs"].append(EVENT, b"senseless")
-    process.killed()
-    (problem,) = collect([boxes], tmp_path / "other").problems
-    assert "set aside with the suffix .corrupt" in problem
-    assert (True, False) == ((boxes / f"{KILLED}.corrupt").exists(), (boxes / KILLED).exists())
-    assert [] == collect([boxes], tmp_path / "other").problems
-
-
 def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes: Path, tmp_path: Path) -> None:
     """A box of a process whose end is still to be observed is left, by the parent and by everybody else."""
     folder, announcements = make_run_folder()
@@ -140,17 +102,6 @@ def test_spool_of_the_collector_is_used_if_that_of_the_process_cannot_exist(tmp_
     """The folders of a container are not made outside of it; a spool that nothing was moved to yet is."""
     for folder, expected in {"gone/spool": tmp_path, "spool": tmp_path / "spool"}.items():
         assert expected == spool_of([{"spool": str(tmp_path / folder)}], tmp_path)
-
-
-def test_totals_continue_after_what_the_process_has_delivered(
-    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
-) -> None:
-    """Windows that a backend has are not sent again, and count in the totals of the later ones."""
-    process.settle("metrics")
-    process.killed()
-    collected(boxes, tmp_path)
-    delivered(tmp_path / "spool" / KILLED, receiver, boxes)
-    assert ([3], [7.0], []) == (receiver.values("loss.count"), receiver.values("loss.sum"), receiver.values("lr"))
 
 
 def test_delivery_continues_where_it_was_stopped(

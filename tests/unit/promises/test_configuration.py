@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.resources import Resource
 from tests.support import backends
-from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -290,7 +289,7 @@ def test_user_and_password_of_an_address_are_decoded(receiver: Receiver, start: 
 
 
 def test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure(
-    grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch
+    grpc_receiver: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable that says so is ``true`` in any case."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it

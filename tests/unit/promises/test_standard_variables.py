@@ -13,7 +13,6 @@ from opentelemetry import _logs
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import Link, SpanContext
 from tests.support.checks import warnings_with
-from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.inbox import DEADLINE, Inbox, attributes_of
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -196,7 +195,7 @@ def test_variable_changes_what_is_sent(
 
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_signals_may_have_addresses_and_protocols_of_their_own(
-    *, receiver: Receiver, grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
+    *, receiver: Receiver, grpc_receiver: Any, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
 ) -> None:
     """Such an address is used as it is; the path of the others is appended to the address of all signals."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
