@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes.console.jobs import Console
 from tests.processes.patience import LONG, SHORT, with_patience
+from tests.processes.promises.recorded_runs import Commands
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
 
@@ -63,3 +65,18 @@ def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
         return send(script, url, **options)
 
     return terminate
+
+
+@pytest.fixture
+def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MONITEL_RUN_EVENTS")
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    return Console(tmp_path)
+
+
+@pytest.fixture
+def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import Console, console, loop, ranks
+from tests.processes.conftest import console
+from tests.processes.console.jobs import Console, loop, ranks
 from tests.support.scripts import write_script
 
 __all__ = ["console"]

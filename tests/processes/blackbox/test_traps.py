@@ -2,7 +2,6 @@
 
 import functools
 import marshal
-import multiprocessing
 import os
 import resource
 import signal
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -130,31 +129,6 @@ def killed_after(function: Callable[[], object]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert -signal.SIGKILL == status_of(run)
-
-
-@alone
-def test_forked_child_does_not_touch_the_record_of_its_parent(tmp_path: Path) -> None:
-    """A child that appends and closes changes no file of its parent, and makes another box; workers of a pool none."""
-    box = (place := Place(tmp_path)).box()
-    box.start()
-    emit(box, *range(100))
-
-    def child() -> None:
-        emit(box, *range(1000))
-        box.snapshot()
-        assert box.close(1.0)
-        own = place.box()
-        emit(own, 1)
-        assert [box.name, own.name] == sorted(processes(place.root, None), key=own.name.__eq__)
-        assert own.close(1.0)
-
-    assert 0 == status_of(child)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert [1, 2] == pool.map(abs, [-1, -2])
-    assert [box.name] == processes(place.root, None)
-    emit(box, *range(100, 200))
-    assert [*range(200)] == place.events(box.name)
-    assert Lock.is_held(place.folder(box.name))
 
 
 @alone
@@ -296,34 +270,6 @@ def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     assert dead.has_ended
     assert ["event", "process.died"] == [item.value[0] for item in dead.items("logs")]
     assert [] == [*dead.items("metrics")]
-
-
-@alone
-def test_snapshot_never_gets_older(tmp_path: Path) -> None:
-    """Readers beside two threads that write snapshots see whole ones, each newer than the one before."""
-    place = Place(tmp_path)
-    box, over, counter = place.box(interval_s=0.001), Event(), iter(range(10**9))
-    box.sources["count"] = lambda: [next(counter)] * 1000
-    box.start()
-
-    def write() -> None:
-        while not over.is_set():
-            box.snapshot()
-
-    thread, folder, previous = Thread(target=write), place.folder(box.name), -1
-    thread.start()
-    try:
-        for _ in range(1000):
-            if (snapshot := read_snapshot(folder)) is not None:
-                assert previous <= snapshot.values["count"][0]
-                assert len({*snapshot.values["count"]}) == 1
-                previous = snapshot.values["count"][0]
-    finally:
-        over.set()
-        thread.join()
-    assert previous > 0
-    assert snapshot is not None
-    assert any("test_snapshot_never_gets_older" in frame for frame in snapshot.values["stack"])
 
 
 if __name__ == "__main__":

@@ -177,8 +177,3 @@ class Console:
                     assert time.monotonic() < deadline, rows
 
             yield until
-
-
-@pytest.fixture
-def console(tmp_path: Path) -> Console:
-    return Console(tmp_path)

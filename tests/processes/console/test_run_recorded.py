@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from tests.processes.console.commands import RUN, Outcome, outcome, running
 from tests.processes.patience import patience
-from tests.processes.promises.test_run_command import LOSS, run_events
+from tests.processes.promises.test_run_command import LOSS
 from tests.support.hostile import url_of
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
-
-__all__ = ["run_events"]
 
 pytestmark = pytest.mark.usefixtures("run_events")
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, running
-from tests.processes.console.jobs import Console, Job, console, jobs, loop, ranks
+from tests.processes.console.jobs import Console, Job, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
-
-__all__ = ["console"]
 
 #: Ends by itself after a line on its stdin.
 SHORT = loop(until=10, then="sys.stdin.readline()")

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.processes.console.commands import RUN, line, running
-from tests.processes.console.jobs import Console, console
+from tests.processes.console.jobs import Console
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, write_script
-
-__all__ = ["console"]
 
 #: Notes the time and the ledger of the process at the begin and at the end of the steps of each run.
 JOB = """\

@@ -118,8 +118,3 @@ class Commands:
         wait_until(lambda: any(Path("spool").glob("ledgers/*/ledger.json")), "a ledger")
         wait_until(lambda: total() >= at_least, f"a ledger of {at_least} s")
         return total()
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(capsys)

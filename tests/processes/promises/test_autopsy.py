@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import HANG, Console, Job, console, jobs, loop, ranks
-
-__all__ = ["console"]
+from tests.processes.console.jobs import HANG, Console, Job, jobs, loop, ranks
 
 #: Hangs in a function with a name after 50 steps, and a NaN.
 HANGS = f"""

@@ -4,12 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held, truth
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, truth
 from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script
-
-__all__ = ["commands"]
 
 KILL = "os.kill(os.getpid(), 9)\n"
 

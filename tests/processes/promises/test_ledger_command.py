@@ -12,23 +12,10 @@ from typing import Any
 import pytest
 from tests.processes.console.commands import RUN as MONITEL_RUN
 from tests.processes.console.commands import line, running, split
-from tests.processes.console.jobs import Console, console
-from tests.processes.promises.recorded_runs import (
-    END,
-    HOLD,
-    JOB,
-    Commands,
-    commands,
-    environment,
-    held,
-    moments,
-    seconds,
-    truth,
-)
+from tests.processes.console.jobs import Console
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, moments, seconds, truth
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, finish, started, write_script
-
-__all__ = ["commands", "console"]
 
 RUN = environment("run-7")
 

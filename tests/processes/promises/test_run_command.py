@@ -274,11 +274,6 @@ def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, st
     return ended.status, ended.stdout, ended.stderr, ended.summary
 
 
-@pytest.fixture
-def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MONITEL_RUN_EVENTS")
-
-
 @pytest.mark.usefixtures("nothing_is_left", "run_events")
 def test_program_is_exported_without_code(receiver: Receiver) -> None:
     """All items arrive once, with the name of the option; no argument is sent, and nothing is on disk."""

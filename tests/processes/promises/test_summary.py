@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.processes.console.commands import RUN, outcome, running
-from tests.processes.console.jobs import Console, console
+from tests.processes.console.jobs import Console
 from tests.processes.patience import patience
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
-
-__all__ = ["console"]
 
 #: A program that starts four ranks of 400 steps with known stages, of which rank 2 is late by 30 ms in data.
 JOB = """\

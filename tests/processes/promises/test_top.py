@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, console, jobs, loop, ranks
+from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, jobs, loop, ranks
 from tests.processes.console.tmux import needs_tmux, terminal
 from tests.processes.promises.test_live_record import moment
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run
-
-__all__ = ["console"]
 
 #: The fields of a row, as docs/reference/commands.md has them.
 FIELDS = {

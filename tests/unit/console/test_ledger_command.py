@@ -4,15 +4,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.unit.promises.program import Program, program
+from tests.unit.promises.program import Program
 
 from monitel.console.commands.ledger import table
 from monitel.console.runs import Run
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.text import Screen
-
-__all__ = ["program"]
 
 pytestmark = pytest.mark.usefixtures("utc")
 

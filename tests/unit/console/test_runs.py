@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.promises.program import Program, program
+from tests.unit.promises.program import Program
 
 from monitel.console.runs import Run, Runs, outcome_of
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.runs.process import JobName, Process, State
 from monitel.runs.values import RunValues, Value
-
-__all__ = ["program"]
 
 pytestmark = pytest.mark.usefixtures("utc")
 

@@ -65,9 +65,3 @@ class Program:
         assert status == printed.status, printed
         assert "Traceback" not in printed.stdout + printed.stderr
         return printed
-
-
-@pytest.fixture
-def program(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Program:
-    """Return a function that runs a command of ``monitel`` in this process."""
-    return Program(capsys, caplog)

@@ -17,7 +17,7 @@ from tests.support.inbox import DEADLINE, Answer, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import folders
 from tests.support.validity.requests import assert_valid
-from tests.unit.promises.program import Program, program
+from tests.unit.promises.program import Program
 from tests.unit.promises.spool_content import parse
 
 import monitel
@@ -25,8 +25,6 @@ import monitel_otlp
 from monitel import COUNT, MEAN, Stat
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
-
-__all__ = ["program"]
 
 SIGNALS = ["metrics", "logs", "traces"]
 EVENTS = [f"event {number}" for number in range(6)]

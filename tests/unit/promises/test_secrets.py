@@ -19,12 +19,10 @@ from tests.support.hostile import Peer
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start
 from tests.support.receiver import Receiver, partial_success
-from tests.unit.promises.program import Program, program
+from tests.unit.promises.program import Program
 
 import monitel
 import monitel_otlp
-
-__all__ = ["program"]
 
 LEFT, RIGHT = new_canary(), new_canary()
 #: What may be inside a password, and hide where it ends.

@@ -1,6 +1,5 @@
 """Small valid requests of each signal, which tests change to break one rule at a time."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -99,24 +98,17 @@ def traces() -> ExportTraceServiceRequest:
     return message
 
 
-@dataclass
 class Sample:
-    def __post_init__(self) -> None:
-        self.earlier, self.metrics = metrics_at(1), metrics_at(2)
-        self.logs, self.traces = logs(), traces()
-
-    @property
-    def requests(self) -> list[tuple[str, Any]]:
+    def __init__(self) -> None:
+        self.earlier, self.metrics, self.logs, self.traces = metrics_at(1), metrics_at(2), logs(), traces()
         both = [("metrics", self.earlier), ("metrics", self.metrics)]
-        return [*both, ("logs", self.logs), ("traces", self.traces)]
-
-    @property
-    def resource(self) -> Any:
-        return self.metrics.resource_metrics[0]
-
-    @property
-    def scope(self) -> Any:
-        return self.resource.scope_metrics[0]
+        self.requests: list[tuple[str, Any]] = [*both, ("logs", self.logs), ("traces", self.traces)]
+        self.resource: Any = self.metrics.resource_metrics[0]
+        self.scope: Any = self.resource.scope_metrics[0]
+        self.event: Any
+        self.event, self.record = self.logs.resource_logs[0].scope_logs[0].log_records
+        self.spans: Any = self.traces.resource_spans[0].scope_spans[0].spans
+        self.root, self.child = self.spans
 
     def metric(self, name: str) -> Any:
         return next(metric for metric in self.scope.metrics if metric.name == name)
@@ -128,23 +120,3 @@ class Sample:
     def point(self, name: str) -> Any:
         """Return the only point of a metric of the later request."""
         return self.data(name).data_points[0]
-
-    @property
-    def event(self) -> Any:
-        return self.logs.resource_logs[0].scope_logs[0].log_records[0]
-
-    @property
-    def record(self) -> Any:
-        return self.logs.resource_logs[0].scope_logs[0].log_records[1]
-
-    @property
-    def spans(self) -> Any:
-        return self.traces.resource_spans[0].scope_spans[0].spans
-
-    @property
-    def root(self) -> Any:
-        return self.spans[0]
-
-    @property
-    def child(self) -> Any:
-        return self.spans[1]

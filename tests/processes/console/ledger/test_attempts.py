@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, commands, environment, held
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held
 from tests.support.checks import wait_until
 from tests.support.scripts import READY, Run, finish, started, write_script
 from tests.support.spools import names
-
-__all__ = ["commands"]
 
 RUN = environment("run-7")
 LEDGERS = Path("spool/ledgers")

@@ -1,10 +1,8 @@
 """The end of a pipeline and of a process is not a step, whoever ends it and whenever."""
 
 import pytest
-from tests.processes.promises.recorded_runs import Commands, commands
+from tests.processes.promises.recorded_runs import Commands
 from tests.support.scripts import Run
-
-__all__ = ["commands"]
 
 #: An event handler that takes 0.5 s at the end of the run.
 SLOW = """\

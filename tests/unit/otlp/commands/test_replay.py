@@ -11,13 +11,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.support.inbox import Answer, Request, records_of
 from tests.support.receiver import Receiver
 from tests.support.spools import leave
-from tests.unit.promises.program import Program, program
+from tests.unit.promises.program import Program
 
 import monitel_otlp.export.sender
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT, NUMBERS, RANGES
-
-__all__ = ["program"]
 
 HOUR_NS = 3600 * 10**9
 PROMETHEUS = "Prometheus refuses metrics of that age, .*out_of_order_time_window is {} or more"

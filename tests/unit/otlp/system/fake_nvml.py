@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 GIB = 2**30
 
@@ -19,7 +20,6 @@ class FakeNvml:
 
     Attributes:
         failing: Functions that raise, by the function and the UUID, with the number of the error.
-        on_init: Called by ``nvmlInit``.
     """
 
     NVMLError = NVMLError
@@ -28,58 +28,36 @@ class FakeNvml:
     NVML_TEMPERATURE_GPU = 0
     GPUS = (b"GPU-aaaa-0", b"GPU-aabb-1", b"GPU-cccc-2", b"GPU-dddd-3")
     PART = b"MIG-eeee"
+    #: What each function returns for the handle with a number; the part has the number 4.
+    _RESULTS: dict[str, Callable[[int], Any]] = {  # noqa: RUF012  it is constant
+        "UUID": lambda number: (*FakeNvml.GPUS, FakeNvml.PART)[number],
+        "Name": lambda _: "NVIDIA H200",
+        "UtilizationRates": lambda number: SimpleNamespace(gpu=20 + number, memory=7),
+        "MemoryInfo": lambda number: SimpleNamespace(used=(1 + number) * GIB, total=141 * GIB),
+        "PowerUsage": lambda _: 650_500,
+        "Temperature": lambda number: 60 + number,
+    }
 
     def __init__(self) -> None:
-        self.failing: dict[tuple[str, bytes], int] = {}
-        self.on_init: Callable[[], object] = lambda: None
+        self.failing: dict[tuple[str, bytes], int] = {("nvmlDeviceGetIndex", self.PART): self.NVML_ERROR_NOT_SUPPORTED}
+        self.nvmlInit = lambda: None
+        self.nvmlDeviceGetCount = lambda: len(self.GPUS)
+        self.nvmlDeviceGetHandleByIndex = lambda index: self._answer("HandleByIndex", self.GPUS[index])
+        self.nvmlDeviceGetIndex = lambda handle: self.GPUS.index(self._answer("Index", handle))
 
-    def nvmlInit(self) -> None:  # noqa: N802  NVML's name, as all below
-        self.on_init()
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.GPUS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> bytes:  # noqa: N802
-        return self._answer("nvmlDeviceGetHandleByIndex", self.GPUS[index])
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> bytes:  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> bytes:  # noqa: N802  NVML's name
         if uuid.encode() != self.PART:
             raise NVMLError(6)
         return self.PART
 
-    def nvmlDeviceGetUUID(self, handle: bytes) -> bytes:  # noqa: N802
-        return self._answer("nvmlDeviceGetUUID", handle)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kind = name.removeprefix("nvmlDeviceGet")
+        if kind not in self._RESULTS:
+            raise AttributeError(name)
+        number = (*self.GPUS, self.PART).index
+        return lambda handle, *_sensor: self._RESULTS[kind](number(self._answer(kind, handle)))
 
-    def nvmlDeviceGetName(self, handle: bytes) -> str:  # noqa: N802
-        self._answer("nvmlDeviceGetName", handle)
-        return "NVIDIA H200"
-
-    def nvmlDeviceGetIndex(self, handle: bytes) -> int:  # noqa: N802
-        if handle == self.PART:
-            raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
-        return self.GPUS.index(handle)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: bytes) -> SimpleNamespace:  # noqa: N802
-        self._answer("nvmlDeviceGetUtilizationRates", handle)
-        return SimpleNamespace(gpu=20 + self._number(handle), memory=7)
-
-    def nvmlDeviceGetMemoryInfo(self, handle: bytes) -> SimpleNamespace:  # noqa: N802
-        self._answer("nvmlDeviceGetMemoryInfo", handle)
-        return SimpleNamespace(used=(1 + self._number(handle)) * GIB, total=141 * GIB)
-
-    def nvmlDeviceGetPowerUsage(self, handle: bytes) -> int:  # noqa: N802
-        self._answer("nvmlDeviceGetPowerUsage", handle)
-        return 650_500
-
-    def nvmlDeviceGetTemperature(self, handle: bytes, sensor: int) -> int:  # noqa: N802
-        assert sensor == self.NVML_TEMPERATURE_GPU
-        self._answer("nvmlDeviceGetTemperature", handle)
-        return 60 + self._number(handle)
-
-    def _answer(self, function: str, handle: bytes) -> bytes:
-        if (error := self.failing.get((function, handle))) is not None:
+    def _answer(self, kind: str, handle: bytes) -> bytes:
+        if (error := self.failing.get((f"nvmlDeviceGet{kind}", handle))) is not None:
             raise NVMLError(error)
         return handle
-
-    def _number(self, handle: bytes) -> int:
-        return (*self.GPUS, self.PART).index(handle)

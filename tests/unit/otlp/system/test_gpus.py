@@ -1,9 +1,7 @@
 """Metrics of NVIDIA GPUs, with a stand-in for the module ``pynvml``: the machines of the tests have no GPU."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -24,14 +22,6 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
-
-
-@pytest.fixture
-def hung() -> Iterator[Event]:
-    """An event that a hanging driver waits for; it is set when the test ends."""
-    event = Event()
-    yield event
-    event.set()
 
 
 def values(receiver: Receiver, metric: str) -> dict[str, Any]:
