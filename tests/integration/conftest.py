@@ -10,22 +10,21 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port, sixty_times_faster
+from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port, run_python, sixty_times_faster
 from tests.support.receiver import Receiver
 
-__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port", "running"]
+__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,20 +60,6 @@ def _fails(*command: str, environment: Mapping[str, str] | None = None) -> bool:
     return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode != 0
 
 
-@contextmanager
-def running(
-    *command: object, log: Path, ready: str, environment: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A program from the moment that the URL ``ready`` answers, whatever it answers."""
-    program = Program([str(part) for part in command], log, ready, environment or {})
-    try:
-        program.start()
-        assert program.process is not None
-        yield program.process
-    finally:
-        program.stop()
-
-
 @dataclass(frozen=True)
 class Prometheus:
     """A Prometheus that takes OTLP, and which of its series a test is about."""
@@ -107,11 +92,8 @@ def loki_server(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for each in (COMPOSE / "loki-rules" / "fake").iterdir():
         (rules / each.name).write_text(sixty_times_faster(each.read_text()))
     url, program = loki_program(backends, folder, rules.parent)
-    try:
-        program.start()
+    with program:
         yield url, program
-    finally:
-        program.stop()
 
 
 @pytest.fixture
@@ -162,7 +144,7 @@ def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     window = getattr(request, "param", "0s")
     config.write_text(f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n")
     command = prometheus_command(backends, url, tmp_path, config)
-    with running(*command, log=tmp_path / "prometheus.log", ready=f"{url}/-/ready"):
+    with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
         yield Prometheus(url)
 
 
@@ -174,14 +156,6 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
     with Receiver() as receiver:
         yield receiver
-
-
-@dataclass(frozen=True)
-class Collector:
-    """The Collector, which hands on the answers of Prometheus and of the receiver."""
-
-    url: str
-    run: Callable[[], Any]
 
 
 def collector_program(
@@ -203,12 +177,12 @@ def collector_program(
 @pytest.fixture
 def collector(
     backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: Receiver, request: pytest.FixtureRequest
-) -> Collector:
+) -> Iterator[str]:
+    """The URL of a Collector, which hands on the answers of Prometheus and of the receiver."""
     loki_url = request.getfixturevalue("loki").url if "loki" in request.fixturenames else ""
     url, program = collector_program(backends, tmp_path, prometheus.url, receiver, loki_url=loki_url)
-    return Collector(
-        url, lambda: running(*program.command, log=program.log, ready=program.ready, environment=program.environment)
-    )
+    with program:
+        yield url
 
 
 @pytest.fixture
@@ -246,12 +220,4 @@ Python = Callable[..., subprocess.CompletedProcess[str]]  # type of the fixture 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
-    """Run Python to its end, which must be as expected."""
-
-    def python(*arguments: object, returncode: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=tmp_path, check=False)
-        assert done.returncode == returncode, done.stderr
-        return done
-
-    return python
+    return partial(run_python, tmp_path)

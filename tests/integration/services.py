@@ -8,10 +8,11 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,29 @@ def eventually(holds: Callable[[], object], what: str) -> None:
         pause.wait(0.02)
 
 
+def launched(run: str, rank: object = 0, ranks: int = 1, **variables: str) -> dict[str, str]:
+    """The environment of a rank: those of a launcher unless the rank is empty, given ones, none of telemetry."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if rank != "" else {}
+    return {**clean, "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": "0", **own, **variables}
+
+
+def run_python(
+    folder: Path,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    returncode: int = 0,
+    timeout: float = DEADLINE,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder to its end, which must be as expected."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == returncode, done.stdout + done.stderr
+    return done
+
+
 def sixty_times_faster(text: str) -> str:
     """Shorten the durations in queries and rules: a minute becomes a second, and ``[5m]`` becomes ``[5000ms]``."""
     return re.sub(r"\b(\d+)([smh])\b", lambda found: f"{int(found[1]) * _MILLISECONDS[found[2]] // 60}ms", text)
@@ -50,16 +74,28 @@ def sixty_times_faster(text: str) -> str:
 class Program:
     """A program that counts as running from the moment that the URL ``ready`` answers, whatever it answers."""
 
-    command: list[str]
+    command: Sequence[object]
     log: Path
     ready: str
     environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Program:  # noqa: PYI034  it has no subclass
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
+        command = [str(each) for each in self.command]
         with self.log.open("ab") as output:
             environment = {**os.environ, **self.environment}
-            self.process = subprocess.Popen(self.command, env=environment, stdout=output, stderr=output)
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         eventually(self._answers, f"{self.command[0]} does not start")
 
     def stop(self) -> None:

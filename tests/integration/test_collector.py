@@ -9,22 +9,17 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Collector, Loki, Prometheus, Python, Stack
+from tests.integration.conftest import Loki, Prometheus, Python, Stack
 from tests.integration.training import check, check_events, train
 
 from monitel.blackbox.discovery import find_spools
 
 
-def to(collector: Collector) -> dict[str, str]:
-    return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
-
-
 def test_every_window_is_stored_at_its_own_time(
-    collector: Collector, prometheus: Prometheus, loki: Loki, tmp_path: Path
+    collector: str, prometheus: Prometheus, loki: Loki, tmp_path: Path
 ) -> None:
     """Six windows of an export interval, NaN among them, in a Prometheus that takes nothing out of order."""
-    with collector.run():
-        run = train(tmp_path, environment=to(collector))
+    run = train(tmp_path, environment={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector})
     check(prometheus, run)
     assert f"exported {len(run.windows)} windows and numbers, 6 events" in run.stderr
     check_events(loki, run)
@@ -83,30 +78,26 @@ def test_native_histograms_and_exemplars(
 
 
 def test_an_offline_run_is_replayed(
-    collector: Collector, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
+    collector: str, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
 ) -> None:
     """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
     run = train(tmp_path, environment=os.environ)
-    with collector.run():
-        assert "delivered" in python("-m", "monitel", "replay", "spool", "--endpoint", collector.url).stdout
+    assert "delivered" in python("-m", "monitel", "replay", "spool", "--endpoint", collector).stdout
     check(prometheus, run)
     check_events(loki, run)
     assert [] == find_spools(tmp_path / "spool").folders  # only the ledger of the run is left
 
 
 def test_the_collector_reads_what_cat_prints(
-    collector: Collector, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
+    collector: str, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
 ) -> None:
     """Each line, posted as it is, is a JSON request that the Collector takes and forwards."""
     run = train(tmp_path, environment=os.environ)
     paths = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
-    with collector.run():
-        for line in python("-m", "monitel", "cat", "spool").stdout.splitlines():
-            (kind,) = json.loads(line)
-            request = urllib.request.Request(
-                f"{collector.url}/v1/{paths[kind]}", line.encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                assert (200, {"partialSuccess": {}}) == (answer.status, json.load(answer))
+    for line in python("-m", "monitel", "cat", "spool").stdout.splitlines():
+        (kind,) = json.loads(line)
+        url, headers = f"{collector}/v1/{paths[kind]}", {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, line.encode(), headers), timeout=10) as answer:
+            assert (200, {"partialSuccess": {}}) == (answer.status, json.load(answer))
     check(prometheus, run)
     check_events(loki, run)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Prometheus, free_port, prometheus_command, running
+from tests.integration.conftest import Prometheus, free_port, prometheus_command
+from tests.integration.services import Program, run_python
 
 QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
 
@@ -37,10 +36,8 @@ assert not pipeline.dropped, pipeline.dropped
 def run(folder: Path, url: str, distributions: str | None, *, negative: bool = False) -> Any:
     """Three windows of 3,000 samples each: the samples, the last window's p99, and the scale of all."""
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/api/v1/otlp/v1/metrics"}
-    command = [sys.executable, "-c", RUN, json.dumps([distributions, negative])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    chosen = json.dumps([distributions, negative])
+    return json.loads(run_python(folder, "-c", RUN, chosen, environment=environment).stdout)
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -82,7 +79,7 @@ def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path
     config = tmp_path / "prometheus.yml"
     config.write_text("global: {scrape_interval: 1h}\n")
     command = [each for each in prometheus_command(backends, url, tmp_path, config) if "native" not in each]
-    with running(*command, log=tmp_path / "prometheus.log", ready=f"{url}/-/ready"):
+    with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
         _, p99, _ = run(tmp_path, url, None)
         prometheus = Prometheus(url)
         assert [p99] == [float(value) for value in prometheus.query("step_time_p99_seconds")]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Collector, Loki, Python
+from tests.integration.conftest import Loki, Python
 
 RUN = """\
 import json, random, sys
@@ -40,13 +39,9 @@ def test_account_agrees_with_the_records_that_loki_has_stored(  # noqa: PLR0917 
 ) -> None:
     """Stored records count as delivered, the others as rejected, whether Loki or a Collector answers."""
     (tmp_path / "train.py").write_text(RUN)
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        if through == "loki":
-            patch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{loki.url}/otlp/v1/logs")
-        else:
-            collector: Collector = request.getfixturevalue("collector")
-            patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-            stack.enter_context(collector.run())
+    backend: str = f"{loki.url}/otlp" if through == "loki" else request.getfixturevalue("collector")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{backend}/v1/logs")
         kinds, delivered, dropped = json.loads(python("train.py", f"{bad} {share}", bad, share).stdout)
     good = [str(number) for number, kind in enumerate(kinds) if kind == "good"]
     records = loki.records(hours=30)

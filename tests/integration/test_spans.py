@@ -30,11 +30,8 @@ def filing(backends: Path, tmp_path: Path) -> Iterator[tuple[Program, str, Path]
     config.write_text(FILE % (port, file))
     url = f"http://127.0.0.1:{port}"
     program = Program([str(program_path), f"--config={config}"], tmp_path / "filing.log", f"{url}/")
-    try:
-        program.start()
+    with program:
         yield program, url, file
-    finally:
-        program.stop()
 
 
 def check_file(program: Program, file: Path, job: Ranks) -> dict[str, Span]:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus, Python, free_port, running
+from tests.integration.conftest import Prometheus, Python, free_port
+from tests.integration.services import Program
 
 COLLECTOR = """\
 receivers:
@@ -67,7 +68,7 @@ def test_totals_of_deltas_are_exact(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{url}/v1/metrics")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", preference)
     (tmp_path / "train.py").write_text(SCRIPT)
-    with running(program, f"--config={config}", log=tmp_path / "collector.log", ready=f"{url}/"):
+    with Program([program, f"--config={config}"], tmp_path / "collector.log", f"{url}/"):
         sums, counts, values = json.loads(python("train.py").stdout)
     for name, total in (("loss", "loss_sum"), ("tokens", "tokens_sum_total")):
         assert [str(counts[name])] == prometheus.query(f"{name}_count_total")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import DEADLINE, Prometheus, collector_program, running
+from tests.integration.conftest import Prometheus, collector_program
+from tests.integration.services import run_python
 from tests.integration.training import check, train
 from tests.support.receiver import Receiver
 
@@ -46,7 +45,7 @@ def encrypted(
         "OTEL_EXPORTER_OTLP_PROTOCOL": request.param,
         **{variable: str(tmp_path / name) for variable, name in CERTIFICATES.items()},
     }
-    with running(*program.command, log=program.log, ready=program.ready, environment=program.environment):
+    with program:
         yield environment
 
 
@@ -59,13 +58,10 @@ def test_everything_arrives_over_tls(
     assert run.checkpoints == [record.attributes["number"] for record in receiver.records("checkpoint")]
 
 
-def test_doctor_says_what_is_missing(encrypted: Mapping[str, str]) -> None:
+def test_doctor_says_what_is_missing(encrypted: Mapping[str, str], tmp_path: Path) -> None:
     """Without the authority nothing is sent, and the advice names the variable."""
-    command = [sys.executable, "-m", "monitel", "doctor"]
-    environment = {**os.environ, **encrypted}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert 0 == ended.returncode, ended.stdout
+    doctor, environment = ("-m", "monitel", "doctor"), {**os.environ, **encrypted}
+    run_python(tmp_path, *doctor, environment=environment)
     del environment["OTEL_EXPORTER_OTLP_CERTIFICATE"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert 1 == ended.returncode
+    ended = run_python(tmp_path, *doctor, environment=environment, returncode=1)
     assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in ended.stdout

@@ -31,7 +31,7 @@ def config(port: int, forward_to: str) -> dict[str, Any]:
 def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     """CPU time of the Collector, and the windows and requests that it took."""
     os.environ["OTEL_METRIC_EXPORT_INTERVAL"] = str(interval_ms)
-    from tests.integration.conftest import free_port, running
+    from tests.integration.services import Program, free_port
     from tests.support.receiver import Receiver
 
     port = free_port()
@@ -39,11 +39,12 @@ def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
         path = Path(folder, "otelcol.yaml")
         path.write_text(json.dumps(config(port, receiver.url)), encoding="ascii")
-        with running(program, "--config", path, log=Path(folder, "log"), ready=f"{url}/") as collector:
-            before = cpu_ns(collector.pid)
+        with Program([program, "--config", path], Path(folder, "log"), f"{url}/") as collector:
+            assert collector.process is not None
+            before = cpu_ns(collector.process.pid)
             windows, _ = simulate(_RANKS, _STATS, _WINDOWS, 1.0, url)
             receiver.wait_until(lambda: len(receiver.points("step.time.count")) == _RANKS * _WINDOWS)
-            took = cpu_ns(collector.pid) - before
+            took = cpu_ns(collector.process.pid) - before
         attempts = {
             (point.resource["training.rank"], point.attributes["signal"]): point.proto.count
             for point in receiver.points("monitel.export.duration")  # the last ones

@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.integration.nightly.known_stages import KnownRank
+from tests.integration.stack.filling import Job, Store
 
 from monitel.console import lateness
+
+# Ten cycles per second until the end of stdin.
+JOB = """\
+import json, sys, threading
+import monitel, monitel_otlp
+
+group = {"training.group": sys.argv[2]} if sys.argv[2] else {}
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+where = {"service.namespace": "vision", "host.name": sys.argv[3], "k8s.pod.name": sys.argv[4]}
+pipeline = monitel_otlp.configure(
+    service_name="train", export_interval=0.25, spool_dir="spool", resource_attributes=where
+)
+stats = [
+    (monitel.Stat(
+        "training.stage.duration", {monitel.MEAN}, 1.0, unit="s", attributes={"training.stage": stage, **group}
+    ), seconds)
+    for stage, seconds in json.loads(sys.argv[1]).items()
+]
+while not over.wait(0.1):
+    for stat, seconds in stats:
+        stat.add(seconds)
+pipeline.shutdown()
+"""
+
+
+@dataclass(frozen=True)
+class KnownRank:
+    rank: int  # its number in the run
+    host: str  # the name of its host
+    group: str  # the ranks that it is compared with; "" for all ranks of the run
+    stages: Mapping[str, float]  # seconds per stage, equal in every cycle
+
 
 Values = Mapping[Any, float]  # by labels
 Times = dict[int, Mapping[str, float]]
@@ -53,6 +90,14 @@ RUNS = {
     "healthy": synchronous(dict.fromkeys(range(2), ("n0", "")), {}),
     "alone": [KnownRank(0, "n0", "", WORK)],
 }
+
+
+def training(store: Store, folder: Path, run: str) -> AbstractContextManager[Job]:
+    """Run one process for each rank of a run, which sends its metrics to the store."""
+    arguments = {each.rank: [json.dumps(each.stages), each.group, each.host, f"pod-{each.rank}"] for each in RUNS[run]}
+    return store.ranks(folder, run, JOB, arguments)
+
+
 HOSTS = {(run, str(each.rank)): each.host for run, ranks in RUNS.items() for each in ranks}
 
 

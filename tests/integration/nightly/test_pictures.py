@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT, Python, free_port, running
+from tests.integration.conftest import DEADLINE, ROOT, Python, free_port
+from tests.integration.services import Program
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -60,7 +61,7 @@ def tensorboard(python: Python, tmp_path: Path) -> Iterator[str]:
     port = free_port()
     command = (sys.executable, "-m", "tensorboard.main", "--logdir", tmp_path / "runs", "--host", "127.0.0.1")
     url = f"http://127.0.0.1:{port}"
-    with running(*command, "--port", port, log=tmp_path / "tensorboard.log", ready=f"{url}/data/runs"):
+    with Program([*command, "--port", port], tmp_path / "tensorboard.log", f"{url}/data/runs"):
         yield url
 
 

@@ -21,9 +21,9 @@ from tests.integration.nightly.four_runs import (
     in_stage,
     over,
     suspects,
+    training,
     waits,
 )
-from tests.integration.nightly.known_stages import training
 from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Store, store
 
@@ -41,8 +41,8 @@ def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The board, opened while four runs train."""
     folder = tmp_path_factory.mktemp("ranks")
     with store(backends, folder) as prometheus, ExitStack() as stack:
-        for run, ranks in RUNS.items():
-            stack.enter_context(training(prometheus, folder / run, run, ranks))
+        for run in RUNS:
+            stack.enter_context(training(prometheus, folder / run, run))
         eventually(lambda: complete(prometheus), "the rules have not recorded all ranks")
         yield board("ranks", prometheus, "vision")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import ROOT
-from tests.integration.nightly import known_times
-from tests.integration.nightly.known_times import Known
+from tests.integration.conftest import DEADLINE, ROOT
 from tests.integration.services import sixty_times_faster
 from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Store, filled, store
@@ -24,16 +24,75 @@ USUAL = {"data": 0.02, "step": 0.2, "checkpoint.save": 0.0, "evaluation": 0.4}
 RANKS = [{**USUAL, "checkpoint.save": 0.3}, USUAL, {**USUAL, "data": 0.16, "step": 0.06}, USUAL]
 
 
+# The ledger is read in the last activity. The line at the end is printed after the last export.
+JOB = """\
+import atexit, json, sys, threading, time
+found = {}
+atexit.register(lambda: print(json.dumps({**found, "ended": time.time()})))
+import monitel, monitel_otlp
+
+times, first = json.loads(sys.argv[1]), int(sys.argv[2])
+pause = threading.Event().wait
+noted = dict.fromkeys(("data", "step", "checkpoint.save", "evaluation"), 0.0)
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.25, spool_dir="spool")
+
+def spend(name):
+    begin = time.monotonic()
+    pause(times[name])
+    noted[name] += time.monotonic() - begin
+
+for step in range(first, first + 20):
+    with monitel.activity("data"):
+        spend("data")
+    monitel.set_step(step)
+    spend("step")
+    if step % 10 == 0 and times["checkpoint.save"]:
+        with monitel.activity("checkpoint.save"):
+            spend("checkpoint.save")
+last = monitel.activity("evaluation")
+last.__enter__()  # to the end
+spend("evaluation")
+found.update(noted=noted, activities=dict(monitel.ledger().activities))
+"""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The times of one rank in seconds."""
+
+    begin: float  # start of the process by the clock of the test
+    noted: Mapping[str, float]  # time in each activity by the clock of the job
+    activities: Mapping[str, float]  # the ledger of the process, read at the end of its last activity
+    elapsed: float  # time from the start of the process, by the clock of the test, to its last export
+
+
+def run(store: Store, folder: Path, run_id: str, ranks: Sequence[Mapping[str, float]], attempt: int = 0) -> list[Known]:
+    """Run one process for each rank to its end: twenty steps, from 1 or from half of an earlier attempt."""
+    arguments = {rank: [json.dumps(times), str(1 + 10 * attempt)] for rank, times in enumerate(ranks)}
+    variables = {
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=vision",
+    }
+    found = []
+    with store.ranks(folder, run_id, JOB, arguments, **variables) as job:
+        for rank, process in enumerate(job.ranks):
+            output = folder / f"{rank}.log"
+            assert 0 == process.wait(DEADLINE), output.read_text()
+            printed = json.loads(output.read_text().splitlines()[-1])
+            activities = {name: total_ns / 1e9 for name, total_ns in printed["activities"].items()}
+            begin = job.begins[rank]
+            found.append(Known(begin, printed["noted"], activities, printed["ended"] - begin))
+    return found
+
+
 class Job:
     """A finished job of four ranks, its board, and a job of one rank with two attempts, one before and one after it."""
 
     def __init__(self, prometheus: Store, folder: Path) -> None:
         self.store = prometheus
-        restarted = folder / "restarted"
-        restarted.mkdir()
-        (first,) = known_times.run(prometheus, restarted, "run-8", [USUAL])
-        self.ranks = known_times.run(prometheus, folder, "run-7", RANKS)
-        (second,) = known_times.run(prometheus, restarted, "run-8", [USUAL], attempt=1, first=11)
+        (first,) = run(prometheus, folder / "restarted", "run-8", [USUAL])
+        self.ranks = run(prometheus, folder, "run-7", RANKS)
+        (second,) = run(prometheus, folder / "restarted", "run-8", [USUAL], attempt=1)
         self.attempts = [first, second]
         self.end = max(each.begin + each.elapsed for each in self.ranks)
         self.board = board("time", prometheus, "vision")

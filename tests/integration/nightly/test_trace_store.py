@@ -71,13 +71,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     }
     serve = ["-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "mlflow.server.fastapi_app:app"]
     program = Program(["timeout", str(LIFE), str(python), *serve], folder / "store.log", f"{url}/health", environment)
-    try:
-        program.start()
+    with program:
         store = Store(url)
         store.spans("")  # the first request creates the tables
         yield store
-    finally:
-        program.stop()
 
 
 def decoded(span: Mapping[str, Any]) -> Span:

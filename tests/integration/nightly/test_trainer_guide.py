@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from bisect import bisect_right
 from importlib.util import find_spec
 from itertools import pairwise
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT, Stack
-from tests.integration.services import DEADLINE
+from tests.integration.services import DEADLINE, run_python
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate")
 
@@ -59,16 +57,9 @@ def true_rate(stack: Stack, times: list[float], at: float) -> float:
 
 def test_each_query_gives_the_true_number(stack: Stack, tmp_path: Path) -> None:
     """Loss, step, samples, throughput within 2 %, and the duration of a step."""
-    done = subprocess.run(
-        [sys.executable, "-c", NOTING, SCRIPT, "--steps", str(STEPS), "--run-dir", "run"],
-        env={**stack.environment, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=3 * DEADLINE,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr
+    environment = {**stack.environment, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"}
+    job = ("-c", NOTING, SCRIPT, "--steps", STEPS, "--run-dir", "run")
+    done = run_python(tmp_path, *job, environment=environment, timeout=3 * DEADLINE)
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
     history: list[dict[str, Any]] = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     losses, evaluations = ([each[name] for each in history if name in each] for name in ("loss", "eval_loss"))

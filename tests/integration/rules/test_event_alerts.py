@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import Loki, eventually
-from tests.integration.services import Program
+from tests.integration.services import Program, launched
 
 JOB = """\
 import logging, sys, threading, monitel, monitel_otlp
@@ -93,17 +92,11 @@ def test_each_event_fires_its_alert_and_no_other(loki: Loki, tmp_path: Path) -> 
 
 def rank_of(run: str, rank: str, fault: str, url: str, folder: Path) -> subprocess.Popen[str]:
     """Start a rank; one that is to be preempted gets SIGTERM. Its output is a line at most."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
-    launcher = {"RANK": rank, "WORLD_SIZE": "8"} if rank else {}
+    own = {"OTEL_RESOURCE_ATTRIBUTES": "service.namespace=space"}
+    environment = launched(run, rank, 8, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/otlp/v1/logs", **own)
     process = subprocess.Popen(
         [sys.executable, "-c", JOB, fault],
-        env={
-            **clean,
-            **launcher,
-            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs",
-            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=space",
-            "TORCHELASTIC_RUN_ID": run,
-        },
+        env=environment,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -7,21 +7,21 @@ the data shortens its durations as well (:func:`sixty_times_faster`), Prometheus
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.conftest import ROOT, free_port, running
-from tests.integration.services import sixty_times_faster
+from tests.integration.conftest import ROOT
+from tests.integration.services import DEADLINE, Program, free_port, launched, sixty_times_faster
 
 COMPOSE = ROOT / "compose"
 #: The names of the rule files that the Prometheus of the stack loads.
@@ -116,9 +116,10 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
 
 @dataclass
 class Job:
-    """Ranks that run until the end of the ``with`` block."""
+    """Ranks that run until the end of the ``with`` block, or to their own ends."""
 
     ranks: list[subprocess.Popen[str]] = field(default_factory=list)
+    begins: list[float] = field(default_factory=list)  # time at which each rank was started, Unix seconds
 
     def trigger(self) -> None:
         """Let the faults begin that a rank is to have later: ``nan`` and ``hang``."""
@@ -130,6 +131,18 @@ class Job:
     def kill(self, rank: int) -> None:
         self.ranks[rank].send_signal(signal.SIGKILL)
         self.ranks[rank].wait(10)
+
+    def end(self) -> None:
+        """Close stdin, which is the end of a run, and wait."""
+        for rank in self.ranks:
+            with suppress(BrokenPipeError):
+                rank.stdin.close()  # type: ignore[union-attr]
+        for rank in self.ranks:
+            try:
+                rank.wait(DEADLINE)
+            finally:
+                rank.kill()
+                rank.wait(10)
 
 
 @dataclass(frozen=True)
@@ -152,34 +165,34 @@ class Store:
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
 
-    def firing(self) -> set[str]:
-        return {each["labels"]["alertname"] for each in self.get("alerts")["alerts"] if each["state"] == "firing"}
-
     @contextmanager
     def training(
         self, folder: Path, run: str, faults: Mapping[int, str], variables: Mapping[str, str] | None = None
     ) -> Iterator[Job]:
         """Run a rank for each of ``faults``: words of ``late slow starved nan hang event events``, parted by commas."""
+        arguments = {rank: [words, str(RATE)] for rank, words in faults.items()}
+        with self.ranks(folder, run, RANK, arguments, GROUP_RANK="0", **(variables or {})) as job:
+            yield job
+
+    @contextmanager
+    def ranks(
+        self, folder: Path, run: str, script: str, arguments: Mapping[int, Sequence[str]], **variables: str
+    ) -> Iterator[Job]:
+        """Run a script for each rank, with its arguments, stdin, and its output in ``<rank>.log``."""
         folder.mkdir(exist_ok=True)
-        script = folder / "rank.py"
-        script.write_text(RANK)
-        launcher = {
-            "WORLD_SIZE": str(len(faults)),
-            "TORCHELASTIC_RUN_ID": run,
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "GROUP_RANK": "0",
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics",
-            **(variables or {}),
-        }
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-        job = Job()
+        path, job = folder / "rank.py", Job()
+        path.write_text(script)
+        own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics", **variables}
         with ExitStack() as stack:
-            for rank, words in faults.items():
+            stack.callback(job.end)
+            for rank, words in arguments.items():
                 output = stack.enter_context((folder / f"{rank}.log").open("w"))
+                environment = launched(run, rank, len(arguments), **own)
+                job.begins.append(time.time())
                 job.ranks.append(
                     subprocess.Popen(
-                        [sys.executable, script, words, str(RATE)],
-                        env={**clean, **launcher, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        [sys.executable, path, *words],
+                        env=environment,
                         cwd=folder,
                         stdin=subprocess.PIPE,
                         stdout=output,
@@ -187,16 +200,7 @@ class Store:
                         text=True,
                     )
                 )
-                stack.callback(_end, job.ranks[-1])
             yield job
-
-
-def _end(rank: subprocess.Popen[str]) -> None:
-    try:
-        rank.communicate(timeout=20)  # the end of its stdin is the end of its run
-    finally:
-        rank.kill()
-        rank.wait(10)
 
 
 @contextmanager
@@ -215,5 +219,5 @@ def store(backends: Path, folder: Path) -> Iterator[Store]:
         "--enable-feature=native-histograms,exemplar-storage",
         "--query.lookback-delta=5s",
     ]
-    with running(*command, log=folder / "prometheus.log", ready=f"{url}/-/ready"):
+    with Program(command, folder / "prometheus.log", f"{url}/-/ready"):
         yield Store(url)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.integration.conftest import COMPOSE, DEADLINE, Loki
-from tests.integration.services import Program
+from tests.integration.conftest import COMPOSE, Loki
+from tests.integration.services import Program, launched, run_python
 from tests.integration.stack.filling import filled
 
 BOARDS = [json.loads(file.read_text()) for file in sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))]
@@ -61,18 +58,11 @@ def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFact
     url, _ = loki_server
     folder = tmp_path_factory.mktemp("events")
     for run, namespace, attempt, words in RUNS:
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))},
-            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs",
-            "TORCHELASTIC_RUN_ID": run,
-            "TORCHELASTIC_RESTART_COUNT": attempt,
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            **({"OTEL_RESOURCE_ATTRIBUTES": f"service.namespace={namespace}"} if namespace else {}),
-        }
-        script = [sys.executable, "-c", JOB, str(folder / "spool"), *words]
-        done = subprocess.run(script, env=environment, capture_output=True, timeout=DEADLINE, check=False)
-        assert bool(words) == bool(done.returncode), done.stderr
+        own = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs", "TORCHELASTIC_RESTART_COUNT": attempt}
+        if namespace:
+            own["OTEL_RESOURCE_ATTRIBUTES"] = f"service.namespace={namespace}"
+        environment = launched(run, 0, 1, **own)
+        run_python(folder, "-c", JOB, "spool", *words, environment=environment, returncode=int(bool(words)))
     return EventsBoard(url)
 
 
