@@ -1,7 +1,5 @@
 """The instruments of other libraries that do what a Stat does, where these are installed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta

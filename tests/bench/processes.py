@@ -1,7 +1,5 @@
 """CPU time and memory of other processes, from ``/proc``."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Races: contenders take turns, round by round, so that the machine's noise hits all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import count

@@ -1,7 +1,5 @@
 """One line of the table: what a subject prints, as JSON, and what the table makes of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

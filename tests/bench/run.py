@@ -5,8 +5,6 @@ ratio is the median of the rounds' ratios, monitel's cost in the peer's: less is
 installed are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

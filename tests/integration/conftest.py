@@ -4,8 +4,6 @@ The variable MONITEL_BACKENDS names the folder of the programs ``otelcol``, ``pr
 monitel is imported when tests are collected: the other legs of CI collect this folder too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A real Loki as ``compose/`` configures it, and a client that reads events back by LogQL."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error

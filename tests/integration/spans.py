@@ -1,7 +1,5 @@
 """Ranks with step traces, and the spans that a backend must have of them, computed from the notes of the ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A training script, the official Collector and Prometheus: asserted by what they have stored, not by what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

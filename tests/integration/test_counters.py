@@ -1,7 +1,5 @@
 """Counters and wait counters in a real Prometheus: whole increases, and a separate name for each of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

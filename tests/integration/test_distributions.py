@@ -1,7 +1,5 @@
 """Distributions and a real Prometheus: its quantiles of what was sent are those of the samples."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

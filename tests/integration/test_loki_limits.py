@@ -1,7 +1,5 @@
 """Events that Loki refuses, and old events that it accepts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

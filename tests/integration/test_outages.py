@@ -1,7 +1,5 @@
 """Each service is stopped, killed, paused or cut off while a run goes on: afterwards everything is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The account of a run of which a real Loki refuses some log records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Spans through the official Collector into a file: complete, one trace per step, even if the Collector is killed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The queries of the guide to system metrics, asked of a real Prometheus, with a stand-in for the driver of GPUs."""
 
-from __future__ import annotations
-
 import re
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Delta temporality and the Collector's processor ``deltatocumulative``: the totals in Prometheus are exact."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TLS between the run and the Collector, with a private authority, over HTTP and gRPC."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The ledger in a real Prometheus: start points long before the pipeline, and increases of new activities."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

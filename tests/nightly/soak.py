@@ -6,8 +6,6 @@ Not part of the test suite; run it with ``pytest tests/nightly/soak.py``. ``MONI
 duration of the faults in seconds, ``MONITEL_SOAK_KILLS`` the number of kills.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

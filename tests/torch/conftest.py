@@ -1,7 +1,5 @@
 """Skips all tests here where torch is missing; fixtures for training loops whose parts take known times."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """``opentelemetry-instrument`` with an unchanged PyTorch script: monitel's instrumentor, and MONITEL_* variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

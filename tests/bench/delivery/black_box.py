@@ -1,7 +1,5 @@
 """Costs of the black box for the job: its adds, its emits beside a busy thread, snapshots, and the CPU time of all."""
 
-from __future__ import annotations
-
 import marshal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """CPU and memory of a Collector that receives, batches and forwards the data of 64 ranks (see MONITEL_BACKENDS)."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

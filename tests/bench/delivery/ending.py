@@ -1,7 +1,5 @@
 """The end of a process whose backend never answers, or is away: time, CPU time, and that everything is on disk."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

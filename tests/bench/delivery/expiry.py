@@ -4,8 +4,6 @@ A standstill is the CPU time that the process spends between two turns of the lo
 what other processes take from all of them.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

@@ -4,8 +4,6 @@ Both send to a server in another process that takes everything. The SDK is given
 histogram, and what a window reports into the six instruments that carry it.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import tempfile

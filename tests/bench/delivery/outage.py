@@ -1,7 +1,5 @@
 """A million events while the backend is away: memory, disk, and whether each event is counted."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -3,8 +3,6 @@
 The OTLP pipeline records to a box in memory that outlives the process, as usual.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -4,8 +4,6 @@ Each run is one of ``compose/simulate.py`` against a receiver that looks at all 
 second instead of a minute, so that there are many of them soon; only the number of requests per minute takes minutes.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

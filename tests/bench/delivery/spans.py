@@ -1,7 +1,5 @@
 """Ranges as spans: what they cost the thread that runs them, and the delivery thread, beside OpenTelemetry's spans."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

@@ -6,8 +6,6 @@ readings alone, without a terminal. Both depend on the load of the machine, beca
 from the caches.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,10 +1,9 @@
 """Cost of ``monitel.torch.instrument()`` per training step and per wait for other ranks, beside nv-one-logger."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -49,7 +48,7 @@ def main() -> None:
         def step(self, closure: Any = None) -> None: ...
 
     class Numbers(torch.utils.data.IterableDataset):  # type: ignore[misc]
-        def __iter__(self) -> count[int]:
+        def __iter__(self) -> Iterator[int]:
             return count()
 
     weight = torch.nn.Parameter(torch.ones(1))

@@ -4,8 +4,6 @@ Without an accelerator a stand-in is measured, a device in Python whose operatio
 itself is called for (detach, one copy, record_stream) is taken off.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A backward within ``no_sync()`` of a real DistributedDataParallel has all hooks 
 other rank, whose delays would hide what the hooks cost. For the same reason the wait is for work that has ended.
 """
 
-from __future__ import annotations
-
 import sys
 from statistics import median
 from time import thread_time

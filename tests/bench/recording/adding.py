@@ -1,7 +1,5 @@
 """Stat.add: the call that a training loop makes at every step."""
 
-from __future__ import annotations
-
 from peers import otel_meter, prometheus_summary, torch_stat
 from race import race, timed, twin
 from row import report

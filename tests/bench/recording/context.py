@@ -1,7 +1,5 @@
 """The context page: what it adds to a step and to a wait while it is open, beside the same code without one."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from itertools import count

@@ -1,7 +1,5 @@
 """Calls around a training step: ``Counter.add``, and blocks that are timed by ``stat.time()`` and ``guard()``."""
 
-from __future__ import annotations
-
 from peers import otel_meter, prometheus_summary
 from race import optional, race, timed
 from row import report

@@ -1,7 +1,5 @@
 """Distributions: what a sample costs with a histogram."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

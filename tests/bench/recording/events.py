@@ -1,7 +1,5 @@
 """The add that closes a window and logs an event."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

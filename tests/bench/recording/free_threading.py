@@ -4,8 +4,6 @@ monitel and its C window are installed in both: in the environments ``.venv-3.13
 those of the interpreters that ``MONITEL_FREE_THREADED`` and ``MONITEL_WITH_GIL`` name.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

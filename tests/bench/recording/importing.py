@@ -1,7 +1,5 @@
 """``import monitel``: how long it takes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

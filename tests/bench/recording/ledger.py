@@ -1,7 +1,5 @@
 """The ledger: what an activity costs, and what the ledger takes of a training step."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory that a Stat takes, its name and its entry in the registry included."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ranges: ``with record_function()`` while nobody listens and while a profile records."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """add_scalar of the TensorBoard writers: what it costs the caller; the queues are emptied between rounds."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

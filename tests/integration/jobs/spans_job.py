@@ -4,8 +4,6 @@ Arguments: the number of steps in each part of the run. After each part the job 
 flushes, and prints whether everything was delivered; with any other line it goes on.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

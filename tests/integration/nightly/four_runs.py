@@ -1,7 +1,5 @@
 """Four runs of known stage times, and what the rules must record of them."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping

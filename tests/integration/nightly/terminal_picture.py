@@ -1,7 +1,5 @@
 """The screen of a terminal as SVG, which loads nothing from the network."""
 
-from __future__ import annotations
-
 import html
 import re
 

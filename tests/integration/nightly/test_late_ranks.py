@@ -1,7 +1,5 @@
 """The example with a late rank, as a job of torchrun: the shipped rules name rank, stage and delay."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib.util import find_spec

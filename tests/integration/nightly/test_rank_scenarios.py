@@ -1,7 +1,5 @@
 """Jobs in which the late rank is hard to find, or a rank only looks late, and the ranks that the rules name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

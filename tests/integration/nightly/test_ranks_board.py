@@ -1,7 +1,5 @@
 """The board "Who holds the job up", compared with ranks of known times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

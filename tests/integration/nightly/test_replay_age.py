@@ -1,7 +1,5 @@
 """Old data and a real Prometheus: replay foretells which points it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``compose/stack``, as a user types it: up, a run, a look, down, and up again with the data still there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

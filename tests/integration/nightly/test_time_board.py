@@ -1,7 +1,5 @@
 """The board "Where the time went" and the documented queries, compared with jobs of known times."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``monitel top`` in a real terminal on a job of four ranks; pictures of it are kept, and the guide shows them."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import ExitStack

@@ -6,8 +6,6 @@ The store needs a separate environment: the folder ``.venv-traces`` in the clone
     .venv-traces/bin/python -m pip install -r tests/integration/nightly/trace_store.txt
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The guide of trainers: each of its queries gives the true number, noted by the job itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Ranks of random jobs with known times of their stages, and the series that the rules must record of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The alert rules of the stack: each fires on its own fault, and none on a healthy run or its end."""
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack, suppress
 from pathlib import Path

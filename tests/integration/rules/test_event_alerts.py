@@ -1,7 +1,5 @@
 """The alert rules of Loki: each fires on its own events, names their run and rank, and ends; others stay silent."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

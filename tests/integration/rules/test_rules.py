@@ -1,7 +1,5 @@
 """The alert rules of the stack on made-up data, by ``promtool test rules``: near misses too, within seconds."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

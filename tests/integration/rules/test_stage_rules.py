@@ -1,7 +1,5 @@
 """The recorded series of stages, compared with those of random jobs with known times."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

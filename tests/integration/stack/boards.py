@@ -1,7 +1,5 @@
 """Dashboards as Grafana reads them: their variables, and the results of their queries in a Prometheus."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -4,8 +4,6 @@ Time runs sixty times as fast as in a real job: windows of a second stand for wi
 the data shortens its durations as well (:func:`sixty_times_faster`), Prometheus' own five minutes among them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The files of the dashboards: generated, and complete."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The compose file itself, in a Docker engine: what ``docker compose --profile test up`` starts, used and broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The dashboards: the results of each of their queries in a real Prometheus."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The board of events and the annotations: each query to Loki, in a real Loki as the stack configures it."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

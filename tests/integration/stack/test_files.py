@@ -1,7 +1,5 @@
 """The files of ``compose/``: what must hold of them whether or not something runs here."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

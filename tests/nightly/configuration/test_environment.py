@@ -1,7 +1,5 @@
 """Any text in any variable: ``configure()`` works, telemetry is kept, and no token is printed."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """Jobs that stand still for half a minute: ``monitel top`` names the rank that the others wait for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

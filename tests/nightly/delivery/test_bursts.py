@@ -1,7 +1,5 @@
 """Producers that are faster than the encoder: metrics are sent, drops are counted at once, memory stays bounded."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ One process, without threads, forks everything: a backend, jobs and collectors. 
 record, the others at an instant. It prints breaches of the promise.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import mmap

@@ -1,7 +1,5 @@
 """Comparison of a job's operations with its telemetry at the backend: nothing half or twice, and nothing old lost."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ An operation has begun before it is called, and is done after it returned. Each 
 1, 2, 3 ... of one thread, so that two numbers describe it.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -5,8 +5,6 @@ windows must lie side by side: their smallest and largest samples, counts and su
 threads share, the k-th sample of thread t is 2 ** (13 * t), so that one sum holds the number of samples of each thread.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The checker of the campaign finds every loss, double and damage that is put into what a healthy job has sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs where memory is scarce: a full file system for the boxes, and the kernel's OOM killer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

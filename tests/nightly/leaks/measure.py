@@ -1,7 +1,5 @@
 """Memory, objects and references of this process, before and after an operation is repeated."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import tracemalloc

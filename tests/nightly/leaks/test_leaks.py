@@ -1,7 +1,5 @@
 """Windows in C leak neither memory nor references, whether their functions succeed or fail."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys

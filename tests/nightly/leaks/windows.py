@@ -1,7 +1,5 @@
 """The table of cases: operations of the open window in C, used well and used wrongly, which a test repeats."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Workers that torchrun starts again: their ledger continues, and that of another job does not."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scripts in an interpreter without what another platform does not have; see ``reduced/sitecustomize.py``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The core without what Windows or macOS do not have: it is imported, and does its work."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """monitel-otlp on Windows and macOS: telemetry reaches a backend over HTTP, and what is missing is named."""
 
-from __future__ import annotations
-
 from tests.nightly.platforms.conftest import RunOn
 from tests.support.receiver import Receiver
 

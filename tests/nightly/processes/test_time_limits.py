@@ -1,7 +1,5 @@
 """The two seconds of an exit and of SIGTERM, by the clock; ``tests/processes`` checks the content on any machine."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack

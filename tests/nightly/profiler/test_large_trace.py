@@ -1,7 +1,5 @@
 """Large traces: of a million ranges, and in bounded memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

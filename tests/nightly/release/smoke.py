@@ -3,8 +3,6 @@
 It uses what is installed, and no file of the repository. The argument is the twin of the window that is expected.
 """
 
-from __future__ import annotations
-
 import http.server
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Workflow files: everything that they run exists here, and they have only the rights that they need."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -11,8 +11,6 @@ here: ``tests/nightly/leaks`` does that.
     python3 tests/nightly/sanitizers/run.py tests/unit/stats -x      these arguments of pytest
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

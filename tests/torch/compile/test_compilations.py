@@ -1,7 +1,5 @@
 """Compilations: a range around each, an event at its start and its end, and the activity ``compile``."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stat.add in compiled code: the graph is the same as without it, and each call adds its samples."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """torch.compile captures the graphs that it captures without monitel; steps, stages and results are the same."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

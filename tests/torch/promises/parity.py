@@ -1,7 +1,5 @@
 """Calls whose results are compared between torch.monitor and monitel."""
 
-from __future__ import annotations
-
 import datetime as dt
 import weakref
 from collections.abc import Callable, Iterator

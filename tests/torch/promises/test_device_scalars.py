@@ -3,8 +3,6 @@
 The device of these tests executes nothing before the test asks for it, and counts calls that wait for it.
 """
 
-from __future__ import annotations
-
 import contextvars
 import math
 import os

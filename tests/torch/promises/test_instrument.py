@@ -1,7 +1,5 @@
 """One call, ``monitel.torch.instrument()``, measures a job; it changes no result, and ``uninstrument()`` undoes it."""
 
-from __future__ import annotations
-
 import gc
 import io
 import logging

@@ -1,7 +1,5 @@
 """In a real job by DistributedDataParallel the late rank and its stage are named, and the others wait in ``sync``."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Equal calls of torch.profiler and of monitel.profiler have equal results, except as the reference states."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -3,11 +3,9 @@
 A batch takes 1 s, forward 2 s, backward 4 s, the optimizer 8 s, other work 32 s, a batch of an evaluation 100 s.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -302,7 +300,7 @@ class FailingBatches:
     def __init__(self, work: Work, error: type[BaseException]) -> None:
         self._work, self._error, self._asked = work, error, 0
 
-    def __iter__(self) -> FailingBatches:
+    def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:

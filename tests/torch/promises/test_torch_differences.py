@@ -1,7 +1,5 @@
 """The documented differences between torch.monitor and monitel: cases in which torch crashes or contradicts itself."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import math

@@ -1,7 +1,5 @@
 """Equal calls of torch.monitor and of monitel have equal results; the differences are those of the documentation."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import json

@@ -5,8 +5,6 @@ instrumented, and the cases as ``KIND:PLACE``. Each rank writes ``FOLDER/<rank>.
 the gradients were the same, and for each place the typical duration of each stage.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

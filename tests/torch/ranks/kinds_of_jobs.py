@@ -1,25 +1,20 @@
 """Kinds of jobs of four ranks. Each function builds one, and returns the function that takes a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed._functional_collectives as functional
 from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn import functional as functions
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Step = Callable[[], None]
 Kind = Callable[[Pauses], Step]

@@ -1,19 +1,13 @@
 """A model of a known duration, and the places at which one rank may be late."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 WIDTH, BATCH = 16, 4
 LATE = 0.030  # seconds

@@ -1,7 +1,5 @@
 """Start of the ranks of a job, without a launcher."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

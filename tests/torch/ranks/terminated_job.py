@@ -1,7 +1,5 @@
 """Training scripts that get SIGTERM, with monitel and without."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """Real jobs of two and four ranks: waits for other ranks are ``sync``, and the rules name the late rank, or nobody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """SIGTERM to jobs of torchrun: with monitel they end as without it, and nothing is lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.receiver import Receiver

@@ -1,7 +1,5 @@
 """Jobs of torchrun: by two lines of code, ``opentelemetry-instrument`` or ``monitel run``; killed ranks."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The PyTorch example: its model learns, and telemetry does not change the training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,18 +1,13 @@
 """All operations through which a loop waits for another rank: rank 1 comes late, and rank 0 waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed._functional_collectives as functional
-from torch import distributed
+from torch import Tensor, distributed
 from torch.distributed import checkpoint
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _Delegating(distributed.Work):  # type: ignore[misc]  # Any where torch is not installed

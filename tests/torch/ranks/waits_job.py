@@ -1,7 +1,5 @@
 """A job of two ranks that waits in every way. Rank 0 writes ``FOLDER/waits.json``: sync and the truth of each wait."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tensors as samples: those of the CPU, within transforms of torch, and what a device may and may not be asked for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Activities of the training thread: waiting for data, and setting up process groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints by torch.save, torch.load and torch.distributed.checkpoint: an activity and one event each."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tempfile

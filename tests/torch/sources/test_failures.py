@@ -1,7 +1,5 @@
 """Failures as events: exceptions that reach Python's hooks, and failed allocations of a GPU, also caught ones."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Events that torch code logs just before a flush of an exporter, or the exit, are exported."""
 
-from __future__ import annotations
-
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 

@@ -1,7 +1,5 @@
 """Steps that GradScaler skips, on the host or on a device. The truth is whether parameters changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf, nan

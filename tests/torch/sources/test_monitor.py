@@ -1,7 +1,5 @@
 """Events and Stats of torch.monitor reach monitel's handlers; what is queued is part of each flush."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exceptions of notebook cells as events, with a real IPython shell in a process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

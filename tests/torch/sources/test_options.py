@@ -1,7 +1,5 @@
 """MONITEL_* variables of monitel.torch.instrument(): they set its options, and wrong values are reported."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

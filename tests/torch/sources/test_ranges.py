@@ -1,7 +1,5 @@
 """Training steps, their stages and their batches as ranges: times, parents, profiles, and spans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

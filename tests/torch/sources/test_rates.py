@@ -1,7 +1,5 @@
 """Rates of samples, tokens and FLOPs: amounts over wall time, beside a truth that the tests compute."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

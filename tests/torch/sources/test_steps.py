@@ -1,7 +1,5 @@
 """Steps of optimizers, also of several ones and in several threads: their number, and the time between them."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import threading

@@ -1,7 +1,5 @@
 """Waits of monitel's and of torch's wait counters that exceed a time limit: an event, and the activity ``stuck``."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

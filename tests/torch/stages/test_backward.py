@@ -1,7 +1,5 @@
 """Backward of all kinds: nested, repeated, of other roots, compiled by nobody, or wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

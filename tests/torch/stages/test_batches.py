@@ -1,7 +1,5 @@
 """monitel.torch.batches() passes on what it wraps, with and without instrumentation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
@@ -80,7 +78,7 @@ def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
     raised = error("first")
 
     class Failing:
-        def __iter__(self) -> Failing:
+        def __iter__(self) -> Iterator[int]:
             return self
 
         def __next__(self) -> int:

@@ -1,7 +1,5 @@
 """Stages on a device, of which the test knows the time that each operation takes. The host takes no time."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Instrumentation that ends within a stage, interrupts at any moment, and constant memory."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

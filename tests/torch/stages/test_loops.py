@@ -1,7 +1,5 @@
 """Training loops of many kinds: who asks for batches when, and what that is in the stages."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

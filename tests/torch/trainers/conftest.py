@@ -1,7 +1,5 @@
 """Fixtures of trainings: each runs on the CPU, offline, and with run events."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -3,8 +3,6 @@
 Each function trains with the adapter, and returns what the training itself has counted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The adapters of transformers, Lightning and accelerate: failures, activities, several ranks, and SIGTERM."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal

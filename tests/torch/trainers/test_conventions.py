@@ -1,7 +1,5 @@
 """The adapters follow the conventions of their frameworks: names, steps, folders, and other adapters beside them."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass

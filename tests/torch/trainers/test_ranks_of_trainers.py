@@ -3,8 +3,6 @@
 Because of their size the frameworks are installed in a separate environment: see ``.ci/run``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.receiver import Receiver

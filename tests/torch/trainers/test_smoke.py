@@ -1,7 +1,5 @@
 """One training by each trainer: its numbers, its work, its configuration and its end arrive at a backend."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -1,7 +1,5 @@
 """Stages of trainings by Lightning, transformers and accelerate, whose parts take known times of a manual clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

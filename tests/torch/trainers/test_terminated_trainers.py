@@ -1,7 +1,5 @@
 """SIGTERM to training frameworks: with monitel they end as without it, and nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

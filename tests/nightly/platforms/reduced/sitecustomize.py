@@ -5,8 +5,6 @@ standard library that look at the platform when they are imported, such as subpr
 what they have.
 """
 
-from __future__ import annotations
-
 import asyncio  # noqa: F401
 import builtins
 import concurrent.futures.thread  # noqa: F401
