@@ -326,7 +326,7 @@ class Box:
         with suppress(OSError):
             for journal in self.journals.values():
                 journal.truncate(disk=False)
-            context_page.beat()
+        context_page.beat()
 
     def _read(self, name: str, source: Callable[[], Any]) -> Any:
         """Return a part of the snapshot; None if it fails, which is logged once."""

@@ -1,5 +1,6 @@
 """The black box of a running pipeline: where it is made, what refuses it, and what it does without room."""
 
+import errno
 import logging
 import os
 from contextlib import closing
@@ -13,12 +14,35 @@ from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
 
 import monitel
+from monitel.blackbox.context_page import read_page
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import read_slots
 
 
 def boxes(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+
+
+def test_heartbeat_without_room_for_totals(
+    own_boxes: Path, start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that cannot be removed, because the totals cannot be written before, do not make the process silent."""
+    pipeline = start()
+    monitel.emit("event")
+    (box,) = boxes(own_boxes)
+
+    def heartbeat() -> int:
+        return read_page((box / "page").read_bytes()).heartbeat_ns or 0
+
+    def fail(_journal: object, *, disk: bool) -> None:
+        raise OSError(errno.ENOSPC, "no space", disk)
+
+    monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", fail)
+    begun = heartbeat()
+    wait_until(lambda: heartbeat() > begun)
+    monkeypatch.undo()
+    assert pipeline.shutdown(DEADLINE)
+    assert ["event"] == receiver.record_names()
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
