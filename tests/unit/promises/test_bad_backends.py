@@ -25,7 +25,7 @@ from monitel.profiler import record_function
 from monitel_otlp import Account, Pipeline
 from monitel_otlp.export import sender
 from monitel_otlp.transport import answer as transport
-from monitel_otlp.transport.answer import Verdict
+from monitel_otlp.transport.answer import Consequence
 
 grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
 trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
@@ -465,25 +465,29 @@ def test_request_whose_answer_is_lost_is_sent_again(receiver: Receiver, start: S
 
 
 @pytest.mark.parametrize(
-    ("verdict", "failures", "asked", "expected"),
+    ("consequence", "failures", "asked", "expected"),
     [
-        (Verdict.RETRY, 1, None, (0.8, 1.2)),
-        (Verdict.RETRY, 3, None, (3.2, 4.8)),
-        (Verdict.RETRY, 10**6, None, (24.0, 36.0)),
-        (Verdict.RETRY, 3, 0.0, (3.2, 4.8)),
-        (Verdict.RETRY, 1, 5.0, (5.0, 5.0)),
-        (Verdict.RETRY, 1, 1e4, (600.0, 600.0)),
-        (Verdict.RETRY, 1, 1e9, (0.8, 1.2)),
-        (Verdict.REFUSED, 1, None, (144.0, 216.0)),
-        (Verdict.REFUSED, 9, 1.0, (144.0, 216.0)),
+        (Consequence.RETRY, 1, None, (0.8, 1.2)),
+        (Consequence.RETRY, 3, None, (3.2, 4.8)),
+        (Consequence.RETRY, 10**6, None, (24.0, 36.0)),
+        (Consequence.RETRY, 3, 0.0, (3.2, 4.8)),
+        (Consequence.RETRY, 1, 5.0, (5.0, 5.0)),
+        (Consequence.RETRY, 1, 1e4, (600.0, 600.0)),
+        (Consequence.RETRY, 1, 1e9, (0.8, 1.2)),
+        (Consequence.REFUSED, 1, None, (144.0, 216.0)),
+        (Consequence.REFUSED, 9, 1.0, (144.0, 216.0)),
     ],
 )
 def test_pause_is_the_longer_one_of_ours_and_theirs(
-    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, failures: int, asked: float | None, expected: tuple[float, float]
+    monkeypatch: pytest.MonkeyPatch,
+    consequence: Consequence,
+    failures: int,
+    asked: float | None,
+    expected: tuple[float, float],
 ) -> None:
     """Ours grows with each failure, and differs between ranks; theirs has a limit, and nonsense is ignored."""
     monkeypatch.undo()
-    found = {sender.backoff(transport.Answer(verdict, retry_after=asked), failures) for _ in range(100)}
+    found = {sender.backoff(transport.Answer(consequence, retry_after=asked), failures) for _ in range(100)}
     least, most = expected
     assert least <= min(found) <= max(found) <= most
     assert (len(found) > 1) == (least < most)

@@ -1,4 +1,4 @@
-"""Answers of a backend over HTTP and gRPC: verdict, reason, pause and rejected items."""
+"""Answers of a backend over HTTP and gRPC: consequence, reason, pause and rejected items."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from tests.support.receiver import partial_success
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Verdict, error_text, one_line, parse_retry_after
+from monitel_otlp.transport.answer import Answer, Consequence, error_text, one_line, parse_retry_after
 
 REQUEST = Request("logs", b"")
 
@@ -60,7 +60,7 @@ def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
     """A partial success in a compressed answer counts."""
     content = partial_success("logs", 3, "attribute too long" * 20).body or b""
     answer = answered(compressing, "grpc", Request("logs", content))
-    assert (Verdict.DELIVERED, 3) == (answer.verdict, answer.rejected)
+    assert (Consequence.DELIVERED, 3) == (answer.consequence, answer.rejected)
     assert answer.reason.startswith("attribute too long")
 
 

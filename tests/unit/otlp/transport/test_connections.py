@@ -17,7 +17,7 @@ from tests.support.receiver import Receiver
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Verdict
+from monitel_otlp.transport.answer import Answer, Consequence
 
 SMALL = Request("logs", b"")
 LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold
@@ -60,7 +60,9 @@ def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int, mo
     """If the first two of three addresses do not answer, the third one is reached within the timeout."""
     found = addresses(full_port, full_port, receiver.port)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
-    assert Verdict.DELIVERED is attempt(transport("http://dead.example"), timeout=6.0).verdict  # two seconds for each
+    assert (
+        Consequence.DELIVERED is attempt(transport("http://dead.example"), timeout=6.0).consequence
+    )  # two seconds for each
 
 
 def test_refusing_address_is_skipped(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +70,7 @@ def test_refusing_address_is_skipped(receiver: Receiver, monkeypatch: pytest.Mon
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = addresses(listener.getsockname()[1], receiver.port)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
-    assert Verdict.DELIVERED is attempt(transport("http://refusing.example")).verdict
+    assert Consequence.DELIVERED is attempt(transport("http://refusing.example")).consequence
 
 
 def test_name_server_that_hangs_does_not_prolong_an_attempt(
@@ -86,12 +88,12 @@ def test_name_server_that_hangs_does_not_prolong_an_attempt(
     sender = transport("http://unknown.example")
     for _ in range(2):
         answer = sender.send(SMALL, 0.05)
-        assert (Verdict.RETRY, "no connection in time") == (answer.verdict, answer.reason)
+        assert (Consequence.RETRY, "no connection in time") == (answer.consequence, answer.reason)
     assert 1 == len(lookups)
     answered.set()
-    assert Verdict.DELIVERED is attempt(sender).verdict
+    assert Consequence.DELIVERED is attempt(sender).consequence
     answered.clear()
-    assert Verdict.DELIVERED is attempt(transport("http://unknown.example"), timeout=0.5).verdict
+    assert Consequence.DELIVERED is attempt(transport("http://unknown.example"), timeout=0.5).consequence
     answered.set()
 
 
@@ -129,14 +131,14 @@ def test_encrypted_attempt_ends(
             url = "https://192.0.2.1:4318"
         answer = attempt(transport(url), timeout=1.0)
         assert peer.requests[-1].startswith(b"POST /v1/logs HTTP/1.1")
-    assert (Verdict.DELIVERED if behave is hostile.drips_body else Verdict.RETRY) is answer.verdict, answer
+    assert (Consequence.DELIVERED if behave is hostile.drips_body else Consequence.RETRY) is answer.consequence, answer
 
 
 def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is kept until the variable is changed."""
     monkeypatch.setenv("HTTPS_PROXY", "https://192.0.2.2:3128")
     answer = attempt(transport("https://192.0.2.1:4318"))
-    assert Verdict.REFUSED is answer.verdict
+    assert Consequence.REFUSED is answer.consequence
     assert "HTTPS_PROXY" in answer.reason
     assert "give its http:// address" in answer.reason
 
@@ -152,7 +154,7 @@ def test_connection_is_kept_after_a_complete_answer() -> None:
     with Peer(behave) as peer:
         sender = transport(peer.url)
         for expected in (1, 1, 2, 2, 3):
-            assert Verdict.DELIVERED is sender.send(SMALL, DEADLINE).verdict
+            assert Consequence.DELIVERED is sender.send(SMALL, DEADLINE).consequence
             assert expected == peer.connections
             if len(peer.requests) % 2 == 0:
                 wait_until_stale(sender)
@@ -181,7 +183,7 @@ def test_connection_is_closed_after_other_answers() -> None:
     with Peer(behave) as peer:
         sender = transport(peer.url)
         for number in range(1, 5):
-            assert Verdict.DELIVERED is sender.send(SMALL, DEADLINE).verdict
+            assert Consequence.DELIVERED is sender.send(SMALL, DEADLINE).consequence
             assert number == peer.connections
         sender.close()
 
@@ -197,7 +199,7 @@ def test_interim_response_is_skipped() -> None:
 
     with Peer(behave) as peer:
         sender = transport(peer.url)
-        assert [Verdict.DELIVERED] * 2 == [sender.send(SMALL, DEADLINE).verdict for _ in range(2)]
+        assert [Consequence.DELIVERED] * 2 == [sender.send(SMALL, DEADLINE).consequence for _ in range(2)]
         sender.close()
         assert 1 == peer.connections
 
@@ -213,4 +215,4 @@ def test_answer_before_the_request_is_read_counts() -> None:
             pass
 
     with Peer(behave) as peer:
-        assert Verdict.TOO_LARGE is attempt(transport(peer.url), LARGE).verdict
+        assert Consequence.TOO_LARGE is attempt(transport(peer.url), LARGE).consequence

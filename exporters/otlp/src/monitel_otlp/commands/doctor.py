@@ -23,7 +23,7 @@ from monitel_otlp.config.settings import GRPC, HTTP, Environment, resolve, sdk_i
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Verdict
+from monitel_otlp.transport.answer import Answer, Consequence
 
 if TYPE_CHECKING:
     import argparse
@@ -100,7 +100,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             raise CommandError(str(error)) from error
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
-    accepted = [signal for signal, (answer, _) in attempts.items() if answer.verdict is Verdict.DELIVERED]
+    accepted = [signal for signal, (answer, _) in attempts.items() if answer.consequence is Consequence.DELIVERED]
     for signal in SIGNALS:
         show(signal)
         if signal in settings.endpoints and signal not in settings.off:
@@ -137,7 +137,7 @@ def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
 
 def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
     """Return advice for a failed attempt, or None."""
-    if answer.verdict is Verdict.DELIVERED:
+    if answer.consequence is Consequence.DELIVERED:
         return None
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):
         return f"this backend does not accept {signal}; a Collector needs a pipeline for {signal}"

@@ -19,7 +19,7 @@ from monitel_otlp.export.sender import Outbox, Rejected, Sender, backoff, next_o
 from monitel_otlp.messages.request import LEVELS, Request, record_lists
 from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Verdict
+from monitel_otlp.transport.answer import Answer, Consequence
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
         # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
         alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
         if alive or (lock := Lock.take(folder)) is None:
-            raise FolderError(
-                f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it"
-            )
+            raise FolderError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
         held.callback(lock.close)
         return folder
 
@@ -292,7 +290,7 @@ def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Ca
     while not stopped.is_set():
         pause = sender.deliver(stopped, on_settled)
         if sender.trouble is not None:
-            if sender.trouble.verdict is Verdict.REFUSED or sender.failures >= tries:
+            if sender.trouble.consequence is Consequence.REFUSED or sender.failures >= tries:
                 return
             stopped.wait(min(pause, _LONGEST_PAUSE))
         elif not any(each.loading for each in dead.journals.values()):
@@ -330,18 +328,18 @@ def deliver_rejected(
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
     counts, refusing = outcome or ReplayOutcome(), set[str]()
     for each in _rejected(dead):
-        answer = Answer(Verdict.REFUSED)
+        answer = Answer(Consequence.REFUSED)
         if each.signal not in transports:
             counts.offline.add(each.signal)
         elif each.signal not in refusing:
             answer = _send_again(Request(each.signal, each.body), transports[each.signal])
-        if answer.verdict is Verdict.DELIVERED:
+        if answer.consequence is Consequence.DELIVERED:
             left_out = min(answer.rejected, each.items)
             counts.delivered += each.items - left_out
             counts.lost += Counter(partial_success=left_out)
             continue
         _store(dead, each)  # behind the others, also in a full journal: it was there before
-        if answer.verdict not in {Verdict.RETRY, Verdict.REFUSED}:
+        if answer.consequence not in {Consequence.RETRY, Consequence.REFUSED}:
             counts.count_set_aside(each.items, answer.reason)
         elif each.signal in transports and each.signal not in refusing:
             refusing.add(each.signal)
@@ -383,7 +381,7 @@ def _send_again(request: Request, transport: Transport) -> Answer:
     pause = Event()  # a wait on it also ends with Ctrl-C
     for failures in range(1, _TRIES):
         answer = transport.send(request)
-        if answer.verdict is not Verdict.RETRY:
+        if answer.consequence is not Consequence.RETRY:
             return answer
         pause.wait(min(backoff(answer, failures), _LONGEST_PAUSE))
     return transport.send(request)

@@ -20,7 +20,7 @@ from monitel_otlp.messages.request import count
 from monitel_otlp.metrics.readings import ReadingsEncoder
 from monitel_otlp.metrics.windows import WindowsEncoder
 from monitel_otlp.traces.mapping import SpansEncoder
-from monitel_otlp.transport.answer import Answer, Transport, Verdict
+from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -216,7 +216,7 @@ def backoff(answer: Answer, failures: int) -> float:
     It is at least the pause that the backend has requested.
     """
     own = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
-    if answer.verdict is Verdict.REFUSED:
+    if answer.consequence is Consequence.REFUSED:
         own = _REFUSED_PAUSE
     return max(own * _random.uniform(0.8, 1.2), _asked(answer))
 
@@ -265,7 +265,7 @@ class Sender:
         self._settled = Condition()
         self._deadline: float | None = None
         self._not_before = self._asked_until = 0.0  # ends of pauses
-        self._tries = 0  # failed attempts of the oldest request with the verdict FAILED
+        self._tries = 0  # failed attempts of the oldest request with the consequence FAILED
         self._unanswered = False  # the backend may have accepted the oldest request
         self._is_hopeless = False  # the backend has rejected all items of a request, and accepted none since
 
@@ -356,18 +356,20 @@ class Sender:
         answer = self._attempt(request)
         if answer is None:
             return False
-        verdict = answer.verdict
-        if verdict is Verdict.FAILED:
+        consequence = answer.consequence
+        if consequence is Consequence.FAILED:
             self._tries += 1
-            verdict = Verdict.REJECTED if outbox.search is not None or self._tries >= _TRIES else Verdict.RETRY
-        if verdict in {Verdict.RETRY, Verdict.REFUSED}:
+            consequence = (
+                Consequence.REJECTED if outbox.search is not None or self._tries >= _TRIES else Consequence.RETRY
+            )
+        if consequence in {Consequence.RETRY, Consequence.REFUSED}:
             self._failed(answer)
             return False
         if self.failures:
             _log.warning("%s: delivering again", self._transport.url)
-        if verdict is Verdict.DELIVERED:
+        if consequence is Consequence.DELIVERED:
             self._acknowledge(outbox, request, answer)
-        elif verdict is Verdict.TOO_LARGE and outbox.split():
+        elif consequence is Consequence.TOO_LARGE and outbox.split():
             pass
         elif self._unanswered:
             self._reject(outbox, request, answer, "unconfirmed")
@@ -386,7 +388,7 @@ class Sender:
         try:
             answer = self._transport.send(request, remaining)
         except Exception as error:  # counts as a failed attempt
-            answer = Answer(Verdict.RETRY, type(error).__name__, answered=False)
+            answer = Answer(Consequence.RETRY, type(error).__name__, answered=False)
         self.attempts += 1
         self.seconds.append(time.perf_counter() - began)
         return answer
@@ -400,7 +402,7 @@ class Sender:
         now = time.monotonic()
         self._asked_until, self._not_before = now + _asked(answer), now + backoff(answer, self.failures)
         for outbox in self._outboxes:
-            outbox.journal.is_refused = answer.verdict is Verdict.REFUSED
+            outbox.journal.is_refused = answer.consequence is Consequence.REFUSED
 
     def _recovered(self) -> None:
         self.failures = self._tries = 0

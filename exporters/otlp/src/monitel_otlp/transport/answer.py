@@ -1,4 +1,4 @@
-"""The answer to an attempt: its verdict, the text of an error, and the records that a backend has rejected."""
+"""The answer to an attempt: its consequence, the text of an error, and the records that a backend has rejected."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 
 
-class Verdict(Enum):
-    """The verdict of an attempt, which decides about the request."""
+class Consequence(Enum):
+    """The consequence of an attempt for its request, as in docs/reference/failure-modes.md."""
 
     DELIVERED = "delivered"
     RETRY = "retry"  #: The backend is unreachable or busy: keep the request and retry soon.
@@ -53,7 +53,7 @@ class Verdict(Enum):
 class Answer:
     """The outcome of an attempt."""
 
-    verdict: Verdict
+    consequence: Consequence
     reason: str = ""  #: In one line, for a log message: at most 500 characters, escaped, without secrets.
     retry_after: float | None = None  #: The pause that the backend has requested, seconds.
     #: Number of records that the backend has rejected while it has stored the others: of an accepted request (partial
@@ -76,7 +76,7 @@ class Transport(ABC):
         try:
             answer = self._attempt(request, limit if timeout is None else max(0.0, min(timeout, limit)))
         except Exception as error:
-            answer = Answer(Verdict.RETRY, describe(error), answered=False)
+            answer = Answer(Consequence.RETRY, describe(error), answered=False)
         return replace(answer, reason=one_line(self._mask(answer.reason[:_SEARCHED_LENGTH])))
 
     @abstractmethod
@@ -151,8 +151,8 @@ def delivered(content: bytes) -> Answer:
     try:
         partial = ExportLogsServiceResponse.FromString(content).partial_success  # numbered equally for all signals
     except DecodeError:
-        return Answer(Verdict.DELIVERED)
-    return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, partial.rejected_log_records))
+        return Answer(Consequence.DELIVERED)
+    return Answer(Consequence.DELIVERED, partial.error_message, rejected=max(0, partial.rejected_log_records))
 
 
 def count_rejected(request: Request, text: str) -> int:

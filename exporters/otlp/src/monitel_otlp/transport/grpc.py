@@ -27,8 +27,8 @@ from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
+    Consequence,
     Transport,
-    Verdict,
     count_rejected,
     delivered,
     describe,
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
 
 _SERVICES = {"metrics": "metrics.v1.Metrics", "logs": "logs.v1.Logs", "traces": "trace.v1.Trace"}
-_VERDICTS = {
-    **dict.fromkeys(("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE"), Verdict.RETRY),
-    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"), Verdict.REFUSED),
-    **dict.fromkeys(("INTERNAL", "UNKNOWN"), Verdict.FAILED),
-    "DATA_LOSS": Verdict.RETRY,
+_CONSEQUENCES = {
+    **dict.fromkeys(("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE"), Consequence.RETRY),
+    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"), Consequence.REFUSED),
+    **dict.fromkeys(("INTERNAL", "UNKNOWN"), Consequence.FAILED),
+    "DATA_LOSS": Consequence.RETRY,
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
@@ -89,14 +89,14 @@ class GrpcTransport(Transport):
     def _attempt(self, request: Request, timeout: float) -> Answer:
         metadata = self._metadata.reveal()
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
-            return Answer(Verdict.REFUSED, _METADATA)
+            return Answer(Consequence.REFUSED, _METADATA)
         if (problem := _proxy_problem()) is not None:
-            return Answer(Verdict.REFUSED, problem)
+            return Answer(Consequence.REFUSED, problem)
         if self._channel is None:
             try:
                 self._channel = _open(self._endpoint)
             except CertificateFileError as error:
-                return Answer(Verdict.REFUSED, str(error))
+                return Answer(Consequence.REFUSED, str(error))
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
             content: bytes = call(request.body, timeout=timeout, metadata=metadata, compression=self._compression)
@@ -152,7 +152,7 @@ def _decompressed(content: bytes) -> bytes:
 def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     code, details = error.code().name, (error.details() or "").rpartition("last error: ")[2]
     if code == "RESOURCE_EXHAUSTED" and _ANSWER_TOO_LARGE.search(details):
-        return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
+        return Answer(Consequence.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
     advice = {
         "UNAUTHENTICATED": NO_CREDENTIALS,
         "PERMISSION_DENIED": NO_PERMISSION,
@@ -160,16 +160,16 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     }
     reason, pause = f"gRPC {code}: {advice.get(code, details)}", _retry_delay(error)
     is_closed = "Socket closed" in details
-    verdict = _VERDICTS.get(code, Verdict.REJECTED)
+    consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
-        return Answer(Verdict.REFUSED, f"TLS failed, check {AUTHORITY}: {details}")
+        return Answer(Consequence.REFUSED, f"TLS failed, check {AUTHORITY}: {details}")
     if code == "UNAVAILABLE" and is_closed:
         reason = f"{reason}; if this persists, check http or https, and {CLIENT}"
     if code == "RESOURCE_EXHAUSTED":
-        verdict = Verdict.TOO_LARGE if pause is None else Verdict.RETRY
-    rejected = count_rejected(request, details) if verdict is Verdict.REJECTED else 0
+        consequence = Consequence.TOO_LARGE if pause is None else Consequence.RETRY
+    rejected = count_rejected(request, details) if consequence is Consequence.REJECTED else 0
     is_answered = code not in {"DEADLINE_EXCEEDED", "CANCELLED"} and not is_closed
-    return Answer(verdict, reason, pause, rejected, is_answered)
+    return Answer(consequence, reason, pause, rejected, is_answered)
 
 
 def _retry_delay(error: Any) -> float | None:

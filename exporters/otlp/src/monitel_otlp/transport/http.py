@@ -21,8 +21,8 @@ from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
+    Consequence,
     Transport,
-    Verdict,
     count_rejected,
     delivered,
     describe,
@@ -87,7 +87,7 @@ class HttpTransport(Transport):
     def _attempt(self, request: Request, timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
         if self._route is None:
-            return Answer(Verdict.REFUSED, self._problem)
+            return Answer(Consequence.REFUSED, self._problem)
         compression = self._endpoint.compression
         body = _COMPRESS[compression](request.body)
         coding = "" if compression == "none" else f"Content-Encoding: {compression}\r\n"
@@ -153,15 +153,20 @@ def _body(response: HTTPResponse) -> tuple[bytes, bool]:
 
 def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
     """Return the answer to an attempt without a response; ``is_sent`` is None if there was no connection."""
-    verdict, reason = Verdict.RETRY, describe(error)
+    consequence, reason = Consequence.RETRY, describe(error)
     prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
     if isinstance(error, (ssl.SSLError, CertificateFileError)):
         prefix = ""
-        verdict, reason = (Verdict.REFUSED, str(error)) if isinstance(error, CertificateFileError) else _tls(error)
+        consequence, reason = (
+            (Consequence.REFUSED, str(error)) if isinstance(error, CertificateFileError) else _tls(error)
+        )
     elif isinstance(error, ProxyRefusedError):
         reason = f"HTTP {error}"
         if error.args == (_PROXY_CREDENTIALS_REQUIRED,):
-            verdict, reason = Verdict.REFUSED, "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+            consequence, reason = (
+                Consequence.REFUSED,
+                "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+            )
     elif isinstance(error, socket.gaierror):
         reason = f"cannot resolve {route.first.host}: {error.strerror}"
     elif isinstance(error, TimeoutError) and is_sent is None:
@@ -172,18 +177,18 @@ def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
         reason = f"{reason}: the connection was closed without an answer"
     elif isinstance(error, BadStatusLine):
         reason = f"the answer is not HTTP: {error!s:.80}"
-    return Answer(verdict, f"{prefix}{reason}", answered=not is_sent or verdict is Verdict.REFUSED)
+    return Answer(consequence, f"{prefix}{reason}", answered=not is_sent or consequence is Consequence.REFUSED)
 
 
-def _tls(error: ssl.SSLError) -> tuple[Verdict, str]:
-    """Return verdict and reason of an attempt whose TLS connection failed."""
+def _tls(error: ssl.SSLError) -> tuple[Consequence, str]:
+    """Return consequence and reason of an attempt whose TLS connection failed."""
     cause = describe(error)
     if isinstance(error, ssl.SSLEOFError):  # the backend has gone, or it requires a client certificate
-        return Verdict.RETRY, f"TLS connection closed ({cause}); if this persists, check {CLIENT}"
+        return Consequence.RETRY, f"TLS connection closed ({cause}); if this persists, check {CLIENT}"
     if isinstance(error, ssl.SSLCertVerificationError):
         cause = f"{cause}: {error.verify_message}"
     of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the peer has refused it
-    return Verdict.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}"
+    return Consequence.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}"
 
 
 def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool) -> Answer:
@@ -192,7 +197,7 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     if status in _SUCCESS:
         return delivered(body)
     if status in _RETRY:
-        return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
+        return Answer(Consequence.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     text = error_text(body)
     advice = _REFUSED.get(status)
     if status in _NO_RECEIVER:
@@ -202,13 +207,13 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     elif advice is None and status < _SERVER_ERROR and status not in _OF_CONTENT:
         advice = text
     if advice is not None:
-        return Answer(Verdict.REFUSED, f"{reason}: {advice}")
+        return Answer(Consequence.REFUSED, f"{reason}: {advice}")
     reason = f"{reason}: {text}"
     if status == _TOO_LARGE:
-        return Answer(Verdict.TOO_LARGE, reason)
+        return Answer(Consequence.TOO_LARGE, reason)
     failed = status >= _SERVER_ERROR and not TOO_OLD.search(text)
     rejected = count_rejected(request, text) if is_complete and not failed else 0
-    return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason, rejected=rejected)
+    return Answer(Consequence.FAILED if failed else Consequence.REJECTED, reason, rejected=rejected)
 
 
 def _public_location(location: str) -> str:
