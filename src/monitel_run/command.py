@@ -16,7 +16,7 @@ from monitel_run.parent import CommandError, Parent, exit_like, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monitel_run.worker import Worker
+    from monitel_run.delivery import Delivery
 
 #: The folder of the ``sitecustomize`` module for the processes of the command.
 INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
@@ -55,15 +55,15 @@ def run(arguments: Sequence[str]) -> int:
         return 126
     os.environ.clear()
     os.environ.update(environment)
-    worker = None
+    delivery = None
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
-        from monitel_run.worker import Worker  # late: the command runs at once
+        from monitel_run.delivery import Delivery  # late: the command runs at once
 
         try:
-            worker = Worker(command, began_ns, folder, announcements)
+            delivery = Delivery(command, began_ns, folder, announcements)
         except RuntimeError as error:  # no thread can be started
             _print(f"without telemetry: {error}")
-    return exit_like(_wait(parent, worker, folder, endpoint_given=endpoint_given))
+    return exit_like(_wait(parent, delivery, folder, endpoint_given=endpoint_given))
 
 
 def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, st
     return found
 
 
-def _wait(parent: Parent, worker: Worker | None, folder: str, *, endpoint_given: bool) -> int:
+def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_given: bool) -> int:
     """Wait for the end of the command, finish, and return its status."""
     end = parent.wait()
     try:
@@ -83,7 +83,7 @@ def _wait(parent: Parent, worker: Worker | None, folder: str, *, endpoint_given:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         parent.close()
-        if worker is None or not worker.finish(end, endpoint_given=endpoint_given):
+        if delivery is None or not delivery.finish(end, endpoint_given=endpoint_given):
             _print("nothing was recorded", "monitel run")
     except _Interrupted:
         _print("stopped; telemetry that is not delivered stays on disk")

@@ -133,7 +133,7 @@ def test_rank_that_exits_without_a_shutdown_is_collected_while_the_others_run(re
 #: Another ``monitel run`` ends before this one has read its reports.
 ANOTHER_RUN = f"""\
 import subprocess
-from monitel_run.worker import ProcessWatch
+from monitel_run.delivery import ProcessWatch
 stop = ProcessWatch.stop
 ProcessWatch.stop = lambda watch: (stop(watch), subprocess.run({[*RUN, "true"]}))
 """

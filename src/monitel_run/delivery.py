@@ -1,4 +1,4 @@
-"""The work of ``monitel run`` besides waiting for its command: delivery of what processes leave, and the summary.
+"""The delivery of what the processes of ``monitel run`` leave, while its command runs and at the end; the summary.
 
 The ends of the processes, whose parent may be another one such as torchrun, are watched in a separate thread.
 """
@@ -36,8 +36,8 @@ _MOST = 4096  # processes that are watched
 _STOP = "stop"
 
 
-class Worker(Thread):
-    """Does the work that may take long or fail. The main thread prints the summary in any case.
+class Delivery(Thread):
+    """Does what may take long or fail. The main thread prints the summary in any case.
 
     It imports monitel once a process has announced itself, the command takes long, or it has ended.
     """
