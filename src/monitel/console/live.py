@@ -20,7 +20,7 @@ from monitel.blackbox.record import ENDED, PAGE
 from monitel.blackbox.recovery import is_alive
 from monitel.console.job import jobs_of, replaced
 from monitel.console.kernel import UsageMeter
-from monitel.console.period import History, over_a_period
+from monitel.console.period import Looks, over_a_period
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.runs.ended import read_ends
 from monitel.runs.process import Process, State, dead, life_of, now
@@ -89,8 +89,8 @@ class Live:
             self._collected += deaths_beside(rows)
         self._is_first = False
         shown = self._meter.read(self._without_replaced([*rows, *self._collected]))
-        histories = {path: watched.history for path, watched in self._watched.items()}
-        jobs = [replace(job, processes=over_a_period(job.processes, histories)) for job in jobs_of(shown)]
+        looks = {path: watched.looks for path, watched in self._watched.items()}
+        jobs = [replace(job, processes=over_a_period(job.processes, looks)) for job in jobs_of(shown)]
         return Look(time.time_ns(), tuple(jobs), tuple(dict.fromkeys(problems)))
 
     def _boxes(self, problems: list[str]) -> dict[Path, None]:
@@ -121,7 +121,7 @@ class _Watched:
 
     def __init__(self, path: Path, show: str | None) -> None:
         self.gone = False  # the box has vanished
-        self.history = History()
+        self.looks = Looks()
         self._path, self._numbers, self._viewer = path, _Numbers(show), this_process()
         self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
@@ -158,9 +158,9 @@ class _Watched:
                     self._page = _mapped(folder)
             life = life_of(record)
             self._numbers.see(record)
-            self.history.add(life.but(record=None), record.page)
-            row = now(life, record, **self.history.row(), **self._numbers.shown())
-            self._row = row = row.but(rate=self.history.rate(row, time.monotonic_ns()))
+            self.looks.add(life.but(record=None), record.page)
+            row = now(life, record, **self.looks.row(), **self._numbers.shown())
+            self._row = row = row.but(rate=self.looks.rate(row, time.monotonic_ns()))
             if not is_running(folder, record.owner, record.page, self._viewer):
                 whole = read_record(folder)
                 self._row = _ended(row, dead(life_of(whole), whole, death_of(whole, Deaths())))
@@ -179,7 +179,7 @@ class _Watched:
             end = _known_end(row, record, ends)
             self._searched = self._searched + 1 if end is None else _ATTEMPTS
             if end is None and row.runs:
-                end = now(self.history.life, record).but(state=State.ENDED)
+                end = now(self.looks.life, record).but(state=State.ENDED)
             self._row = row if end is None else _ended(row, end)
 
 

@@ -37,7 +37,7 @@ class _Seen(NamedTuple):
     page: Context  # of the look
 
 
-class History:
+class Looks:
     """The looks at one process in the last three minutes, of which the newest one is always kept."""
 
     def __init__(self) -> None:
@@ -179,16 +179,16 @@ _TOTALS = (
 )
 
 
-def over_a_period(processes: Sequence[Process], histories: Mapping[Path, History]) -> tuple[Process, ...]:
-    """Return the processes of a job with the totals of one period, by their histories, of which some may be missing.
+def over_a_period(processes: Sequence[Process], looks: Mapping[Path, Looks]) -> tuple[Process, ...]:
+    """Return the processes of a job with the totals of one period, by their looks, of which some may be missing.
 
     It is the last minute, or the last three, if all readable processes that run have made twenty steps in it; otherwise
     the life of the processes.
     """
     running = [each.box for each in processes if each.runs and not each.problem]
-    known = {each.box: histories[each.box] for each in processes if each.box in histories}
+    known = {each.box: looks[each.box] for each in processes if each.box in looks}
     for period_ns in _PERIODS_NS if running else ():
-        periods = {box: period for box, history in known.items() if (period := history.usual(period_ns))}
+        periods = {box: period for box, each in known.items() if (period := each.usual(period_ns))}
         if all(box in periods and periods[box].made >= ENOUGH_STEPS for box in running):
             return tuple(with_totals(each, periods.get(each.box, Process())) for each in processes)
     return tuple(processes)

@@ -8,7 +8,7 @@ from tests.unit.console.made_processes import START, S, alive, ended
 from tests.unit.promises.test_verdict import WORK
 
 from monitel.console.job import jobs_of
-from monitel.console.period import History, over_a_period, with_totals
+from monitel.console.period import Looks, over_a_period, with_totals
 from monitel.console.verdict import Verdict
 from monitel.runs.process import Process, StageKey, Total
 
@@ -95,14 +95,14 @@ def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tup
         seconds: Time of the job at the last look.
         first_s: Its time at the first one.
     """
-    histories = [History() for _ in range(RANKS)]
+    all_looks = [Looks() for _ in range(RANKS)]
     rows = [alive(rank, step_age_ns=0, rate=8.0, step_p50=0.12, box=f"/boxes/{rank}") for rank in range(RANKS)]
-    by_box = {row.box: history for row, history in zip(rows, histories, strict=True)}
+    by_box = {row.box: looks for row, looks in zip(rows, all_looks, strict=True)}
     for at_s in range(first_s, seconds + 1):
-        for history, each in zip(histories, schedule.until(at_s), strict=True):
-            if each.time_ns > history.life.time_ns:
-                history.add(each)
-        lives = [with_totals(row, history.life) for row, history in zip(rows, histories, strict=True)]
+        for looks, each in zip(all_looks, schedule.until(at_s), strict=True):
+            if each.time_ns > looks.life.time_ns:
+                looks.add(each)
+        lives = [with_totals(row, looks.life) for row, looks in zip(rows, all_looks, strict=True)]
         (job,) = jobs_of(over_a_period(lives, by_box))
         yield schedule.now_s, job.verdict
 

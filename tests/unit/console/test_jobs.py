@@ -8,7 +8,7 @@ from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended,
 
 from monitel.blackbox.activity import Stage, Wait
 from monitel.console.job import Job, jobs_of, replaced
-from monitel.console.period import History, over_a_period
+from monitel.console.period import Looks, over_a_period
 from monitel.console.verdict import Verdict
 from monitel.runs.history import RunTime
 from monitel.runs.process import JobName, Process, State, Total
@@ -133,10 +133,10 @@ def test_ledger_is_that_of_the_run() -> None:
 
 def verdict_of(process: Process, *lives: Process) -> Verdict:
     """Return the verdict about a process whose snapshots were seen one after the other."""
-    history = History()
+    looks = Looks()
     for life in lives:
-        history.add(life)
-    (job,) = jobs_of(over_a_period([process], {process.box: history}))
+        looks.add(life)
+    (job,) = jobs_of(over_a_period([process], {process.box: looks}))
     return job.verdict
 
 

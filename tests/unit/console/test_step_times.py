@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from monitel.blackbox.context_page import COUNTERS, Context, counter_of
-from monitel.console.period import History
+from monitel.console.period import Looks
 from monitel.runs.process import Process
 
 SECOND = 10**9
@@ -15,7 +15,7 @@ SECOND = 10**9
 
 class Seen:
     def __init__(self) -> None:
-        self.history, self.counts, self.now_ns, self.step, self.step_ns = History(), [0] * COUNTERS, 0, 0, 0
+        self.looks, self.counts, self.now_ns, self.step, self.step_ns = Looks(), [0] * COUNTERS, 0, 0, 0
 
     def make(self, steps: int, seconds: float, *, every: float = 0.0) -> Seen:
         """Make steps, and look at the process after each, or in intervals and at the end."""
@@ -23,22 +23,22 @@ class Seen:
             self.now_ns += round(seconds * SECOND)
             self.step, self.step_ns = self.step + 1, self.now_ns
             self.counts[counter_of(round(seconds * SECOND))] += 1
-            if self.now_ns - self.history.life.time_ns >= every * SECOND or number == steps - 1:
+            if self.now_ns - self.looks.life.time_ns >= every * SECOND or number == steps - 1:
                 self.look()
         return self
 
     def look(self, *, counts: bool = True) -> None:
         times = struct.pack(f"={COUNTERS}Q", *self.counts) if counts else b""
         page = Context(self.step, self.step_ns, step_times=times)
-        self.history.add(Process(time_ns=self.now_ns), page)
+        self.looks.add(Process(time_ns=self.now_ns), page)
 
     def rate(self, later_s: float = 0.0) -> float | None:
-        return self.history.rate(Process(), self.now_ns + round(later_s * SECOND))
+        return self.looks.rate(Process(), self.now_ns + round(later_s * SECOND))
 
     @property
     def times(self) -> tuple[float | None, float | None]:
         """The median, and the time that 99 of 100 steps do not exceed."""
-        row = self.history.row()
+        row = self.looks.row()
         return row["step_p50"], row["step_p99"]
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_known_before_a_step_was_seen_to_end() -> None:
         assert (None, None, None) == (seen.rate(), *seen.times)
     for age_s, rate in ((0, 10.0), (0.9, 10.0), (5, 5.0), (11, 0.0)):
         lives = Process(made=100, activities={"step": 10 * SECOND}, step_age_ns=round(age_s * SECOND))
-        assert rate == pytest.approx(seen.history.rate(lives, 0))
+        assert rate == pytest.approx(seen.looks.rate(lives, 0))
 
 
 @pytest.mark.parametrize("every", [0.0, 1.0])
