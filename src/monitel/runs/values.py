@@ -151,7 +151,7 @@ def latest(
     Args:
         series: All series of the pipeline. Their totals are without the open windows.
         opened: The open windows.
-        numbers: The last number of each series of ``monitel.log()``, as :class:`Recorder` has them.
+        numbers: The last number of each series of ``monitel.log()``, as the recorder has them.
         config: The configuration of the process by dotted name.
     """
     values = [

@@ -119,8 +119,8 @@ class CaptureGuard(Source):
 class DeviceQueue(ABC):
     """Values that one device delivers later, in the order in which they were put. Nothing waits for the device.
 
-    Any thread may put values. One thread calls ``advance()``, that of
-    :class:`monitel.torch.devices.Fetcher`; ``abandon()`` follows when it has ended or timed out.
+    Any thread may put values. One thread calls ``advance()``, that of :class:`Fetcher`; ``abandon()`` follows when it
+    has ended or timed out.
 
     Args:
         captures: Excludes graph captures while the device is called for more than a copy.
