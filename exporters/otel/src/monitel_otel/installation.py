@@ -14,7 +14,7 @@ from monitel.run_events import end_if_due, enter, leave
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
-from monitel_otel.records import Records, count_failure
+from monitel_otel.log_records import LogRecords, count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Installation:
     def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
         self._instruments = Instruments(meter_provider)
-        self._records = Records(logger_provider.get_logger(*SCOPE))
+        self._records = LogRecords(logger_provider.get_logger(*SCOPE))
         self._spans = spans
         if spans is not None:
             spans.listen()

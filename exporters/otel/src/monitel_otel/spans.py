@@ -12,8 +12,8 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
 from monitel.attributes import escape_surrogates, fits_int64, items_of, text_of
+from monitel_otel.log_records import count_failure
 from monitel_otel.ranges import Opened, Period, Ranges
-from monitel_otel.records import count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:

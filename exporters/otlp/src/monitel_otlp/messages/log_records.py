@@ -24,7 +24,7 @@ _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application em
 
 
 class LogsEncoder(Encoder):
-    """Writes log records with the same fields as :class:`monitel_otel.records.Records` and the SDK.
+    """Writes log records with the same fields as :class:`monitel_otel.log_records.LogRecords` and the SDK.
 
     Attributes beyond the limits are dropped, and long texts are truncated, like in the SDK. A structured body has no
     limits. Attributes that the protocol cannot hold, because ``event.data`` was changed after its check, are left out,

@@ -45,7 +45,7 @@ class EventFields:
             _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
 
 
-class Records:
+class LogRecords:
     """Emits each event as a log record: event_name, time in ns, severity, and the fields of :class:`EventFields`.
 
     The body of other events is the name, too, because many backends show the body and ignore the event name (Loki
