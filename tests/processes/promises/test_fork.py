@@ -51,7 +51,7 @@ sys.exit(os.wait()[1])
 
 
 def test_child_that_configures_again_continues_its_totals(receiver: Receiver, train: Run) -> None:
-    """It is one instance, before and after: a sum over instances has no sample twice."""
+    """The child is one instance, before and after: a sum over instances has no sample twice."""
     child = """\
 if os.fork() == 0:
     things = monitel.counter("things")

@@ -140,7 +140,7 @@ class _Signal:
     def use(self, meters: MeterProvider | None = None) -> Any:
         """Return the reader or the processor; None without one, and in a forked child.
 
-        While a thread makes it, others wait. An import in there may need what they hold, so they do not wait for ever.
+        While a thread makes it, others wait. An import in there may need what they hold, so they do not wait forever.
         """
         if os.getpid() != self._pid:
             return None
