@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.torch")
 _MAX_QUEUED = 100_000
+_MAX_SAMPLES = 2.0**63
 _BY_SUFFIX = {aggregation.suffix: aggregation for aggregation in Aggregation}
 _queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
 # torch's, while replace() has monitel's in their place: monitel's would give the queue what is logged from it
@@ -76,11 +77,13 @@ class TorchMonitor(Source):
     def _window_event(self, event: Any) -> Event:
         names = {key.rpartition(".")[0] for key in event.data}
         values = {_BY_SUFFIX.get(key.rpartition(".")[2]): value for key, value in event.data.items()}
-        if len(names) != 1 or None in values:  # some other event with the name of Stat events
+        given = ((each, value) for each, value in values.items() if not isinstance(value, str))
+        known = {each.suffix: float(value) for each, value in given if each is not None}
+        samples = known.get("count", 1.0)
+        # else it is some other event with the name of Stat events
+        if len(names) != 1 or len(known) != len(event.data) or not 1 <= samples < _MAX_SAMPLES:
             return _copy(event)
-        name = names.pop()
-        known = {aggregation.suffix: float(value) for aggregation, value in values.items() if aggregation is not None}
-        samples = int(known.get("count", 1))
+        name, samples = names.pop(), int(samples)
         if "sum" in known:
             typical = known["sum"] / samples
         else:

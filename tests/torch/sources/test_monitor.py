@@ -73,6 +73,24 @@ def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) ->
     assert len(wanted) == len(event.data)
 
 
+@pytest.mark.usefixtures("_monitored")
+@pytest.mark.parametrize(
+    "data",
+    [
+        *({}, {"a.other": 1.0}, {"a.mean": 1.0, "b.mean": 1.0}, {"a.mean": "text"}, {"a.count": 0.0, "a.sum": 0.0}),
+        *({"a.count": float("nan")}, {"a.count": 1e30}),
+    ],
+)
+def test_other_events_with_the_name_of_stat_events_stay_events(data: dict[str, Any]) -> None:
+    """An event that no Stat can have logged has no window, and is not lost."""
+    with monitel.testing.capture_events() as events:
+        torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
+        monitel.flush()
+    (event,) = events
+    assert event.window is None
+    assert repr(data) == repr(dict(sorted(event.data.items())))
+
+
 def test_instrument_forwards_events_within_seconds() -> None:
     """The polling thread forwards them, and uninstrument() forwards the remaining ones."""
     received = threading.Event()
