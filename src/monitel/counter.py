@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 
@@ -25,7 +26,6 @@ _items: tuple[tuple[Hashable, Counter], ...] = ()  # of _counters, for a forked 
 _first_of_name: dict[str, Counter] = {}
 _names: tuple[tuple[str, Counter], ...] = ()  # items of _first_of_name
 _followers: tuple[Callable[[], Iterable[CounterReading]], ...] = ()
-_warned: set[str] = set()  # calls that have left something out
 
 
 class CounterReading(NamedTuple):
@@ -286,14 +286,13 @@ def leave_out(call: str, name: object, value: object) -> None:
         value: The value.
     """
     own_counter("monitel.log.left_out", "{value}", "Values that cannot be recorded").add()
-    if call in _warned:
-        return
-    _warned.add(call)
     shown = type(value) is float or (type(value) is int and fits_int64(value))
-    _log.warning(
+    warn_once(
+        _log,
         "%s leaves out values that it cannot record: %r is %s (further values are only counted, in %s)",
         *(call, name if isinstance(name, str) else type(name).__qualname__),
         *(repr(value) if shown else f"of the type {type(value).__qualname__}", "monitel.log.left_out"),
+        key=call,
     )
 
 

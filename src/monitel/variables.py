@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from monitel.process.failures import enable_loggers
+from monitel.process.failures import enable_loggers, warn_once
 from monitel.process.masking import mask_arguments
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ _Result = TypeVar("_Result")
 
 _SHOWN = 80  # characters of a value in a warning
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_warned: set[str] = set()
 
 
 class Variable(NamedTuple):
@@ -332,6 +331,4 @@ def _shown(text: str) -> str:
 def _warn(argument: str, problem: str, default: object) -> None:
     used = "the default" if default is None else repr(default)
     message = f"{name_of_variable(argument)}: {problem}; using {used}"
-    if message not in _warned:
-        _warned.add(message)
-        _log.warning("%s", message)
+    warn_once(_log, "%s", message, key=message)

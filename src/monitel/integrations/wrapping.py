@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from monitel.process.failures import warn_once
 from monitel.training.step import checked_step
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ _Arguments = ParamSpec("_Arguments")
 
 _log = logging.getLogger("monitel")
 _MARK = "_monitel_make"
-_warned: set[str] = set()  # names of functions
 
 
 def wrap_class(owner: type, name: str, make: Make) -> None:
@@ -53,7 +53,7 @@ def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
         try:
             function(*arguments, **options)
         except Exception:
-            _warn_once(name)
+            _warn(name)
 
     return call
 
@@ -66,15 +66,13 @@ def step_of(step: Any) -> int | None:
         return None
 
 
-def _warn_once(name: str) -> None:
-    if name not in _warned:
-        _warned.add(name)
-        _log.warning("%s() failed (further failures are not logged)", name, exc_info=True)
+def _warn(name: str) -> None:
+    warn_once(_log, "%s() failed (further failures are not logged)", name, key=name, exc_info=True)
 
 
 def _made(make: Make, owner: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
     try:
         return make(owner, *args, **kwargs) or nullcontext()
     except Exception:
-        _warn_once(getattr(make, "__qualname__", repr(make)))
+        _warn(getattr(make, "__qualname__", repr(make)))
         return nullcontext()

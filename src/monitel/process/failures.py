@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _Argument = TypeVar("_Argument")
 
+_warned: set[tuple[str, object]] = set()  # message and key
+
 
 def call_each(action: Callable[[_Argument], object], arguments: Iterable[_Argument]) -> None:
     """Call ``action`` with each argument, even if a call raises; then raise as :func:`raise_first` does."""
@@ -61,6 +63,15 @@ def error_type(kind: object) -> str | None:
         return None
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" or not isinstance(module, str) else f"{module}.{kind.__qualname__}"
+
+
+def warn_once(
+    log: logging.Logger, message: str, *arguments: object, key: object = None, exc_info: bool = False
+) -> None:
+    """Log a warning, unless this process has logged one with this message (without its arguments) and this key."""
+    if (message, key) not in _warned:
+        _warned.add((message, key))
+        log.warning(message, *arguments, exc_info=exc_info, stacklevel=2)
 
 
 def enable_loggers() -> None:

@@ -9,6 +9,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from monitel.process.failures import warn_once
 from monitel.stats import _window
 from monitel.stats._window import forget, open_windows
 
@@ -25,7 +26,6 @@ __all__ = ["add", "forget", "live_stats", "open_windows", "remove", "replace", "
 
 _log = logging.getLogger("monitel")
 _sinks: list[Sink] = []  # changed by single operations of CPython, which need no lock
-_warned = False
 
 
 def add(sink: Sink) -> None:
@@ -69,14 +69,11 @@ def replace(sink: Sink | None, following: Sink) -> None:
 
 def send(definition: StatDefinition, window: Window, content: bytes) -> None:
     """Pass a closed window to the sinks."""
-    global _warned
     for sink in tuple(_sinks):
         try:
             sink(definition, window, content)
         except Exception:
-            if not _warned:
-                _warned = True
-                _log.warning("a sink of windows raised (further failures are not logged)", exc_info=True)
+            warn_once(_log, "a sink of windows raised (further failures are not logged)", exc_info=True)
 
 
 def live_stats() -> list[Stat]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_text
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Lock, RLock, get_ident
 from monitel.process.worker import Worker
@@ -60,7 +60,6 @@ _JOIN_TIMEOUT_S = 2.0
 _PATIENCE_S = 0.1  # that a flush waits for another thread's poll: it must not hang with an event handler
 _lock = RLock()
 _running: Instrumentation | None = None
-_warned: set[str] = set()
 
 
 def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
@@ -209,9 +208,7 @@ class Instrumentation:
                     self._install(source)
                 except Missing as missing:
                     self.missing[name] = str(missing)
-                    if name not in _warned:
-                        _warned.add(name)
-                        _log.warning("instrument() does not install %s here: %s", name, missing)
+                    warn_once(_log, "instrument() does not install %s here: %s", name, missing, key=name)
                 else:
                     self.sources += (name,)
             polled = [each.poll for each in self._installed if type(each).poll is not Source.poll]

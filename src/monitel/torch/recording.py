@@ -11,6 +11,7 @@ from torch import distributed
 
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import get_ident, local
 from monitel.profiler import ranges
 from monitel.profiler.ranges import Track, record_function, record_past
@@ -31,7 +32,6 @@ DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
 _log = logging.getLogger("monitel.torch")
 _MAX_DIGITS = 18  # a longer number might not fit into 64 bits
 _NOTHING = nullcontext()
-_warned = False
 
 
 def several_ranks() -> bool:
@@ -76,17 +76,11 @@ class GuardedStat(Stat):
     __slots__ = ()
 
     def _log_window(self, window: Window) -> None:
-        global _warned
         try:
             self._log_unguarded(window)
         except Exception:
-            if not _warned:
-                _warned = True
-                _log.warning(
-                    "an event handler raised while processing a window of %s (further failures are not logged)",
-                    self.name,
-                    exc_info=True,
-                )
+            message = "an event handler raised while processing a window of %s (further failures are not logged)"
+            warn_once(_log, message, self.name, exc_info=True)
 
     def _log_unguarded(self, window: Window) -> None:
         super()._log_window(window)

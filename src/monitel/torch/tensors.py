@@ -15,7 +15,7 @@ from torch import Tensor
 
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, warn_once
 from monitel.process.import_hook import AfterImport
 from monitel.stats._window import set_value_hook
 from monitel.stats.pending import lock, waiting
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.torch")
 _on = False
-_warned = False
 _hooked = False
 #: Both are set once the compiler is loaded.
 _at_compile_time: Callable[[Callable[[Any], None]], None] | None = None
@@ -83,7 +82,6 @@ def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up 
 
 def _plan(context: Any) -> None:
     """Schedule the call of ``add`` after the graph. Runs while the compiler traces ``_traced``."""
-    global _warned
     if not _on:
         context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
     try:
@@ -93,9 +91,8 @@ def _plan(context: Any) -> None:
         reason = "this torch version lacks the required compiler hooks"
     else:
         reason = "it is inside an operation with a separate graph, such as a checkpoint"
-    if not planned and not _warned:
-        _warned = True
-        _log.warning("Stat.add() in compiled code records nothing: %s", reason)
+    if not planned:
+        warn_once(_log, "Stat.add() in compiled code records nothing: %s", reason)
 
 
 def _trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:

@@ -16,7 +16,7 @@ from monitel import clock
 from monitel.attributes import INT64_MAX, escape_surrogates
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
-from monitel.process.failures import error_type
+from monitel.process.failures import error_type, warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.masking import mask_values
 from monitel.process.os_threads import get_ident, local
@@ -39,7 +39,6 @@ _MAX_SIZE_NS = 50_000_000  # time for it
 _MAX_PATH = 1000  # characters
 _REALTIME_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, which Python does not name
 _ROUNDED_NS = 1_000_000
-_warned = False
 
 
 class Checkpoint:
@@ -180,7 +179,7 @@ class Checkpoint:
             event._step = self.step
             log_event(event)
         except Exception:
-            _warn_once()
+            warn_once(_log, "the event of a checkpoint failed (further failures are not logged)", exc_info=True)
 
 
 def _failure(kind: type[BaseException]) -> str | None:
@@ -258,13 +257,6 @@ def _file_time_ns() -> int:
     if sys.platform == "linux":
         return time.clock_gettime_ns(_REALTIME_COARSE)
     return time.time_ns() - _ROUNDED_NS
-
-
-def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _log.warning("the event of a checkpoint failed (further failures are not logged)", exc_info=True)
 
 
 class _Thread(local):

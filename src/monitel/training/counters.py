@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.training import activities, step
@@ -124,7 +125,6 @@ _before = _NOTHING
 _run: str | None = None  # id of the run of this process; empty for a run without one
 _lost_ns = 0
 _shown = _NOTHING_SHOWN
-_warned = False
 _lock = RLock()
 
 
@@ -212,17 +212,11 @@ def _follow_ledger() -> list[CounterReading]:
     for name, total_ns in totals.items():
         made = training_counter(NAME, {"training.activity": name})
         if made.unit != UNIT:
-            _warn_of(made.unit)
+            message = "a counter %r with the unit %r exists: the ledger is not exported; rename it"
+            warn_once(_log, message, NAME, made.unit)
             return []
         found.append(made._follow(total_ns / 1e9, book.start_ns))
     return found
-
-
-def _warn_of(unit: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _log.warning("a counter %r with the unit %r exists: the ledger is not exported; rename it", NAME, unit)
 
 
 def _forget() -> None:

@@ -17,7 +17,7 @@ DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("monitel.variables._warned", set())
+    monkeypatch.setattr("monitel.process.failures._warned", set())
     yield
     monitel.torch.instrument().uninstrument()
 

@@ -47,7 +47,7 @@ def left_out() -> float:
 @pytest.fixture
 def forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log the first value that a call leaves out, even if an earlier test has left one out."""
-    monkeypatch.setattr(sys.modules[installed.counter.__module__], "_warned", set())
+    monkeypatch.setattr("monitel.process.failures._warned", set())
 
 
 def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:

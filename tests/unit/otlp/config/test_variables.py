@@ -2,7 +2,6 @@
 
 import pytest
 
-from monitel import variables
 from monitel.variables import Variable, positive, reads_variables
 
 CHOICES: dict[str, Variable | str] = {
@@ -31,7 +30,7 @@ def test_one_alone_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, values: dict[str, str], problem: str
 ) -> None:
     """The variable is not used."""
-    monkeypatch.setattr(variables, "_warned", set())
+    monkeypatch.setattr("monitel.process.failures._warned", set())
     for name, value in values.items():
         monkeypatch.setenv(f"MONITEL_{name}", value)
     assert (None, None) == train()
