@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -67,7 +66,8 @@ class RunConfig(Event):
                 f"as in config(lr=0.1), got {type(config).__qualname__}: {config!r:.80}"
             )
         plain = mask_values(tree, os.environ)
-        super().__init__(_EVENT, clock.now() if timestamp is None else timestamp, dict(_scalars(plain, "")))
+        data = {name: value for name, value in flat(plain) if value is not None and not isinstance(value, list)}
+        super().__init__(_EVENT, clock.now() if timestamp is None else timestamp, data)
         self._config = plain
 
     @property
@@ -204,19 +204,10 @@ def _text(value: Any) -> str:
     return _ADDRESS.sub("", text)
 
 
-def _scalars(values: Mapping[str, ConfigValue], prefix: str) -> Iterator[tuple[str, str | bool | int | float]]:
-    """Yield each value that is not None, a list or a mapping, with its dotted name."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _scalars(value, f"{prefix}{key}.")
-        elif value is not None and not isinstance(value, list):
-            yield f"{prefix}{key}", value
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of a configuration with its dotted name. A list is its text in JSON."""
+def flat(config: Mapping[str, ConfigValue], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value that is not a mapping, with its dotted name."""
     for name, value in config.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else value
+            yield f"{prefix}{name}", value

@@ -5,6 +5,7 @@ A system call is made only for the first item, which makes the box, and for a ne
 
 from __future__ import annotations
 
+import json
 import logging
 import marshal
 import math
@@ -271,7 +272,8 @@ class Recorder:
             attributes, body = event._attributes.copy(), attributes
             self._append_numbers(body, attributes, event._time_ns)
         elif isinstance(event, monitel.RunConfig):
-            self.config = {**self.config, **dict(flat(event.config))}
+            plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(event.config)}
+            self.config = {**self.config, **plain}
             attributes, body = {}, event.config
         record: tuple[Any, ...] = time_ns, time.time_ns(), severity, name, step, attributes, body
         if ids := self._ids():
