@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import shlex
 import sys
 import time
 import weakref
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.blackbox.account import Account, exit_summary
+from monitel.blackbox.account import Account
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.silent import hold, release
 from monitel.handlers import expect_no_handler, replace_event_handler
@@ -535,6 +536,31 @@ class Pipeline:
             self._spans = self._spans.for_forked_child()
             self._queue_ranges()
             self._ranges.listen()
+
+
+def exit_summary(accounts: Mapping[str, Account], spool_dir: os.PathLike[str], *, offline: bool, stored: bool) -> str:
+    """Return one line: what was exported, dropped and spooled, and how to replay the spool.
+
+    ``offline``: no signal has an endpoint. ``stored``: something is on disk, even if it is not an item.
+    """
+    parts = []
+    if not offline:
+        numbers, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))
+        more = f", {spans} spans" if spans else ""
+        parts.append(f"exported {numbers} windows and numbers, {events} events{more}")
+    dropped: dict[str, int] = {}
+    for account in accounts.values():
+        for reason, items in account.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + items
+    if dropped:
+        reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
+        parts.append(f"dropped {sum(dropped.values())} ({reasons})")
+    spooled = sum(account.on_disk for account in accounts.values())
+    if spooled or stored:
+        what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
+        where = " --endpoint http://HOST:4318" if offline else ""
+        parts.append(f"{what} in {spool_dir}, replay with: monitel replay {shlex.quote(str(spool_dir))}{where}")
+    return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"
 
 
 def _bounded(timeout: float) -> float:

@@ -14,8 +14,9 @@ from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, Stat
-from monitel.blackbox.account import Account, exit_summary
+from monitel.blackbox.account import Account
 from monitel_otlp.metrics.windows import Series, WindowsEncoder
+from monitel_otlp.pipeline import exit_summary
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
