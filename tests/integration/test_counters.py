@@ -1,4 +1,4 @@
-"""Counters and wait counters in a real Prometheus: whole increases, and a separate name for each of them."""
+"""Counters, waits and the ledger in a real Prometheus: whole increases from zero, and a separate name for each."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,10 @@ from tests.integration.conftest import Prometheus, Python
 SCRIPT = """\
 import json, threading
 import monitel, monitel_otlp
+from monitel.training import activities
+from monitel.clock import since_boot_ns
 
+activities._begin(since_boot_ns() - 3000 * 10**9, "process")  # it has loaded its model for 50 minutes
 pause = threading.Event()
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
 samples = monitel.counter("training.samples", unit="{sample}")
@@ -83,6 +86,9 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
         assert expected == pytest.approx(value(prometheus, query, last / 1000), rel=0.01), query
     assert [str(truth["steps"])] == prometheus.query("training_step")
     assert ["0"] == prometheus.query("data_loading_wait_active")
+    startup = prometheus.samples('training_time_seconds_total{training_activity="startup"}')
+    assert ("0", True) == (startup[0][1], float(startup[-1][1]) >= 3000)
+    assert 1800 == pytest.approx((startup[1][0] - startup[0][0]) / 1000)  # an older one might be refused
     longest = max(float(sample) for _, sample in prometheus.samples("data_loading_wait_max_seconds"))
     assert truth["longest"] == longest
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT
 from tests.integration.services import sixty_times_faster
-from tests.integration.stack.boards import Board, board
+from tests.integration.stack.boards import board
 from tests.integration.stack.filling import Store, filled, store
 
 TOLERANCE = 0.01  # of the run
@@ -67,10 +67,7 @@ class Known:
 def run(store: Store, folder: Path, run_id: str, ranks: Sequence[Mapping[str, float]], attempt: int = 0) -> list[Known]:
     """Run one process for each rank to its end: twenty steps, from 1 or from half of an earlier attempt."""
     arguments = {rank: [json.dumps(times), str(1 + 10 * attempt)] for rank, times in enumerate(ranks)}
-    variables = {
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=vision",
-    }
+    variables = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=vision"}
     found = []
     with store.ranks(folder, run_id, JOB, arguments, **variables) as job:
         for rank, process in enumerate(job.ranks):
@@ -108,12 +105,6 @@ def job(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jo
         yield Job(prometheus, folder)
 
 
-def shown(opened: Board, title: str, run: str = "run-7") -> list[list[dict[str, Any]]]:
-    """Return the series of each query of a panel, with one run chosen."""
-    variables = {**opened.variables(), "run": run}
-    return [opened._ask(target, variables) for target in opened.targets(title)]
-
-
 def by(label: str, series: list[dict[str, Any]]) -> dict[str, float]:
     return {each["metric"].get(label, ""): float(each["value"][1]) for each in series}
 
@@ -133,7 +124,7 @@ def test_stored_time_is_the_ledger_of_each_process(job: Job) -> None:
 def test_tables_show_seconds_and_shares(job: Job) -> None:
     """The seconds of all ranks, and of rank zero, with shares that add up to 100 %."""
     for title, ranks in (("Time of all ranks", job.ranks), ("Time of the run", job.ranks[:1])):
-        seconds, shares = (by("training_activity", each) for each in shown(job.board, title))
+        seconds, shares = (by("training_activity", each) for each in job.board.shown(title, run="run-7"))
         assert seconds.keys() == shares.keys() >= {"startup", "data", "step", "evaluation", "shutdown"}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
         for activity in ranks[0].noted:
@@ -143,7 +134,7 @@ def test_tables_show_seconds_and_shares(job: Job) -> None:
 
 def test_shares_over_time_add_up_to_one(job: Job) -> None:
     """At each time of the stacked panel, with one series for each activity."""
-    (series,) = shown(job.board, "Where the time of all ranks goes")
+    (series,) = job.board.shown("Where the time of all ranks goes", run="run-7")
     sums: dict[float, float] = {}
     for each in series:
         assert {"service_namespace": "vision", "training_run_id": "run-7"}.items() <= each["metric"].items()
@@ -158,7 +149,7 @@ def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
     """With rates over 4 minutes and a range of 6 hours, a job of some seconds has the same totals and shares."""
     variables = {**job.board.variables(), "run": "run-7"}
     for title in ("Time of all ranks", "Time of the run"):
-        for target, expected in zip(job.board.targets(title), shown(job.board, title), strict=True):
+        for target, expected in zip(job.board.targets(title), job.board.shown(title, run="run-7"), strict=True):
             found = job.store.query(filled(target["expr"], variables))
             assert by("training_activity", expected) == by("training_activity", found)
     (target,) = job.board.targets("Where the time of all ranks goes")
@@ -172,7 +163,8 @@ def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
 def test_tiles_name_overheads_and_the_rank(job: Job) -> None:
     """The goodput and the largest overhead are those of rank zero; the rank with the fewest steps is rank 2."""
     (goodput,), (overhead,), (rank,) = (
-        shown(job.board, title)[0] for title in ("Goodput", "Largest overhead", "Rank with the fewest steps")
+        job.board.shown(title, run="run-7")[0]
+        for title in ("Goodput", "Largest overhead", "Rank with the fewest steps")
     )
     zero = job.ranks[0]
     assert float(goodput["value"][1]) == pytest.approx(zero.noted["step"] / zero.elapsed, abs=TOLERANCE)
@@ -186,7 +178,7 @@ def test_tiles_name_overheads_and_the_rank(job: Job) -> None:
 def test_ranks_are_compared(job: Job) -> None:
     """Each rank has its shares, zero for an activity that it never entered."""
     title = "The 20 ranks with the lowest share of steps"
-    step, data, checkpoint, stuck, _ = (by("training_rank", each) for each in shown(job.board, title))
+    step, data, checkpoint, stuck, _ = (by("training_rank", each) for each in job.board.shown(title, run="run-7"))
     for shares, activity in ((step, "step"), (data, "data"), (checkpoint, "checkpoint.save")):
         truth = {str(rank): each.noted[activity] / each.elapsed for rank, each in enumerate(job.ranks)}
         assert truth == pytest.approx(shares, abs=TOLERANCE)
@@ -206,22 +198,22 @@ def test_run_with_two_attempts_adds_up(job: Job) -> None:
         "step": first.noted["step"] + second.noted["step"] - lost,
         "data": first.noted["data"] + second.noted["data"],
     }
-    seconds, shares = (by("training_activity", each) for each in shown(job.board, "Time of the run", "run-8"))
+    seconds, shares = (by("training_activity", each) for each in job.board.shown("Time of the run", run="run-8"))
     assert truth == pytest.approx({name: seconds[name] for name in truth}, abs=TOLERANCE * total)
     assert sum(seconds.values()) == pytest.approx(total, abs=TOLERANCE * total)
     assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
-    (bars,) = shown(job.board, "Time spent on restarts", "run-8")
+    (bars,) = job.board.shown("Time spent on restarts", run="run-8")
     assert {name: seconds[name] for name in ("down", "lost")} == by("training_activity", bars)
-    (overhead,) = shown(job.board, "Largest overhead", "run-8")[0]
+    (overhead,) = job.board.shown("Largest overhead", run="run-8")[0]
     assert "down" == overhead["metric"]["training_activity"]
     assert float(overhead["value"][1]) == pytest.approx(down / total, abs=TOLERANCE)
-    ((goodput,),) = shown(job.board, "Goodput", "run-8")
+    ((goodput,),) = job.board.shown("Goodput", run="run-8")
     assert float(goodput["value"][1]) == pytest.approx(truth["step"] / total, abs=TOLERANCE)
-    of_attempts = [by("training_attempt", each) for each in shown(job.board, "Attempts", "run-8")]
+    of_attempts = [by("training_attempt", each) for each in job.board.shown("Attempts", run="run-8")]
     assert [down, *(each.elapsed for each in job.attempts)] == pytest.approx(
         [of_attempts[0]["1"], of_attempts[-1]["0"], of_attempts[-1]["1"] - of_attempts[0]["1"]], abs=TOLERANCE * total
     )
-    of_ranks, _ = (by("training_activity", each) for each in shown(job.board, "Time of all ranks", "run-8"))
+    of_ranks, _ = (by("training_activity", each) for each in job.board.shown("Time of all ranks", run="run-8"))
     assert "down" not in of_ranks
     assert sum(of_ranks.values()) == pytest.approx(first.elapsed + second.elapsed, abs=TOLERANCE * total)
 

@@ -86,6 +86,11 @@ class Board:
                 if target["datasource"]["uid"] == "prometheus":
                     yield from ((panel, target, choices) for choices in of_panel)
 
+    def shown(self, title: str, **choices: str) -> list[list[dict[str, Any]]]:
+        """Return the series of each query of a panel, with some other choices."""
+        variables = {**self.variables(), **choices}
+        return [self._ask(target, variables) for target in self.targets(title)]
+
     def _ask(self, target: dict[str, Any], variables: dict[str, str], now: float | None = None) -> Any:
         expression = sixty_times_faster(filled(target["expr"], variables))
         if target["instant"]:

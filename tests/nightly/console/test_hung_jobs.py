@@ -1,56 +1,19 @@
-"""Jobs that stand still for half a minute: ``monitel top`` names the rank that the others wait for."""
+"""Ranks that hang inside their steps for half a minute: ``monitel top`` names the rank that the other waits for."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.processes.conftest import console
-from tests.processes.console.jobs import Console, loop, ranks
+from tests.processes.console.jobs import Console
 from tests.support.scripts import write_script
 
 __all__ = ["console"]
-
-WAITS = """
-with monitel.WaitCounter("all_reduce").guard():
-    time.sleep(1000)
-"""
-HANGS = """
-with monitel.activity("data"):
-    time.sleep(1000)
-"""
-
-
-def is_kind(*kinds: str) -> Callable[[dict[Any, Any]], bool]:
-    """Return a condition: the verdict about the ranks is of one of these kinds."""
-    return lambda rows: {*kinds} >= {row["verdict"]["kind"] for row in rows.values()}
-
-
-def test_rank_outside_of_the_collective_is_named(tmp_path: Path, console: Console) -> None:
-    """Then one that is stopped, which is silent, and then one that is killed."""
-    scripts = [loop(until=30, then=HANGS if rank == 1 else WAITS) for rank in range(3)]
-    with ranks(tmp_path, *scripts) as running, console.watching() as until:
-        found = until(is_kind("stuck"))[0]["verdict"]
-        assert (1, "all_reduce", True) == (found["rank"], found["stage"], 29 < found["seconds"] < 60)
-        assert found["text"].startswith("stuck: rank 1 has been in data for ")
-        assert found["text"].endswith("; ranks 0 and 2 wait for it in all_reduce")
-        os.kill(running[0].process.pid, signal.SIGSTOP)
-        assert 0 == until(is_kind("silent"))[0]["verdict"]["rank"]
-        os.kill(running[0].process.pid, signal.SIGCONT)
-        until(is_kind("stuck"))
-        running[2].kill()
-        found = until(is_kind("dead"))[0]["verdict"]
-        assert (2, "dead: rank 2 died of an unknown cause at step 29") == (
-            found["rank"],
-            found["text"].partition(";")[0],
-        )
-
 
 #: Twenty steps; then rank 1 hangs in the middle of the stage that the argument names.
 JOB = """\
@@ -106,7 +69,7 @@ def test_rank_that_hangs_inside_its_step(tmp_path: Path, console: Console, stage
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL) as process:
         try:
             with console.watching() as until:
-                rows = until(lambda rows: len(rows) == 2 and is_kind("stuck")(rows))
+                rows = until(lambda rows: ["stuck"] * 2 == [row["verdict"]["kind"] for row in rows.values()])
         finally:
             with suppress(OSError):
                 for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():

@@ -74,12 +74,7 @@ class Model(nn.Module):  # type: ignore[misc]  # as above
     """
 
     def __init__(
-        self,
-        pauses: Pauses,
-        norm: nn.Module | None = None,
-        *,
-        reentrant: bool = False,
-        share: float = 1.0,
+        self, pauses: Pauses, norm: nn.Module | None = None, *, reentrant: bool = False, share: float = 1.0
     ) -> None:
         super().__init__()
         torch.manual_seed(1)
