@@ -128,11 +128,15 @@ def sgd(kind: Any = torch.optim.SGD) -> Any:
     return kind([parameter], lr=0.1)
 
 
-def activity() -> str:
+def ledger() -> monitel.Ledger:
     book = monitel.ledger()
     assert book is not None
     assert book.elapsed_ns == sum(book.activities.values())
-    return book.current
+    return book
+
+
+def activity() -> str:
+    return ledger().current
 
 
 class _Items(torch.utils.data.Dataset[Any]):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, eventually
-from tests.integration.stack.boards import Board, board, nodes, settle, unknown_labels
+from tests.integration.stack.boards import board, nodes, settle, unknown_labels
 from tests.integration.stack.filling import RATE, Store, filled, store
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
@@ -209,13 +209,6 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
         ),
     } == offered
     assert means == {name: chosen[name] for name in means}
-
-
-def test_a_wrong_name_is_found(prometheus: Store) -> None:
-    """A query for a metric that there is not is empty, and so these tests would fail."""
-    opened = board("pipeline", prometheus)
-    content = json.loads(json.dumps(opened.content).replace("monitel_spool_size_bytes", "monitel_spool_bytes"))
-    assert {"Bytes that wait on disk"} <= Board(content, prometheus).empty()
 
 
 @contextmanager

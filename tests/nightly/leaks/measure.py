@@ -4,15 +4,13 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 ROUNDS, REPETITIONS = 3, 1000
 _WARM_UP = 100  # caches, free lists and tables reach their size
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
     """The growth in one round, which is flat if it does not come with each repetition."""
 
     heap_bytes: int  # memory of Python's allocators, including the raw one, which C code uses
@@ -38,12 +36,11 @@ def steady_growth(operation: Callable[[], object], values: Sequence[Any]) -> Gro
         rounds = [_growth(operation, values) for _ in range(ROUNDS)]
     finally:
         tracemalloc.stop()
-    return Growth(*(min(each) for each in zip(*map(astuple, rounds), strict=True)))
+    return Growth(*(min(each) for each in zip(*rounds, strict=True)))
 
 
 def leaks(growth: Growth) -> dict[str, int]:
-    grown = {field.name: getattr(growth, field.name) for field in fields(Growth)}
-    return {name: number for name, number in grown.items() if number > getattr(MOST, name)}
+    return {name: number for name, number in growth._asdict().items() if number > getattr(MOST, name)}
 
 
 def _growth(operation: Callable[[], object], values: Sequence[Any]) -> Growth:

@@ -53,32 +53,21 @@ def _functions() -> Iterator[str]:
                     yield f"{name}.{member}"
 
 
-def _leak_a_reference() -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(TEXT))
-
-
-def _leak_an_object() -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(object()))
-
-
-def _leak_a_container() -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object([]))
-
-
-def _leak_memory() -> None:
-    ctypes.pythonapi.PyMem_RawMalloc.restype = ctypes.c_void_p
-    assert ctypes.pythonapi.PyMem_RawMalloc(ctypes.c_size_t(16))
+_increase = ctypes.pythonapi.Py_IncRef
+_allocate = ctypes.pythonapi.PyMem_RawMalloc
+_allocate.restype = ctypes.c_void_p
 
 
 @pytest.mark.parametrize(
     ("leak", "found"),
     [
-        (_leak_a_reference, {"references"}),
-        (_leak_an_object, {"heap_bytes"}),
-        (_leak_a_container, {"heap_bytes", "objects", "references"}),
-        (_leak_memory, {"heap_bytes"}),
+        (lambda: _increase(ctypes.py_object(TEXT)), {"references"}),
+        (lambda: _increase(ctypes.py_object(object())), {"heap_bytes"}),
+        (lambda: _increase(ctypes.py_object([])), {"heap_bytes", "objects", "references"}),
+        (lambda: _allocate(ctypes.c_size_t(16)), {"heap_bytes"}),
     ],
+    ids=["a reference", "an object", "a container", "memory"],
 )
-def test_leak_is_found(leak: Callable[[], None], found: set[str]) -> None:
+def test_leak_is_found(leak: Callable[[], object], found: set[str]) -> None:
     """Each kind of leak, of the smallest size."""
     assert found == set(leaks(steady_growth(leak, VALUES)))

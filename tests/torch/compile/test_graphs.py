@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.known_work import Work, activity, logged_cycles, noting
+from tests.torch.known_work import Work, activity, ledger, logged_cycles, noting
 from torch import distributed
 
 import monitel
@@ -206,8 +206,7 @@ def test_activities_have_no_effect_in_compiled_code() -> None:
     with monitel.activity("around"):
         assert [3.0, 5.0] == function(torch.tensor([1.0, 2.0])).tolist()
         assert "around" == activity()
-    book = monitel.ledger()
-    assert book is not None
+    book = ledger()
     assert not {"inside", "decorated"} & {*book.activities}
 
 

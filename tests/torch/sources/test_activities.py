@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.support.producers import run_together
-from tests.torch.known_work import activity
+from tests.torch.known_work import activity, ledger
 from torch.distributed import init_process_group  # imported before instrument()
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -106,8 +106,7 @@ def test_dataset_that_loads_files_is_data(tmp_path: Path, workers: int, events: 
     loader = DataLoader(Files(tmp_path / "item.pt", events), num_workers=workers, multiprocessing_context=context)
     assert [0, 0] == [int(each) for each in loader]
     assert [] == events
-    book = monitel.ledger()
-    assert book is not None
+    book = ledger()
     assert "checkpoint.load" not in book.activities
     assert book.activities["data"] > 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import sgd
+from tests.torch.known_work import ledger, sgd
 
 import monitel
 import monitel.torch
@@ -138,8 +138,7 @@ def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -
     with monitel.torch.instrument(sources="-failures"):
         (in_foreign_thread if foreign else run_together)(sgd().step)
         with monitel.activity("evaluation"):
-            book = monitel.ledger()
-    assert book is not None
+            book = ledger()
     assert (("evaluation", 0) if foreign else ("step", 1)) == (book.current, book.ignored)
 
 

@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
-from tests.torch.known_work import activity
+from tests.torch.known_work import activity, ledger
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS, Truth
 
@@ -99,8 +99,7 @@ def test_evaluations_and_checkpoints_are_activities(name: str, events: list[moni
         path = Path(str(event.data["checkpoint.path"]))
         files = path.rglob("*") if path.is_dir() else [path]
         assert sum(each.stat().st_size for each in files if each.is_file()) == event.data["checkpoint.size"]
-    book = monitel.ledger()
-    assert book is not None
+    book = ledger()
     assert book.activities["checkpoint.save"] > 0
     assert (name in COUNTING) == ("evaluation" in book.activities)
     assert "step" == activity()
@@ -135,8 +134,7 @@ def test_evaluation_that_raises_ends() -> None:
             TRAINERS[name](truth)
         assert raised.value is error
         error.__traceback__ = None
-        book = monitel.ledger()
-        assert book is not None
+        book = ledger()
         assert book.activities["evaluation"] > 0
         assert "step" == activity()
 
