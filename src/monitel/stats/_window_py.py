@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     # the last sample are pending.
     Closed = tuple[int, bytes, Any, int, bool, bool]
 
+_PATIENCE = 0.1  # seconds for which a description of all open windows waits for one of them
+
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -361,9 +363,14 @@ class Accumulator:
             self._mean = 0.0
 
     def _described(self) -> OpenWindow | None:
-        """Return the open window as if it was closed now; None if it has no numbers."""
+        """Return the open window as if it was closed now; None if it has no numbers, or if it is in use.
+
+        The thread that uses it may be in a signal handler or a destructor that waits for a lock of the caller.
+        """
         now, epoch = self._read_moment()
-        with self._lock:
+        if not self._lock.acquire(timeout=_PATIENCE):
+            return None
+        try:
             if not self._count:
                 return None
             start_ns = max(self._boundary - self._window + epoch, self._previous_end)
@@ -385,6 +392,8 @@ class Accumulator:
                 None if self._mean is None else math.sqrt(self._m2 / self._count),
                 None if self._recorder is None else Histogram(*fields(self._recorder.read())),
             )
+        finally:
+            self._lock.release()
 
     def _read_moment(self) -> tuple[int, int]:
         """Return the monotonic time, and the difference of the Unix time to it."""

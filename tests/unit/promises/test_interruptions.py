@@ -182,6 +182,41 @@ def test_thread_adds_while_another_is_at_any_call(
     check(stat, events, 8 + len(threads), 8.0 + len(threads))
 
 
+def test_interrupted_stat_stops_no_description_of_all_windows(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any
+) -> None:
+    """Code that interrupts a Stat may wait for a lock of whoever describes the open windows, as a snapshot does.
+
+    The window is in the next description.
+    """
+    stat, lock, waited = make_stat(), threading.Lock(), list[bool]()
+    open_windows = monitel.stats.window_sinks.open_windows
+
+    def interruption() -> None:
+        begun = threading.Event()
+
+        def describe() -> None:
+            with lock:
+                begun.set()
+                open_windows()
+
+        if all(waited):  # one that fails is enough
+            threading.Thread(target=describe, daemon=True).start()
+            begun.wait(5)
+            waited.append(lock.acquire(timeout=5))
+            if waited[-1]:
+                lock.release()
+
+    stat.add(1.0)
+    with after_each_call(monitel, interruption):
+        clock.advance(60)
+        stat.add(1.0)
+        stat.flush()
+    assert all(waited)
+    stat.add(1.0)
+    assert stat._serial in open_windows()[1]
+
+
 def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
     """Each event is handled once, and a counter and a wait that are interrupted are exact."""
     counter, wait = installed.counter("events"), installed.WaitCounter("wait")
