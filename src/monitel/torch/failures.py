@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -16,6 +17,7 @@ from monitel import clock
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.process.failures import error_type
+from monitel.process.masking import mask_values
 from monitel.torch.hooks import Missing, Patch, Source, find
 from monitel.torch.recording import context_at, emit_at
 from monitel.training.step import get_step
@@ -108,11 +110,12 @@ def _report(error: BaseException, severity: Severity) -> None:
     kind = error_type(type(error))
     if kind is None:
         return  # such as KeyboardInterrupt: the user asked for it
-    data = {
+    texts = {
         "exception.type": kind,
         "exception.message": str(error),
         "exception.stacktrace": "".join(traceback.format_exception(error))[-_MAX_STACKTRACE:],
     }
+    data = mask_values(texts, os.environ)
     _emit_safely("out_of_memory" if _is_out_of_memory(error) else "exception", data, severity)
 
 

@@ -23,6 +23,7 @@ from tests.unit.promises.program import Program
 
 import monitel
 import monitel_otlp
+from monitel.run_events import last_exception
 
 LEFT, RIGHT = new_canary(), new_canary()
 #: What may be inside a password, and hide where it ends.
@@ -286,3 +287,12 @@ def test_command_line_is_masked_in_the_event_of_the_run(
     )
     assert expected == receiver.records("run.started")[0].attributes["run.command"]
     channels.assert_unseen(*(request.body for request in receiver.requests))
+
+
+def test_exception_that_ends_a_run_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message is in the record and in the summary."""
+    monkeypatch.setattr(sys, "last_value", OSError("no such host: https://me:secret@example.org"), raising=False)
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    found = last_exception()
+    assert found is not None
+    assert ("OSError", "no such host: https://***@example.org") == found[:2]
