@@ -32,7 +32,7 @@
 #endif
 
 #include "_lock.h"
-#include "_recorder.h"
+#include "_buckets.h"
 #include "_spin_lock.h"
 
 /* The state of Welford's algorithm for the standard deviation of a window's samples. */
@@ -55,7 +55,7 @@ typedef struct Accumulator {
     PyObject *clock; /* a test's clock, a memoryview of two numbers: monotonic ns and Unix ns; NULL: the system's clocks */
     clockid_t clock_id;
     bool plain;         /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
-    Recorder *recorder; /* NULL: no histogram was requested */
+    Buckets *buckets; /* NULL: no histogram was requested */
     Welford *welford;   /* NULL: no standard deviation was requested */
     PyObject *pending;      /* collects the pending samples of the open window; NULL: it has none */
     int64_t pending_count;  /* number of pending samples: not included in count, and subtracted from capacity */
@@ -77,7 +77,7 @@ typedef struct Closed {
     bool is_closed, has_stddev, has_histogram, pending_first, pending_last;
     int64_t pending_count;
     PyObject *pending; /* owned if the window is closed, until closed_object() has taken it; NULL: none */
-    Recorder recorder; /* only there if has_histogram */
+    Buckets buckets; /* only there if has_histogram */
 } Closed;
 
 /* The module refuses sub-interpreters, so these exist once in a process. */
@@ -190,8 +190,8 @@ collect(Accumulator *self, double x)
 static inline void
 collect_distribution(Accumulator *self, double x)
 {
-    if (self->recorder != NULL) {
-        recorder_add(self->recorder, x);
+    if (self->buckets != NULL) {
+        buckets_add(self->buckets, x);
     }
     if (self->welford != NULL) {
         double from_mean = x - self->welford->mean;
@@ -216,8 +216,8 @@ start_empty(Accumulator *self)
     self->max = -Py_HUGE_VAL;
     self->pending = NULL;
     self->pending_count = 0;
-    if (self->recorder != NULL) {
-        recorder_empty(self->recorder);
+    if (self->buckets != NULL) {
+        buckets_empty(self->buckets);
     }
     if (self->welford != NULL) {
         *self->welford = (Welford){0.0, 0.0};
@@ -254,9 +254,9 @@ describe_window(const Accumulator *self, Moment moment, Closed *closed)
     if (closed->has_stddev) {
         closed->stddev = self->count == 0 ? 0.0 : sqrt(self->welford->m2 / (double)self->count);
     }
-    closed->has_histogram = self->recorder != NULL;
+    closed->has_histogram = self->buckets != NULL;
     if (closed->has_histogram) {
-        closed->recorder = *self->recorder;
+        closed->buckets = *self->buckets;
     }
     closed->pending = self->pending;
     closed->pending_count = self->pending_count;
@@ -277,7 +277,7 @@ close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
     if (ended && rolls && !closes) {
         start_interval(self, tick);
     }
-    size_t size = self->recorder == NULL ? offsetof(Closed, recorder) : sizeof(Closed);
+    size_t size = self->buckets == NULL ? offsetof(Closed, buckets) : sizeof(Closed);
     leave(&self->lock);
     if (!closes) {
         return 0;
@@ -402,13 +402,13 @@ append_window(Bytes *bytes, const Closed *closed)
     if (!closed->has_histogram) {
         return;
     }
-    const Recorder *recorder = &closed->recorder;
-    int64_t counts[] = {recorder->scale, (int64_t)recorder->zero_count, (int64_t)recorder->nonfinite};
-    double totals[] = {recorder->sum, recorder->min, recorder->max};
+    const Buckets *buckets = &closed->buckets;
+    int64_t counts[] = {buckets->scale, (int64_t)buckets->zero_count, (int64_t)buckets->nonfinite};
+    double totals[] = {buckets->sum, buckets->min, buckets->max};
     append(bytes, counts, sizeof(counts));
     append(bytes, totals, sizeof(totals));
     for (int i = 0; i < 2; i++) {
-        const Side *side = &recorder->sides[i];
+        const Side *side = &buckets->sides[i];
         int64_t first, last;
         bool any = occupied(side, &first, &last);
         int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
@@ -626,9 +626,9 @@ accumulator_open(Accumulator *self, PyObject *args)
         clock = NULL;
     }
     Moment moment = read_moment(clock);
-    Recorder *recorder = histogram ? PyMem_New(Recorder, 1) : NULL;
+    Buckets *buckets = histogram ? PyMem_New(Buckets, 1) : NULL;
     Welford *welford = stddev ? PyMem_New(Welford, 1) : NULL;
-    bool enough = (!histogram || recorder != NULL) && (!stddev || welford != NULL);
+    bool enough = (!histogram || buckets != NULL) && (!stddev || welford != NULL);
     if (histogram) {
         acquire(&hooks_lock);
         make_table();
@@ -640,7 +640,7 @@ accumulator_open(Accumulator *self, PyObject *args)
         self->clock = Py_XNewRef(clock);
         self->clock_id = choose_clock(window);
         self->plain = clock == NULL && !histogram && !stddev;
-        self->recorder = recorder;
+        self->buckets = buckets;
         self->welford = welford;
         self->window = window;
         self->max_samples = max_samples;
@@ -650,7 +650,7 @@ accumulator_open(Accumulator *self, PyObject *args)
     }
     leave(&self->lock);
     if (!opens) {
-        PyMem_Free(recorder);
+        PyMem_Free(buckets);
         PyMem_Free(welford);
     }
     return enough ? Py_NewRef(Py_None) : PyErr_NoMemory();
@@ -863,7 +863,7 @@ accumulator_dealloc(Accumulator *self)
 #endif
     Py_CLEAR(self->clock);
     Py_CLEAR(self->pending);
-    PyMem_Free(self->recorder);
+    PyMem_Free(self->buckets);
     PyMem_Free(self->welford);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);

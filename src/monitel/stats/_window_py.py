@@ -19,7 +19,7 @@ from monitel.attributes import INT64_MIN
 from monitel.clock import SYSTEM
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
-from monitel.stats._recorder_py import Recorder, fields
+from monitel.stats._buckets_py import Buckets, fields
 from monitel.stats.histogram import Histogram
 from monitel.stats.window import OpenWindow, encode
 
@@ -71,7 +71,7 @@ class Accumulator:
         *("_before_pending", "_boundary", "_count", "_discarded", "_discarded_before"),
         *("_first_step", "_last", "_last_step", "_lock", "_m2", "_max", "_max_samples", "_mean", "_min"),
         *("_monotonic_ns", "_number", "_pending", "_pending_count", "_pending_first", "_plain"),
-        *("_plain_room", "_previous_end", "_recorder", "_room", "_serial", "_sum", "_time_ns", "_window"),
+        *("_plain_room", "_previous_end", "_buckets", "_room", "_serial", "_sum", "_time_ns", "_window"),
     )
 
     _monotonic_ns: Callable[[], int]
@@ -84,7 +84,7 @@ class Accumulator:
     _room: int  # samples that the open window takes before its last one; below _count it takes none
     _plain_room: int  # the same for the short path through add(); -1 if there is a distribution to collect
     _plain: bool  # neither a histogram nor a standard deviation was requested
-    _recorder: Recorder | None
+    _buckets: Buckets | None
     _mean: float | None  # of Welford's algorithm; None unless a standard deviation was requested
     _m2: float
     _count: int
@@ -104,7 +104,7 @@ class Accumulator:
         self._boundary = INT64_MIN  # the first add() finds that no window was opened
         self._room = self._plain_room = -1
         self._plain = True
-        self._recorder = self._mean = self._pending = None
+        self._buckets = self._mean = self._pending = None
         self._pending_count = self._before_pending = 0
         self._pending_first = False
         self._number = 1
@@ -137,7 +137,7 @@ class Accumulator:
                 self._monotonic_ns, self._time_ns = (partial(clock.__getitem__, index) for index in range(2))
             now, epoch = self._read_moment()
             self._plain = not histogram and not stddev
-            self._recorder = Recorder() if histogram else None
+            self._buckets = Buckets() if histogram else None
             self._mean = 0.0 if stddev else None
             self._m2 = 0.0
             self._window = window
@@ -252,8 +252,8 @@ class Accumulator:
             return collector, closed
 
     def _collect(self, v: float) -> None:
-        if self._recorder is not None:
-            self._recorder.add(v)
+        if self._buckets is not None:
+            self._buckets.add(v)
         # No call from here on: a sample in the histogram is in the window too, even if a signal handler flushes.
         if self._mean is not None:
             from_mean = v - self._mean
@@ -293,7 +293,7 @@ class Accumulator:
         if not self._count and self._pending is None:
             return None
         now, epoch = self._read_moment()
-        taken = None if self._recorder is None else self._recorder.taken()
+        taken = None if self._buckets is None else self._buckets.taken()
         if not self._count and self._pending is None:  # a signal handler may have closed it
             return None
         # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
@@ -357,8 +357,8 @@ class Accumulator:
         self._room = self._max_samples - 1
         if self._plain:
             self._plain_room = self._room
-        if self._recorder is not None:
-            self._recorder = Recorder()
+        if self._buckets is not None:
+            self._buckets = Buckets()
         if self._mean is not None:
             self._mean = 0.0
 
@@ -390,7 +390,7 @@ class Accumulator:
                 self._first_step,
                 self._last_step,
                 None if self._mean is None else math.sqrt(self._m2 / self._count),
-                None if self._recorder is None else Histogram(*fields(self._recorder.read())),
+                None if self._buckets is None else Histogram(*fields(self._buckets.read())),
             )
         finally:
             self._lock.release()

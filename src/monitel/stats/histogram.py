@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.stats._recorder_py import MAX_BUCKETS, Recorder, fields
+from monitel.stats._buckets_py import MAX_BUCKETS, Buckets, fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -80,10 +80,10 @@ class Histogram:
     @classmethod
     def of(cls, samples: Iterable[float]) -> Histogram:
         """Return the distribution of some numbers."""
-        recorder = Recorder()
+        buckets = Buckets()
         for sample in samples:
-            recorder.add(float(sample))
-        return cls(*fields(recorder.taken()))
+            buckets.add(float(sample))
+        return cls(*fields(buckets.taken()))
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
-from monitel.stats._recorder_py import Recorder, fields
+from monitel.stats._buckets_py import Buckets, fields
 from monitel.stats._window import get_step
 from monitel.stats.definition import Aggregation
 from monitel.stats.histogram import Histogram
@@ -72,7 +72,7 @@ class PendingSamples:
     _min, _max = math.inf, -math.inf
 
     def __init__(self, definition: StatDefinition, fetch: Callable[[], None]) -> None:
-        self._recorder = Recorder() if Aggregation.HISTOGRAM in definition.aggregations else None
+        self._buckets = Buckets() if Aggregation.HISTOGRAM in definition.aggregations else None
         self._has_stddev = Aggregation.STDDEV in definition.aggregations
         self.fetch = fetch
         self._first_step = self._last_step = get_step()
@@ -104,8 +104,8 @@ class PendingSamples:
         from_mean = value - self._mean
         self._mean += from_mean / self._count
         self._m2 += from_mean * (value - self._mean)
-        if self._recorder is not None:
-            self._recorder.add(value)
+        if self._buckets is not None:
+            self._buckets.add(value)
 
     def window(self, known: Window) -> Window:
         """Return the resolved samples as a window, with the times of the window of the samples with known values."""
@@ -119,7 +119,7 @@ class PendingSamples:
             first_step=self._first_step,
             last_step=self._last_step,
             stddev=math.sqrt(self._m2 / (self._count or 1)) if self._has_stddev else None,
-            histogram=None if self._recorder is None else Histogram(*fields(self._recorder.taken())),
+            histogram=None if self._buckets is None else Histogram(*fields(self._buckets.taken())),
         )
 
 

@@ -1,4 +1,4 @@
-"""Recorder of a histogram, in Python: the twin of ``_recorder.h``, with exactly the same buckets.
+"""Buckets of a histogram, in Python: the twin of ``_buckets.h``, which counts exactly the same.
 
 A signal handler, which Python runs at calls and in loops, may add to the Stat that it interrupts, or flush it.
 Therefore results of calls are stored by statements without calls, after a check that they are still valid.
@@ -39,7 +39,7 @@ class Side:
         return self.first, tuple(self.counts.get(index, 0) for index in range(self.first, self.last + 1))
 
 
-class Recorder:
+class Buckets:
     """Counts samples in at most 160 buckets on either side of zero, at the largest scale at which they fit."""
 
     __slots__ = ("count", "max", "min", "negative", "nonfinite", "positive", "scale", "sum", "zero_count")
@@ -97,7 +97,7 @@ class Recorder:
             self.scale = scale - shift
 
     def read(self) -> Taken:
-        """Return all counts, without emptying the recorder."""
+        """Return all counts, without emptying the buckets."""
         return (
             self.scale,
             self.zero_count,
@@ -110,7 +110,7 @@ class Recorder:
         )
 
     def taken(self) -> Taken:
-        """Return all counts and empty the recorder, without interruption."""
+        """Return all counts and empty the buckets, without interruption."""
         fresh, highest, lowest = (Side(), Side()), math.inf, -math.inf
         taken: Taken = (
             self.scale,

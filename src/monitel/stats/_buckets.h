@@ -1,10 +1,10 @@
-/* Recorder of a histogram, in C. _recorder_py.py is the twin in Python, with exactly the same buckets.
+/* Buckets of a histogram, in C. _buckets_py.py is the twin in Python, which counts exactly the same.
  *
  * The histogram is OpenTelemetry's base-2 exponential one: at most 160 buckets on either side of zero, of the largest
  * scale at which the samples fit.
  */
-#ifndef MONITEL_RECORDER_H
-#define MONITEL_RECORDER_H
+#ifndef MONITEL_BUCKETS_H
+#define MONITEL_BUCKETS_H
 
 #include <Python.h>
 #include <math.h>
@@ -25,12 +25,12 @@ typedef struct {
     double sum, min, max;
     uint64_t zero_count, nonfinite;
     Side sides[2]; /* of positive and of negative samples */
-} Recorder;
+} Buckets;
 
 static void
-recorder_empty(Recorder *self)
+buckets_empty(Buckets *self)
 {
-    memset(self, 0, sizeof(Recorder));
+    memset(self, 0, sizeof(Buckets));
     self->scale = MAX_SCALE;
     self->per_octave = ldexp(1.0, MAX_SCALE);
     self->min = Py_HUGE_VAL;
@@ -89,7 +89,7 @@ make_table(void)
 
 /* The bucket of a finite number above 0, given by its bits. A power of two belongs to the bucket below it. */
 static inline int64_t
-bucket_index(const Recorder *self, uint64_t bits)
+bucket_index(const Buckets *self, uint64_t bits)
 {
     int64_t exponent = (int64_t)(bits >> MANTISSA_BITS) - 1023;
     if (exponent == -1023) { /* subnormal: shifted until it has its leading one */
@@ -150,7 +150,7 @@ lay_out(Side *side, int64_t first, int64_t shift)
 
 /* Makes room for another bucket by centring the occupied ones; makes the buckets wider if necessary. */
 static RARE void
-make_room(Recorder *self, Side *side, int64_t index)
+make_room(Buckets *self, Side *side, int64_t index)
 {
     int64_t first, last, shift = 0;
     if (!occupied(side, &first, &last)) {
@@ -175,7 +175,7 @@ make_room(Recorder *self, Side *side, int64_t index)
 }
 
 static inline void
-recorder_add(Recorder *self, double x)
+buckets_add(Buckets *self, double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof(bits));
