@@ -278,7 +278,7 @@ class Pipeline:
     def _end_silent(self) -> None:
         """End the record of a rank that does not export."""
         if (series := release(self)) is not None:
-            self._report(series, {}, stored=False)
+            self._report(series, {}, self.spool_dir, stored=False)
 
     def _give_way(self) -> bool:
         """End, because the program makes another pipeline: what is recorded from now on waits for that one.
@@ -408,7 +408,7 @@ class Pipeline:
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
-            self._report(engine.series, self.account(), stored=engine.stored)
+            self._report(engine.series, self.account(), engine.left, stored=engine.stored)
         self._undo()
         return complete and not self.dropped
 
@@ -434,15 +434,16 @@ class Pipeline:
             self._state = State.CLOSED
             self._kept.clear()
 
-    def _report(self, series: Iterable[Series], accounts: Mapping[str, Account], *, stored: bool) -> None:
+    def _report(
+        self, series: Iterable[Series], accounts: Mapping[str, Account], left: os.PathLike[str], *, stored: bool
+    ) -> None:
         """Store the end of this process for ``monitel run``; print it without that, and if something was lost."""
-        spool_dir, offline = self.spool_dir, not self._settings.endpoints
-        where: dict[str, Any] = {"offline": offline, "stored": stored}
+        where: dict[str, Any] = {"offline": not self._settings.endpoints, "stored": stored}
         run_time = None if self._run_ledger is None else self._run_ledger.run_time()
-        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=spool_dir, **where)
+        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, **where)
         if accounts and not self._quiet:
             if not is_stored or self.dropped:
-                line = exit_summary(accounts, spool_dir, **where)
+                line = exit_summary(accounts, left, **where)
                 with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
                     print(f"{line}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
             if not is_stored and run_time is not None:

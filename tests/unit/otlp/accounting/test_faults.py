@@ -3,7 +3,7 @@
 import logging
 import math
 import shlex
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -110,6 +110,18 @@ def test_exception_in_a_phase_of_the_exit_loses_nothing(
     assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert (10, 0) == (account.on_disk, account.waiting)
+
+
+def test_what_no_spool_folder_could_take_is_named_where_it_is(
+    start: Start, own_boxes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line at the end names the black box, which has the items, and not the folder that could not be made."""
+    pipeline = start(endpoint=None)
+    (tmp_path / "spool").touch()
+    monitel.emit("event")
+    pipeline.shutdown()
+    command = capsys.readouterr().err.partition("replay with: ")[2]
+    assert str(own_boxes) == str(Path(shlex.split(command)[2]).parent)
 
 
 def test_command_is_for_a_shell() -> None:

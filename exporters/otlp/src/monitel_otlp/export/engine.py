@@ -178,6 +178,12 @@ class Engine:
         return self.settings.spool_root / self.box.name
 
     @property
+    def left(self) -> Path:
+        """The folder of what is left at the end: the box, if the spool folder could not be made. No disk is asked."""
+        box = self.box.folder
+        return box.path if box is not None and self.box.disk is None and box.path.exists() else self.spool_dir
+
+    @property
     def has_sent(self) -> bool:
         """True if a request has been tried."""
         return any(each.attempts for each in self._senders.values())
