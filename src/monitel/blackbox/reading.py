@@ -88,6 +88,7 @@ class Record:
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # items that were dropped
     ended: bool = False  # nothing is added any more
     stacks: str = ""  # of all threads at a crash
+    defined: bytes = b""  # the definitions as they are stored
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -254,13 +255,19 @@ def read_snapshot(folder: Folder) -> Snapshot | None:
     return None
 
 
-def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, events: Collection[str] = ()) -> Record:
+def read_record(
+    *given: Folder | None,
+    journals: Sequence[str] = JOURNALS,
+    events: Collection[str] = (),
+    earlier: Record | None = None,
+) -> Record:
     """Read a record, whether its process has ended or runs.
 
     Args:
         *given: The box, and the spool folder of the same process; None for one that it does not have.
         journals: The journals that are read.
         events: Names of the events that are wanted: most others are left out, which is faster. All by default.
+        earlier: The record as it was read before: what it defines is not decoded again.
 
     Raises:
         RecordError: Its values are not those of a record.
@@ -282,10 +289,11 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
         items = {
             name: [*_items(folders, name, after.get(name, 0), events if name == "logs" else ())] for name in journals
         }
-        names = names_of(*folders)  # after the items, which refer to them
+        known = ((), b"") if earlier is None else (earlier.names, earlier.defined)
+        names, defined = names_of(*folders, known=known)  # after the items, which refer to them
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
-        found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
+        found.defined, found.ended, found.stacks = defined, folder.has(ENDED), text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows
     except (RecordError, FolderError, OSError):
         raise
@@ -295,14 +303,14 @@ def read_record(*given: Folder | None, journals: Sequence[str] = JOURNALS, event
     return found
 
 
-def names_of(*folders: Folder) -> list[Any]:
-    """Return the definitions of a process; the errors are those of :func:`read_record`."""
-    names, _ = read_names(*folders)
+def names_of(*folders: Folder, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[Sequence[Any], bytes]:
+    """Return what :func:`read_names` returns of a process; the errors are those of :func:`read_record`."""
+    names, defined = read_names(*folders, known=known)
     if not names:
         raise RecordError("names is damaged: it does not describe the process")
     if (version := names[0]["version"]) != VERSION:
         raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
-    return names
+    return names, defined
 
 
 def page_of(folder: Folder) -> Context:

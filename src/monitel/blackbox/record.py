@@ -25,7 +25,7 @@ from monitel.blackbox.folder import map_file, write_at
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from monitel.blackbox.folder import Folder
 
@@ -284,8 +284,10 @@ class Names:
         self._lock, self.folder = RLock(), None
 
 
-def read_names(*folders: Folder | None) -> tuple[list[Any], bytes]:
+def read_names(*folders: Folder | None, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[list[Any], bytes]:
     """Return the definitions in the folder that has most of them, and their bytes, to be copied.
+
+    Those that an earlier call has returned, ``known``, are not decoded again where a file begins with their bytes.
 
     Raises:
         OSError: A file is a link, or belongs to another user.
@@ -293,9 +295,10 @@ def read_names(*folders: Folder | None) -> tuple[list[Any], bytes]:
     """
     best: tuple[list[Any], bytes] = ([], b"")
     for folder in folders:
-        content, found, at = b"", list[Any](), 0
+        content = b""
         with suppress(FileNotFoundError):
             content = b"" if folder is None else folder.read(NAMES)
+        found, at = ([*known[0]], len(known[1])) if content.startswith(known[1]) else (list[Any](), 0)
         while at + FRAME.size <= len(content):
             length, crc = FRAME.unpack_from(content, at)
             body = content[at + FRAME.size : at + FRAME.size + length]

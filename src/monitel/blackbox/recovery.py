@@ -149,7 +149,7 @@ def forget_unread(root: Path) -> None:
     for name in processes(root, None)[:-_KEPT]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
-                unread = Record(folder.path, names_of(folder)).is_unread
+                unread = Record(folder.path, names_of(folder)[0]).is_unread
             if unread and (dead := claim(root, None, name)) is not None:
                 with closing(dead):
                     dead.remove()

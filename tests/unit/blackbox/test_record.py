@@ -4,6 +4,7 @@ import errno
 import marshal
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.checks import warnings_with
 from monitel.blackbox import process
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.reading import read_snapshot
+from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim
 
@@ -103,6 +104,20 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
     monkeypatch.undo()
     box.tend_disk(0.0)
     assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
+
+
+def test_definitions_are_decoded_once(make: Callable[..., Box], own_boxes: Path) -> None:
+    """A record that was read before has those that it had; the file of another process has none of them."""
+    box, other = make(), make()
+    box.names.define([("one", ["one"])])
+    with closing(Folder.open(own_boxes / box.name)) as folder:
+        earlier = read_record(folder, journals=())
+        box.names.define([("two", ["two"])])
+        found = read_record(folder, journals=(), earlier=earlier)
+    assert [["one"], ["two"]] == [*found.names[1:]]
+    assert [True, True] == [found.names[number] is each for number, each in enumerate(earlier.names)]
+    with closing(Folder.open(own_boxes / other.name)) as folder:
+        assert [other.name] == [each["name"] for each in read_record(folder, journals=(), earlier=earlier).names]
 
 
 def test_record_of_another_version_is_left_alone(
