@@ -282,10 +282,15 @@ def _begin_shutdown_of_main_thread() -> None:
 
 
 def _end_at_exit() -> None:
-    """End the run at the end of the process, before the exporters shut down."""
-    global _due
+    """End the run at the end of the process, before the exporters shut down.
+
+    In a child of multiprocessing the exception that ends it is being handled then, and is given to no hook.
+    """
+    global _due, _exception
+    error = sys.exc_info()[1]
     if _due is None:
-        _due = _status_at_exit()
+        _due = _status_at_exit() if error is None else _status_of(error)
+        _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
     if not any(ends_run for _, ends_run in _exporters):
         end_if_due()
 

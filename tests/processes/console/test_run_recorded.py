@@ -66,6 +66,24 @@ def test_command_that_fails_after_its_processes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("raise ValueError('broken')", "failed at step 1: ValueError: broken"),
+        ("try: 1 / 0\n    except ArithmeticError: sys.exit(1)", "failed at step 1: ZeroDivisionError"),
+        ("sys.exit(0)", "verdict unknown"),
+        ("raise KeyboardInterrupt", "interrupted"),
+    ],
+)
+def test_exception_that_ends_a_child_of_multiprocessing(end: str, expected: str) -> None:
+    """No hook is called with it; torch.multiprocessing.spawn() makes an exit status of it."""
+    work = "import monitel, monitel_otlp, sys\n    monitel_otlp.configure()\n    monitel.set_step(1)"
+    spawn = "    import multiprocessing\n    child = multiprocessing.get_context('spawn').Process(target=work)\n"
+    script = f"def work():\n    {work}\n    {end}\nif __name__ == '__main__':\n{spawn}    child.start(); child.join()\n"
+    Path("train.py").write_text(script)
+    assert expected in " ".join(outcome([*RUN, sys.executable, "train.py"]).summary.split())
+
+
+@pytest.mark.parametrize(
     ("method", "parent", "configure"),
     [
         ("spawn", "import monitel", "pass"),
