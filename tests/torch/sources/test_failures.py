@@ -135,3 +135,15 @@ def test_observer_of_allocations_is_attached_once(cuda: Cuda, events: list[monit
         for number in range(1200):
             cuda.observers[0](0, number, GIB, 0)
     assert (1000, 1199) == (len(events), events[-1].data["memory.requested"])
+
+
+def test_secrets_of_an_exception_are_masked(events: list[monitel.Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", lambda *_arguments: None)
+    with monitel.torch.instrument():
+        try:
+            raise OSError("no such host: https://me:secret@example.org")
+        except OSError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    (event,) = (each for each in events if each.name == "exception")
+    assert "no such host: https://***@example.org" == event.data["exception.message"]
+    assert "secret@" not in str(event.data)
