@@ -29,6 +29,8 @@ _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
 _COLOUR = re.compile(r"(\x1b\[\d{1,2}m)")  # as Screen.paint() makes it
 _COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
+# A word of a text, or one of our commands with its options, paths and addresses.
+_WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
 _SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
 _NARROW = 60
 _LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
@@ -133,13 +135,16 @@ def pieces(text: str, columns: int) -> list[str]:
 
 
 def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
-    """Return the lines of a printable text, broken at spaces, and in long words unless they stay ``whole``."""
+    """Return the lines of a printable text, broken at spaces, and in long words unless they stay ``whole``.
+
+    A command is not broken, so that it can be pasted: a longer line is wrapped by the terminal.
+    """
     lines = [""]
-    for word in text.split():
+    for word in _WORD.findall(text):
         if lines[-1] and columns_of(lines[-1]) + 1 + columns_of(word) <= columns:
             lines[-1] += f" {word}"
         else:
-            lines += [word] if whole else pieces(word, columns)
+            lines += [word] if whole or word.startswith("monitel ") else pieces(word, columns)
     return [line for line in lines if line]
 
 

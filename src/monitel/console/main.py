@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import FolderError
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"monitel {version('monitel')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(arguments[0] if arguments else ""):
         add(commands)

@@ -54,6 +54,8 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     assert ["the spool", "/a/very/lon", "g/path of", "rank 3"] == wrapped(text, 11)
     assert ["the spool", "/a/very/long/path", "of rank 3"] == wrapped(text, 11, whole=True)
     assert [] == wrapped(" ", 11)
+    command = "monitel replay '/a folder/of it' --endpoint http://HOST:4318"
+    assert ["deliver with:", f"{command};", "then go on"] == wrapped(f"deliver with: {command}; then go on", 16)
 
 
 class Terminal(StringIO):

@@ -21,6 +21,7 @@ from tests.unit.promises.program import Program
 from tests.unit.promises.spool_content import parse
 
 import monitel
+from monitel.console.main import main
 import monitel_otlp
 from monitel import COUNT, MEAN, Stat
 from monitel.profiler import record_function
@@ -469,3 +470,9 @@ def test_doctor_does_not_wait_for_a_server_that_hangs(
     assert time.monotonic() - began < DEADLINE
     assert "no answer in time" in report["traces"]["advice"]
     assert "3600 s  (OTEL_EXPORTER_OTLP_TIMEOUT)" == report["traces"]["timeout"]
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (0, f"monitel {monitel.__version__}\n") == (ended.value.code, capsys.readouterr().out)
