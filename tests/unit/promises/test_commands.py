@@ -21,9 +21,9 @@ from tests.unit.promises.program import Program
 from tests.unit.promises.spool_content import parse
 
 import monitel
-from monitel.console.main import main
 import monitel_otlp
 from monitel import COUNT, MEAN, Stat
+from monitel.console.main import main
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
 
