@@ -1,14 +1,18 @@
-"""The checker itself: a valid sample has no violations, and each rule is reported where it is broken."""
+"""The checker: each rule is reported where it is broken, and everything that receivers accept is checked."""
 
+import urllib.request
+
+import grpc
 import pytest
+from tests.support.grpc_receiver import GrpcReceiver
+from tests.support.inbox import DEADLINE, Answer, take_accepted
+from tests.support.receiver import Receiver
 from tests.support.validity.requests import assert_valid, violations
 from tests.support.validity.rules import RULES
-from tests.unit.validity.broken_metrics import METRICS, Break
-from tests.unit.validity.broken_records import ENVELOPES, LOGS, TRACES
+from tests.unit.validity.broken import ENVELOPES, LOGS, METRICS, TRACES, Break
 from tests.unit.validity.samples import START_NS, Sample
 
 GROUPS: dict[str, dict[str, Break]] = {"envelopes": ENVELOPES, "metrics": METRICS, "logs": LOGS, "traces": TRACES}
-
 #: Rules that the broken sample of another rule breaks as well.
 TOGETHER = {"scope.version": {"scope.changed"}, "scope.schema": {"scope.changed"}}
 
@@ -104,3 +108,28 @@ def test_resource_of_an_application_needs_no_distribution() -> None:
         request.resource_metrics[0].schema_url = ""
     assert [] == violations(sample.requests, distro=False)
     assert {"resource.distro", "resource.schema"} == {each.rule for each in violations(sample.requests)}
+
+
+_EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+
+
+def test_every_accepted_request_is_checked(
+    receiver: Receiver, grpc_receiver: GrpcReceiver, request: pytest.FixtureRequest
+) -> None:
+    """An invalid request is found whether it came over HTTP or gRPC; a refused one is not checked."""
+    assert "valid_output" in request.fixturenames
+    sample = Sample()
+    sample.point("loss.count").time_unix_nano = 0
+    body = sample.metrics.SerializeToString()
+    post = urllib.request.Request(f"{receiver.url}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    receiver.answer("metrics", Answer(400))
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(post, timeout=DEADLINE)
+    assert [] == [each for each in receiver.of("metrics") if each.answer.takes]
+    urllib.request.urlopen(post, timeout=DEADLINE).close()
+    with grpc.insecure_channel(grpc_receiver.address) as channel:
+        channel.unary_unary(_EXPORT, None, None)(body, timeout=DEADLINE)
+    accepted = take_accepted()
+    assert [("metrics", sample.metrics)] * 2 == accepted
+    with pytest.raises(AssertionError, match=r"point\.time: a point has no time"):
+        assert_valid(accepted)

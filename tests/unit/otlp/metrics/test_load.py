@@ -1,16 +1,19 @@
-"""Late numbers, dropped windows and many readings: what is sent stays exact, and what is dropped is counted."""
+"""Late numbers, dropped windows, many readings, and waits of other sources: what is sent stays exact."""
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, busy_encoder
-from tests.support.producers import close_windows, make_small
+from tests.support.producers import close_windows, make_small, wait
 from tests.support.receiver import Receiver
+from tests.support.series import increase
 
 import monitel
-from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
+from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat, WaitReading, wait_counter
 from monitel.blackbox.record import READING, Item
 from monitel.testing import ManualClock
 from monitel_otlp.metrics.readings import ReadingsEncoder
@@ -105,3 +108,38 @@ def test_damaged_reading_is_counted_as_lost(content: bytes) -> None:
     """A reading without metrics, or one that cannot be decoded, does not block those that follow."""
     encoded = ReadingsEncoder(b"").encode([Item(1, 1, READING, (content, 3, 1))])
     assert (encoded.body, encoded.lost) == (b"", 1)
+
+
+@pytest.fixture
+def theirs() -> Iterator[dict[str, WaitReading]]:
+    readings: dict[str, WaitReading] = {}
+
+    def source() -> dict[str, WaitReading]:
+        return dict(readings)
+
+    wait_counter.add_source(source)
+    yield readings
+    readings.clear()
+    wait_counter.remove_source(source)
+
+
+def test_totals_of_a_source_begin_where_it_says(
+    receiver: Receiver, start: Start, theirs: dict[str, WaitReading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or when the process began. The longest wait since the last export is derived from the totals."""
+    began = time.time_ns() - 60 * 10**9
+    monkeypatch.setattr(wait_counter, "_began_ns", began)
+    theirs.update({"old": WaitReading(3, 7.5, 5.0, 1), "given": WaitReading(1, 0.5, 0.5, 0, began + 10**9)})
+    theirs["own"] = WaitReading(100, 100.0, 100.0, 0)
+    with ManualClock() as clock:
+        wait(clock, "own", 0.0)  # a key of the process takes precedence
+    pipeline = start()
+    assert pipeline.force_flush(DEADLINE)
+    theirs["old"] = WaitReading(4, 8.5, 5.0, 0)
+    assert pipeline.force_flush(DEADLINE)
+    assert ({1}, {0.0}) == tuple({*receiver.values(f"own.wait.{name}")} for name in ("count", "time"))
+    for key, start_ns in (("old", began), ("given", began + 10**9)):
+        (zero,) = receiver.start_points(f"{key}.wait.time")
+        assert (start_ns, start_ns) == (zero.time_ns, zero.start_ns)
+    assert (8.5, 4) == (increase(receiver, "old.wait.time"), increase(receiver, "old.wait.count"))
+    assert (0, [5.0, 1.0]) == (receiver.values("old.wait.active")[-1], receiver.values("old.wait.max"))

@@ -1,4 +1,4 @@
-"""``monitel replay``: the age of the data, and requests that a backend cannot take."""
+"""monitel replay: the age of the data, and requests that a backend cannot take."""
 
 import re
 import time

@@ -1,0 +1,220 @@
+"""Configuration: addresses, secrets, pairs of variables, and what host and launcher add to the resource."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.support.pipelines import Start
+from tests.support.receiver import Receiver
+
+import monitel
+import monitel_otlp
+from monitel.variables import Variable, positive, reads_variables
+from monitel_otlp import Pipeline
+from monitel_otlp._compat import HostResourceDetector, ProcessResourceDetector
+from monitel_otlp.config import resource
+from monitel_otlp.config.endpoint import parse_address
+from monitel_otlp.config.secret import MASKED, masker, parts_of_header
+
+TOKEN = "sesame-4711"
+PARSED = {
+    "http://localhost:4318": ("http://localhost:4318", None),
+    "HTTPS://Host.example.": ("https://Host.example.", None),
+    "http://[::1]:4318/base/": ("http://[::1]:4318/base/", None),
+    "http://my_collector:4318?a=b": ("http://my_collector:4318", None),
+    "http://user:p%40ss@host/x": ("http://host/x", ("user", "p@ss")),
+    "http://user:p@ss@host/x": ("http://host/x", ("user", "p@ss")),
+    "http://token@host": ("http://host", ("token", "")),
+    "http://m\u00fcnchen.example:1/\u00e4": ("http://xn--mnchen-3ya.example:1/\u00e4", None),
+    "http://host:": ("http://host", None),
+}
+
+
+def test_address_is_parsed() -> None:
+    """The public form has neither user nor password nor query. The default port depends on the scheme."""
+    for url, expected in PARSED.items():
+        address = parse_address(url)
+        assert expected == (address.public, address.credentials), url
+    assert (80, 443, 1) == tuple(parse_address(url).effective_port for url in ("http://a", "https://a", "https://a:1"))
+    joined = parse_address("http://host/base/?key=1").joined("/v1/logs")
+    assert ("http://host/base/v1/logs", "key=1") == (joined.public, joined.query.reveal())
+
+
+def test_mask_hides_parts_of_headers_and_short_secrets_as_words() -> None:
+    """The token without its scheme, user and password of Basic; other words that contain a short secret stay."""
+    mask = masker([*parts_of_header(f"Bearer {TOKEN}"), *parts_of_header("Basic bWU6b3BlbiBzZXNhbWU="), "47", ""])
+    text = f"{TOKEN} open sesame Bearer me same 4711: 47"
+    assert f"{MASKED} {MASKED} Bearer {MASKED} same 4711: {MASKED}" == mask(text)
+
+
+CHOICES: dict[str, Variable | str] = {
+    "flops": positive()._replace(requires="peak"),
+    "peak": positive()._replace(requires="flops"),
+}
+
+
+@reads_variables(CHOICES)
+def train(*, flops: float | None = None, peak: float | None = None) -> tuple[float | None, float | None]:
+    """Return the arguments; raise for one alone, as an instrumented function does."""
+    if (flops is None) != (peak is None):
+        raise ValueError("the arguments contradict each other")
+    return flops, peak
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"FLOPS": "1e9"}, "FLOPS: flops requires peak, which is None, got '1e9'"),
+        ({"PEAK": "1e12"}, "PEAK: peak requires flops, which is None, got '1e12'"),
+        ({"FLOPS": "1e9", "PEAK": "fast"}, "PEAK: expected a positive number, got 'fast'"),
+    ],
+)
+def test_one_alone_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, values: dict[str, str], problem: str
+) -> None:
+    """The variable is not used."""
+    monkeypatch.setattr("monitel.process.failures._warned", set())
+    for name, value in values.items():
+        monkeypatch.setenv(f"MONITEL_{name}", value)
+    assert (None, None) == train()
+    assert f"MONITEL_{problem}; using " in caplog.records[0].getMessage()
+
+
+def test_pair_of_variables_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Both may come from variables, or one of them from the caller."""
+    monkeypatch.setenv("MONITEL_FLOPS", "1e9")
+    assert (1e9, 1e12) == train(peak=1e12)
+    monkeypatch.setenv("MONITEL_PEAK", "2e12")
+    assert (1e9, 2e12) == train()
+    assert [] == caplog.records
+
+
+@pytest.fixture
+def hung() -> Iterator[Event]:
+    """An event that a hanging detector waits for; it is set when the test ends."""
+    event = Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "_DETECT_TIMEOUT", DEADLINE)
+
+
+def resource_of(receiver: Receiver, pipeline: Pipeline) -> Mapping[str, Any]:
+    """Return the attributes of the resource of an event that is exported now."""
+    monitel.emit("epoch")
+    assert pipeline.force_flush(DEADLINE)
+    return receiver.records("epoch")[-1].resource
+
+
+def test_detector_that_hangs_delays_nothing(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hung: Event
+) -> None:
+    """After the limit its attributes are left out; one warning is logged, and other detectors are not affected."""
+    monkeypatch.setattr(resource, "_DETECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(ProcessResourceDetector, "detect", lambda _self: Resource({"late": hung.wait(DEADLINE)}))
+    found = resource_of(receiver, start())
+    assert not hung.is_set()
+    assert "process.pid" not in found
+    assert 1 == len(warnings_with(caplog, "a detector of host and process takes more than 0.2 s"))
+
+
+def test_detector_that_fails_is_left_out(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning is logged, and the other attributes are there."""
+
+    def fail(_self: object) -> None:
+        raise OSError("no name")
+
+    monkeypatch.setattr(HostResourceDetector, "detect", fail)
+    found = resource_of(receiver, start())
+    assert (False, os.getpid()) == ("host.name" in found, found["process.pid"])
+    assert ["HostResourceDetector failed; its attributes are left out"] == warnings_with(caplog, "Detector")
+
+
+WARNING = "torch.distributed reports rank"
+
+
+def launch(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Set the variables of a launcher, and return what the detector makes of them."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return dict(monitel_otlp.RankResourceDetector().detect().attributes)
+
+
+def initialize(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    """Stand in for a torch.distributed that is initialized: this environment may have no torch."""
+    functions = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": world_size}
+    fake = SimpleNamespace(**{name: lambda value=value: value for name, value in functions.items()})
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "run"),
+    [
+        ({"JOB_NAME": "train-nightly", "BUILD_NUMBER": "7", "JOB_ID": "of something else"}, None),
+        ({"RAY_JOB_ID": "01000000"}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "4711"}, None),
+        ({"TORCHELASTIC_RUN_ID": "run-7", "SLURM_JOB_ID": "4711"}, "run-7"),  # the innermost launcher
+        ({"SLURM_JOB_ID": " 4711\n"}, "4711"),
+        ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "undefined"}, "31"),
+        ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "4"}, "31.4"),
+    ],
+)
+def test_only_what_names_one_run_is_its_id(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], run: str | None
+) -> None:
+    """The name of a job, a number of each cluster and torchrun's default are the same in independent runs."""
+    assert run == launch(monkeypatch, variables).get("training.run.id")
+
+
+def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """A spawned process inherits variables, but initializes torch.distributed. A group of one process counts not."""
+    launch(monkeypatch, {"RANK": "0", "WORLD_SIZE": "1"})
+    for rank, world_size in ((3, 4), (0, 1)):
+        initialize(monkeypatch, rank, world_size)
+        pipeline = start()
+        monitel.emit("epoch")
+        assert pipeline.force_flush(DEADLINE)
+        resource = receiver.records("epoch")[-1].resource
+        assert (rank, world_size) == (resource["training.rank"], resource["training.world_size"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"), [({}, "no training.rank"), ({"RANK": "0"}, "training.rank=0"), ({"RANK": "2"}, None)]
+)
+def test_warning_if_torch_reports_another_rank(
+    monkeypatch: pytest.MonkeyPatch,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    variables: dict[str, str],
+    expected: str | None,
+) -> None:
+    """One warning names both ranks and what to do."""
+    launch(monkeypatch, variables)
+    pipeline = start()
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == warnings_with(caplog, WARNING)
+    initialize(monkeypatch, 2, 4)
+    for _ in range(3):
+        assert pipeline.force_flush(DEADLINE)
+    message = (
+        "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() after "
+        "init_process_group(), or start the ranks with torchrun"
+    )
+    assert [message.format(expected)] * (expected is not None) == warnings_with(caplog, WARNING)
