@@ -44,8 +44,6 @@ def seconds_for_exit(request: pytest.FixtureRequest) -> Seconds:
 
 @pytest.fixture
 def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
-    """Return a function that runs a script, given as text, with time for its exit."""
-
     def train(script: str, *arguments: object, **options: Any) -> Ended:
         if "monitel_otlp" in script:
             script = with_patience(script, seconds_for_exit(arguments, options.get("env") or {}))
@@ -56,7 +54,6 @@ def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
 
 @pytest.fixture
 def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
-    """Return a function that sends SIGTERM to a script, which has time to deliver."""
     send = partial(send_sigterm, tmp_path, within=DEADLINE / 5)  # limit() makes it five times as long
 
     def terminate(script: str, url: str, **options: Any) -> Ended:

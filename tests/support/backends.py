@@ -96,7 +96,6 @@ def blackhole() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def start(receiver: Receiver, tmp_path: Path) -> Iterator[Start]:
-    """Return a function that configures pipelines: by default they send to the receiver when they are flushed."""
     pipelines: list[Pipeline] = []
 
     def start(**arguments: Any) -> Pipeline:

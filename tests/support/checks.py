@@ -45,6 +45,5 @@ def wait_until(holds: Callable[[], object], condition: str = "the condition") ->
 
 
 def warnings_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the messages of the warnings and errors that contain all these words."""
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return [message for message in messages if all(word in message for word in words)]

@@ -141,11 +141,9 @@ class Inbox:
         return script.popleft() if script else None
 
     def decide(self, request: Request) -> Answer:
-        """Return the answer of the first rule that has one, or that of a healthy backend."""
         return next((answer for rule in self._rules if (answer := rule(request)) is not None), Answer())
 
     def add(self, request: Request) -> None:
-        """Keep a request, and wake the threads in ``wait_until``."""
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()

@@ -40,7 +40,6 @@ def emit_and_flush(pipeline: Pipeline, *names: str, seconds: float = 0.2) -> boo
 
 
 def deliver(pipeline: Pipeline, *names: str) -> bool:
-    """Emit events, each in its own request, and return True if a backend that works has taken all."""
     return emit_and_flush(pipeline, *names, seconds=DEADLINE)
 
 

@@ -103,7 +103,6 @@ def checked_continuously(pipeline: Pipeline) -> Iterator[list[int]]:
 
 
 def run_together(*functions: Callable[[], object]) -> None:
-    """Run each function in its own thread, all at once, and raise the first exception."""
     failed: list[BaseException] = []
     together = Barrier(len(functions))
 

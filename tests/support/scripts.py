@@ -181,8 +181,6 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def train(run: Run, tmp_path: Path) -> Run:
-    """Return a function that runs a script, given as text, which has imported monitel and monitel_otlp."""
-
     def train(script: str, *arguments: object, **options: Any) -> Ended:
         return run(write_script(tmp_path, script), *arguments, **options)
 

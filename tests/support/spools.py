@@ -50,7 +50,6 @@ def leave(spool: Path, records: Iterable[tuple[str, int, Any]]) -> Path:
 
 
 def requests_in(root: Path) -> list[tuple[str, Any]]:
-    """Return signal and message of the requests in all records below a folder, as ``cat`` prints them."""
     found = []
     for path in oldest_first(folders(root)):
         with closing(peek(path)) as dead:
@@ -68,7 +67,6 @@ def rejected_requests(root: Path) -> list[Rejected]:
 
 
 def rejected_in(root: Path) -> list[Any]:
-    """Return the messages of the requests that a backend has rejected, in all records below a folder."""
     return [REQUESTS[each.signal].FromString(each.body) for each in rejected_requests(root)]
 
 

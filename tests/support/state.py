@@ -56,7 +56,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture(scope="session")
 def boxes_of_session() -> Iterator[Path]:
-    """Make a folder in memory, if there is one, that is removed at the end."""
     memory = Path("/dev/shm")
     usable = os.access(memory, os.W_OK | os.X_OK)
     with TemporaryDirectory(
@@ -67,7 +66,6 @@ def boxes_of_session() -> Iterator[Path]:
 
 @pytest.fixture
 def own_boxes() -> Path:
-    """Return the folder in which the test, and the programs that it starts, have their black boxes."""
     return Path(os.environ["MONITEL_BLACK_BOX_DIR"])
 
 

@@ -238,7 +238,6 @@ class RunScript:
 
 @pytest.fixture
 def run_script(twin: str, tmp_path: Path) -> RunScript:
-    """Return a function that runs a script in a separate process, with the twin under test and a hard timeout."""
     return RunScript(tmp_path, twin)
 
 

@@ -34,7 +34,6 @@ OTHERS = {
 
 
 def rows(heading: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the names in the first cell of each row below a heading, and the other cells."""
     section = re.split(rf"^## {heading}$", CONFIGURATION, flags=re.MULTILINE)[1].split("\n#", 1)[0]
     for line in section.splitlines():
         if line.startswith("| `"):

@@ -50,7 +50,6 @@ def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
 
 
 def split(stderr: str) -> tuple[str, str]:
-    """Return the lines of a command, and those that ``monitel run`` has printed after them."""
     begins = [begin for mark in ("monitel: ", "monitel run: ") if (begin := stderr.find(mark)) >= 0]
     begin = min(begins, default=len(stderr))
     return stderr[:begin], stderr[begin:]
@@ -72,7 +71,6 @@ def check_same(command: Sequence[str], stdin: str = "", **options: Any) -> Outco
 
 @contextmanager
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in a new session, whose processes are killed at the end of the block."""
     process = subprocess.Popen(
         command,
         text=True,
@@ -100,20 +98,17 @@ def recording(**env: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def rest(process: subprocess.Popen[str]) -> list[str]:
-    """End a command that prints signals, and return those that were not read."""
     stdout, _ = process.communicate(timeout=60)
     assert 0 == process.returncode
     return stdout.split()
 
 
 def pending(pid: int) -> bool:
-    """Return True if a process has signals that it has not handled."""
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
 
 
 def is_running(pid: int) -> bool:
-    """Return True if a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:

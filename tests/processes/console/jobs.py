@@ -100,7 +100,6 @@ class Job(NamedTuple):
 
 @contextmanager
 def jobs(folder: Path, *scripts: str, env: Callable[[int], Mapping[str, str]] = lambda _: {}) -> Iterator[list[Job]]:
-    """Start a process for each script, each in its own folder, and wait until each has made some steps."""
     with ExitStack() as stack:
         found = []
         for number, script in enumerate(scripts):
@@ -146,16 +145,13 @@ class Console:
         return json.loads(self(*arguments, "--json").output, parse_constant=pytest.fail)
 
     def top(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
-        """Return what ``monitel top --once`` prints."""
         return self("top", "--once", "--interval", "0.1", *arguments, env=env).output
 
     def rows(self, *arguments: object) -> list[dict[str, Any]]:
-        """Return the rows of ``monitel top --once --json``."""
         found: list[dict[str, Any]] = json.loads(self.top("--json", *arguments), parse_constant=pytest.fail)
         return found
 
     def until(self, expected: Callable[[Any], object], *arguments: object) -> Any:
-        """Run a command until what it prints with ``--json`` is as expected, and return that."""
         deadline = time.monotonic() + DEADLINE
         while not expected(found := self.json(*arguments)):
             assert time.monotonic() < deadline, found

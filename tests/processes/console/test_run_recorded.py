@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("run_events")
 
 
 def record(receiver: Receiver, script: str, *options: str, env: dict[str, str] | None = None) -> Outcome:
-    """Run a script with ``monitel run``, with the receiver as the endpoint."""
     Path("train.py").write_text(script)
     command = [
         *RUN[:-1],

@@ -51,7 +51,6 @@ class Part(NamedTuple):
     activities: dict[str, float]  # seconds
 
     def check(self, run: dict[str, Any]) -> None:
-        """Check the start, the duration and the activities of a run, in the JSON of a command."""
         assert self.activities.keys() <= run["activities"].keys() <= {*self.activities, "shutdown"}
         assert {name: run["activities"][name] for name in self.activities} == pytest.approx(self.activities, abs=0.5)
         self.check_time(run)
@@ -169,7 +168,6 @@ def test_run_that_goes_on_has_its_own_numbers(
 
 
 def totals(report: Any) -> dict[tuple[str, str | None], float]:
-    """Return the counters of the only process of a report, by name and activity."""
     counters = report["processes"][0]["counters"]
     return {(each["name"], each["attributes"].get("training.activity")): each["value"] for each in counters}
 

@@ -57,7 +57,6 @@ class Terminal:
         return int(self.tmux("display-message", "-p", "#{pane_pid}"))
 
     def press(self, *keys: str) -> None:
-        """Press keys by their names in tmux, such as ``F10`` and ``C-c``, or type text."""
         self.tmux("send-keys", *keys)
 
     def resize(self, width: int, height: int) -> None:
@@ -71,7 +70,6 @@ class Terminal:
             pause.wait(0.05)
 
     def until_shown(self, *words: str) -> str:
-        """Wait until the screen contains all words, and return it."""
         seen = [""]
 
         def shown() -> bool:

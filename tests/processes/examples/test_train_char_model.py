@@ -51,7 +51,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
-    """Return the names of the metrics and of the log events in the spool."""
     lines = subprocess.run(
         [sys.executable, "-m", "monitel", "cat", run_dir / "spool"], stdout=subprocess.PIPE, timeout=TIMEOUT, check=True
     ).stdout.splitlines()
@@ -68,7 +67,6 @@ def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
 
 
 def assert_everything_is_written(run_dir: Path, printed: str) -> None:
-    """Check TensorBoard's files, the spool, the checkpoint and the table."""
     tags = reader_of(run_dir / "tensorboard").Tags()
     charts = [tag for tag in tags["scalars"] if not tag.startswith(("step.time/", *LEDGER))]
     assert ["loss/max{split=train}", "loss/mean{split=train}", "loss{split=val}"] == sorted(charts)[:3]

@@ -107,7 +107,6 @@ def test_fifo_in_the_place_of_a_file_stops_nothing(receiver: Receiver, train: Ru
 
 @contextmanager
 def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
-    """Yield the URL of a backend, and the backend itself if it is healthy."""
     if kind == "healthy":
         with Receiver() as receiver:
             yield receiver.url, receiver

@@ -85,7 +85,6 @@ def autopsy(*arguments: object) -> dict[str, Any]:
 
 
 def top(*arguments: object) -> list[dict[str, Any]]:
-    """Return the rows of ``monitel top --once --json``."""
     printed = command("top", *arguments, "--once", "--json", "--interval", "0.1")
     assert 0 == printed.status, printed.errors
     rows: list[dict[str, Any]] = json.loads(printed.output)

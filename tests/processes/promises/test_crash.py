@@ -58,7 +58,6 @@ def stacks_in(text: str) -> int:
 
 
 def death(receiver: Receiver, folder: Path) -> dict[str, Any]:
-    """Deliver what the dead process has left, and return the attributes of its death."""
     receiver.requests.clear()
     replay(folder / "spool", receiver.url)
     assert {"before", "process.died"} <= {*receiver.record_names()}

@@ -100,7 +100,6 @@ def test_end_is_stored_and_printed_however_the_process_ends(
 
 
 def counted(report: Any) -> dict[str, float]:
-    """Return the seconds of each activity of the only process in the JSON of ``autopsy``."""
     counters = [each for each in report["processes"][0]["counters"] if each["name"] == "training.time"]
     return {each["attributes"]["training.activity"]: each["value"] for each in counters}
 

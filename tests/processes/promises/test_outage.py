@@ -49,7 +49,6 @@ def dead(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 def check_content(content: Content) -> None:
-    """Check that the items of the job are there, each once and in order, with the last window."""
     assert EVENTS == content.names
     assert [(number, number) for number in range(100)] == [
         (each.attributes["number"], each.attributes["training.step"]) for each in content.records

@@ -48,7 +48,6 @@ def working(script: str, env: dict[str, str] | None = None) -> AbstractContextMa
 
 
 def wait_for_work(process: Process) -> dict[str, Any]:
-    """Wait until a reader sees everything that WORK does, and return its row in ``monitel top``."""
     assert process.stdout is not None
     assert "ready\n" == process.stdout.readline(), finish(process).stderr
     rows: list[dict[str, Any]] = []

@@ -40,7 +40,6 @@ monitel.counter("training.steps").add(400)
 
 
 def run(script: str, *options: str, status: int = 0, env: dict[str, str] | None = None) -> str:
-    """Run a program of four ranks with ``monitel run``, and return its summary with single spaces."""
     Path("job.py").write_text(script)
     command = [*RUN[:-1], "--service-name", "job", *options, "--", sys.executable, "job.py"]
     ended = outcome(command, env={**os.environ, **(env or {})})

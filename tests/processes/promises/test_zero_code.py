@@ -50,7 +50,6 @@ def resources_of_applications(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
-    """Return a function that runs a script with ``opentelemetry-instrument``, and variables that name the receiver."""
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
 

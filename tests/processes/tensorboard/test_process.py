@@ -19,8 +19,6 @@ JOIN = "assert os.waitpid(pid, 0)[1] == 0\n"
 
 @pytest.fixture
 def script(run: Run, tmp_path: Path) -> Run:
-    """Return a function that runs a script, given as text, in the folder of the test."""
-
     def script(text: str, *, returncode: int = 0) -> Ended:
         path = tmp_path / "script.py"
         path.write_text(STAT + text)
@@ -30,7 +28,6 @@ def script(run: Run, tmp_path: Path) -> Run:
 
 
 def child_of(folder: Path) -> Path:
-    """Return the folder of the only forked child."""
     (found,) = (folder / "runs").glob("pid-*")
     return found
 

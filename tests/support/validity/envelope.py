@@ -103,5 +103,4 @@ def check_attributes(pairs: Any, path: str, findings: Findings) -> None:
 
 
 def identity(pairs: Iterable[Any]) -> bytes:
-    """Return attributes as bytes that do not depend on their order."""
     return b"\0".join(sorted([pair.SerializeToString(deterministic=True) for pair in pairs]))

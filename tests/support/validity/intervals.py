@@ -44,7 +44,6 @@ class Intervals:
         self._series: dict[tuple[bytes, str, str, bytes], _Series] = {}
 
     def collect(self, scoped: Scoped) -> None:
-        """Keep the points of one scope in one request, which has not arrived before."""
         begun: dict[tuple[bytes, str, str, bytes], int] = {}
         ordered = self._undisturbed and scoped.scope == OWN
         for number, metric in enumerate(scoped.records):

@@ -81,8 +81,6 @@ RULES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One violation: its rule, where it is in the message, and the value found there."""
-
     rule: str
     path: str
     value: str

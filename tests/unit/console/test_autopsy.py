@@ -43,7 +43,6 @@ Thread 0x00007f0000000003 [loader] (most recent call first):
 
 
 def rank_of(rank: int, waits: dict[str, float] | None = None, **changes: Any) -> Process:
-    """Return a live rank of four, which is in these waits for these seconds."""
     found = tuple(Wait(key, round(seconds * SECOND)) for key, seconds in (waits or {}).items())
     return alive(rank, world_size=4, step=1200, waits=found, **changes)
 

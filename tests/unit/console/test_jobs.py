@@ -20,7 +20,6 @@ def only_job(processes: list[Process]) -> Job:
 
 
 def suspects(job: Job) -> list[tuple[int, str, str, float]]:
-    """Return rank, stage, group and milliseconds of each late rank."""
     return [(rank, stage, group, round(1000 * seconds, 3)) for seconds, rank, stage, group, _ in job.late()]
 
 

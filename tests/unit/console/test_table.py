@@ -31,7 +31,6 @@ HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
 
 
 def rank_of(number: int | None, **changes: Any) -> Process:
-    """Return the row of a live rank of four, with a value in each column."""
     row: dict[str, Any] = {
         "job": JOB,
         "world_size": 4,
@@ -62,7 +61,6 @@ def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes
 
 
 def look_at(*ranks: Process, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
-    """Return a look at jobs: one for each name, in the order of the rows."""
     names = dict.fromkeys(rank.job for rank in ranks)
     jobs = [Job(name, None, tuple(rank for rank in ranks if rank.job == name)) for name in names]
     for job in jobs:

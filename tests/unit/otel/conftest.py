@@ -11,7 +11,6 @@ from monitel_otel import Installation
 
 @pytest.fixture
 def backend() -> Iterator[Backend]:
-    """Yield providers of OpenTelemetry's SDK, in memory. At the end, check everything that they have exported."""
     with in_memory() as backend:
         yield backend
 

@@ -20,8 +20,6 @@ from tests.support.validity.requests import assert_valid
 
 @dataclass
 class Backend:
-    """An application's providers, with everything that they have exported."""
-
     reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
     exporter: InMemoryLogRecordExporter = field(default_factory=InMemoryLogRecordExporter)
     span_exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
@@ -35,7 +33,6 @@ class Backend:
         self._collected: list[tuple[str, Any]] = []
 
     def collect(self) -> dict[str, Any]:
-        """Collect as a reader does, and return the metrics of the scope ``monitel`` by name."""
         data = self.reader.get_metrics_data()
         if data is not None:
             self._collected.append(("metrics", encode_metrics(data)))

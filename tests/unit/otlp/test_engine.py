@@ -32,7 +32,6 @@ class Rounds:
         self._seen = 0
 
     def run(self, number: int = 1) -> list[set[str]]:
-        """Run rounds, and return the names of the metrics in each request with metrics."""
         for _ in range(number):
             self._clock.advance(ROUND)
             with busy_encoder(self.pipeline):  # a request takes all windows of the round

@@ -33,7 +33,6 @@ def of_stat(receiver: Receiver, name: str = "x") -> list[Point]:
 
 
 def counted(receiver: Receiver, metric: str) -> float:
-    """Return the total of a counter of the pipeline, whose points have the temporality of the test."""
     points = receiver.points(metric)
     return points[-1].value if points[-1].temporality == CUMULATIVE else sum(point.value for point in points)
 

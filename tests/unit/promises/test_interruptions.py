@@ -83,7 +83,6 @@ def after_each_call(package: ModuleType, interruption: Callable[[], object]) -> 
 
 
 def check(stat: Any, events: list[Any], added: int, total: float) -> None:
-    """Compare the windows of a Stat with the samples that were added, and each window with its distribution."""
     stat.flush()
     windows = sorted((each.window for each in events if each.window), key=lambda window: int(window.end_ns))
     assert added == sum(window.count for window in windows) + stat.discarded

@@ -41,7 +41,6 @@ class Truth:
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, job: Job, *, first: bool) -> None:
-        """Add an attempt: it makes all steps again from its own first step on."""
         self.startup += job.startup
         self.down += job.down
         self.unknown += job.unknown
@@ -177,7 +176,6 @@ LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "repeat
 
 
 def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
-    """Return the ledger of a run with these seconds in its activities."""
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     return RunTime("run-7", activities, attempts, sum(activities.values()), "completed")
 

@@ -27,7 +27,6 @@ EVENTS = [f"event {number}" for number in range(20)]
 
 
 def record(start: Start, clock: ManualClock | None = None, count: int = 20, **options: Any) -> Path:
-    """Run a pipeline that records windows, events and spans, each in a request, and return its spool folder."""
     pipeline = start(**{"endpoint": None, "spans": True, **options})
     stat = Stat("loss", [COUNT, SUM, MEAN], 60.0)
     for number, name in enumerate(EVENTS[:count]):
