@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from tests.processes.console.jobs import Console
 from tests.processes.patience import LONG, SHORT, with_patience
-from tests.processes.promises.recorded_runs import Commands
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
 
@@ -72,8 +71,3 @@ def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
     return Console(tmp_path)
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(capsys)

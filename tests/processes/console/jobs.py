@@ -138,6 +138,7 @@ class Console:
             except SystemExit as error:  # wrong arguments
                 printed = Printed(int(error.code or 0), "", "")
         assert status == printed.status, printed.errors
+        assert "Traceback" not in printed.errors
         return printed
 
     def json(self, *arguments: object) -> Any:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held
+from tests.processes.console.jobs import Console
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, environment, held, run_of
 from tests.support.checks import wait_until
 from tests.support.scripts import READY, Run, finish, started, write_script
 from tests.support.spools import names
@@ -12,30 +13,30 @@ RUN = environment("run-7")
 LEDGERS = Path("spool/ledgers")
 
 
-def test_automatic_count_loses_nothing(train: Run, commands: Commands) -> None:
+def test_automatic_count_loses_nothing(train: Run, console: Console) -> None:
     """A source that counts from 1 in each process does not make the steps of earlier attempts repeated ones."""
     counted = JOB.replace("monitel.set_step(step)", "sys.modules['monitel.training.step'].advance(step)") + END
     for _ in range(2):
         train(counted, 1, 7, 0.02, 0.5, env=RUN)
-    run = commands.run_of("run-7")
+    run = run_of(console, "run-7")
     assert (2, False) == (run["attempts"], "repeated" in run["activities"])
     train(JOB + END, 4, 1, 0.02, 0.5, env=RUN)
     # The first attempt has counted from the start of the run, so its steps 4 to 7 are known, without those of data.
-    repeated = commands.run_of("run-7")["activities"]["repeated"]
+    repeated = run_of(console, "run-7")["activities"]["repeated"]
     assert 4 * 0.015 < repeated < run["activities"]["step"]
 
 
-def test_slurm_requeue_continues_the_run(train: Run, commands: Commands) -> None:
+def test_slurm_requeue_continues_the_run(train: Run, console: Console) -> None:
     """SLURM starts a requeued job with the same id; only task 0 has the ledger."""
     job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
     for restarts, task in enumerate("010"):
         env = {**job, "SLURM_PROCID": task, "SLURM_RESTART_COUNT": str(restarts // 2)}
         train(JOB + END, 0, 5, 0.02, 0.5, env=env)
-    run = commands.run_of("4711")
+    run = run_of(console, "4711")
     assert (2, True) == (run["attempts"], run["activities"]["repeated"] > 5 * 0.015)
 
 
-def test_overlap_of_two_attempts_is_counted_once(commands: Commands, tmp_path: Path) -> None:
+def test_overlap_of_two_attempts_is_counted_once(console: Console, tmp_path: Path) -> None:
     """An attempt that begins before the end of the earlier one takes over when that ends."""
     script = write_script(tmp_path, JOB + HOLD)
     with started(tmp_path, script, 0, 2, 0.01, 0.5, env=RUN) as first:
@@ -43,13 +44,13 @@ def test_overlap_of_two_attempts_is_counted_once(commands: Commands, tmp_path: P
         with started(tmp_path, script, 5, 2, 0.01, 0.5, env=RUN) as second:
             held(second)
             finish(first, "\n")
-            wait_until(lambda: 2 == commands.run_of("run-7")["attempts"], "a second attempt")
+            wait_until(lambda: 2 == run_of(console, "run-7")["attempts"], "a second attempt")
             finish(second, "\n")
-    run = commands.run_of("run-7")
+    run = run_of(console, "run-7")
     assert (2, False, False) == (run["attempts"], "down" in run["activities"], "repeated" in run["activities"])
 
 
-def test_forked_child_does_not_keep_the_run(train: Run, commands: Commands, tmp_path: Path) -> None:
+def test_forked_child_does_not_keep_the_run(train: Run, console: Console, tmp_path: Path) -> None:
     """A child that lives longer than its parent, such as an orphaned worker, does not block the next attempt."""
     fork = "if not os.fork():\n    sys.stdin.readline()\n    os._exit(0)\n"
     script = write_script(tmp_path, JOB + fork + "pipeline.shutdown()\n" + READY + "os.kill(os.getpid(), 9)\n")
@@ -58,10 +59,10 @@ def test_forked_child_does_not_keep_the_run(train: Run, commands: Commands, tmp_
         assert "ready\n" in iter(first.stdout.readline, "")
         first.wait(60)
         train(JOB + END, 3, 1, 0.01, 0.5, env=RUN)
-    assert 2 == commands.run_of("run-7")["attempts"]
+    assert 2 == run_of(console, "run-7")["attempts"]
 
 
-def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, commands: Commands, tmp_path: Path) -> None:
+def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, console: Console, tmp_path: Path) -> None:
     """A process that starts the ranks with its own environment neither blocks their ledger nor counts."""
     child = tmp_path / "child.py"
     child.write_text("import monitel, monitel_otlp, os, sys, time\nfrom monitel import *\n" + JOB + END)
@@ -71,7 +72,7 @@ def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, comm
     )
     ended = train(parent, child, env=RUN)
     assert "cannot be stored" not in ended.stderr
-    assert 1 == commands.run_of("run-7")["attempts"]
+    assert 1 == run_of(console, "run-7")["attempts"]
     assert [] == [*LEDGERS.glob("start-*")]
 
 
@@ -91,14 +92,14 @@ for each in children:
 """
 
 
-def test_first_of_several_children_has_the_ledger(run: Run, commands: Commands, tmp_path: Path) -> None:
+def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tmp_path: Path) -> None:
     """Their parent has not imported monitel: they do not fight for it, nor is the second one an attempt."""
     imports = "import monitel, monitel_otlp, time\nfrom monitel import *\n"
     (tmp_path / "child.py").write_text(f"{imports}{JOB}pipeline.shutdown(30)\n")
     (tmp_path / "parent.py").write_text(PARENT)
     ended = run(tmp_path / "parent.py", env=RUN)
     assert "cannot be stored" not in ended.stderr
-    assert 1 == commands.run_of("run-7")["attempts"]
+    assert 1 == run_of(console, "run-7")["attempts"]
 
 
 @pytest.mark.parametrize(
@@ -175,20 +176,20 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_everything_after_the_training_is_shutdown(train: Run, commands: Commands, end: str) -> None:
+def test_everything_after_the_training_is_shutdown(train: Run, console: Console, end: str) -> None:
     """The handler of the last event, waiting for threads, and the functions of the exit are not productive."""
     events = "1" if end in {"with", "exit"} else "0"
     ended = train(SLOW + ENDS[end], env={"MONITEL_RUN_EVENTS": events})
-    activities = commands.run_of("run-7")["activities"]
+    activities = run_of(console, "run-7")["activities"]
     assert {"startup", "step", "shutdown"} == {*activities}
     assert activities["shutdown"] >= (0.3 if end == "waiting for a thread" else 0.5)  # it has slept for a moment before
     assert activities["step"] - int(ended.stdout) / 1e9 < 0.5 + activities["shutdown"]
     assert activities["step"] >= 0.2
 
 
-def test_thread_that_outlives_the_main_thread_still_trains(train: Run, commands: Commands) -> None:
+def test_thread_that_outlives_the_main_thread_still_trains(train: Run, console: Console) -> None:
     """The end of the main thread is not the end of the training."""
     script = "def train():\n    monitel.set_step(1)\n    time.sleep(0.5)\n"
     train("import threading\n" + script + f"{CONFIGURE}\nthreading.Thread(target=train).start()\n")
-    activities = commands.run_of("run-7")["activities"]
+    activities = run_of(console, "run-7")["activities"]
     assert (True, True) == (activities["step"] >= 0.5, "shutdown" in activities)

@@ -2,16 +2,14 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from tests.processes.console.jobs import Console
 from tests.support.checks import wait_until
 from tests.support.scripts import Process, finish
-
-from monitel.console.main import main
 
 #: Steps of known length. Arguments: the first step, the number of steps, the seconds of each, and the learning rate.
 #: It prints the time of each step, in nanoseconds of its ledger.
@@ -73,48 +71,26 @@ def seconds(words: str) -> float:
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (ms|s|min)\b", words))
 
 
-class Printed(NamedTuple):
-    out: str
-    err: str
+def compared(console: Console, *arguments: object) -> list[dict[str, Any]]:
+    """Return the runs of ``compare --json``, each with its values by name."""
+    runs = console.json("compare", *arguments)["runs"]
+    return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
 
 
-class Commands:
-    """Runs commands in this process.
+def run_of(console: Console, name: str) -> dict[str, Any]:
+    found, _ = compared(console, name, name, "--spool-dir", "spool")
+    assert abs(sum(found["activities"].values()) - found["duration_seconds"]) < 1e-5
+    return found
 
-    Args:
-        capsys: Captures what they print.
-    """
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+def wait_for_ledger(console: Console, at_least: float) -> float:
+    """Wait until the ledger on disk has so many seconds, as its heartbeat writes them, and return them."""
 
-    def run(self, *arguments: object, status: int = 0) -> Printed:
-        """Run a command, which must have this exit status and no traceback, and return its output."""
-        self._capsys.readouterr()  # of the jobs
-        assert status == main([*map(str, arguments)]), (arguments, self._capsys.readouterr())
-        printed = Printed(*self._capsys.readouterr())
-        assert "Traceback" not in printed.err
-        sys.stdout.write(printed.out)  # pytest shows it if an assertion fails
-        return printed
+    def total() -> float:
+        shown = console("ledger", "--spool-dir", "spool").output
+        found = re.search(r"^total +(.*?) +100 %$", shown, re.MULTILINE)
+        return seconds(found[1]) if found else 0.0
 
-    def compared(self, *arguments: object) -> list[dict[str, Any]]:
-        """Return the runs of ``compare --json``, each with its values by name."""
-        runs: list[dict[str, Any]] = json.loads(self.run("compare", *arguments, "--json").out)["runs"]
-        return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
-
-    def run_of(self, name: str) -> dict[str, Any]:
-        found, _ = self.compared(name, name, "--spool-dir", "spool")
-        assert abs(sum(found["activities"].values()) - found["duration_seconds"]) < 1e-5
-        return found
-
-    def wait_for_ledger(self, at_least: float) -> float:
-        """Wait until the ledger on disk has so many seconds, as its heartbeat writes them, and return them."""
-
-        def total() -> float:
-            shown = self.run("ledger", "--spool-dir", "spool").out
-            found = re.search(r"^total +(.*?) +100 %$", shown, re.MULTILINE)
-            return seconds(found[1]) if found else 0.0
-
-        wait_until(lambda: any(Path("spool").glob("ledgers/*/ledger.json")), "a ledger")
-        wait_until(lambda: total() >= at_least, f"a ledger of {at_least} s")
-        return total()
+    wait_until(lambda: any(Path("spool").glob("ledgers/*/ledger.json")), "a ledger")
+    wait_until(lambda: total() >= at_least, f"a ledger of {at_least} s")
+    return total()

@@ -4,7 +4,18 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, truth
+from tests.processes.console.jobs import Console
+from tests.processes.promises.recorded_runs import (
+    END,
+    HOLD,
+    JOB,
+    compared,
+    environment,
+    held,
+    run_of,
+    truth,
+    wait_for_ledger,
+)
 from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script
@@ -22,7 +33,7 @@ def spools() -> list[Path]:
 
 
 def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
-    train: Run, commands: Commands, receiver: Receiver
+    train: Run, console: Console, receiver: Receiver
 ) -> None:
     """Steps, rates, times, last values, totals, configuration and outcome stay when the telemetry is delivered."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
@@ -33,7 +44,7 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
     }
     assert [] == spools()
     losses = [1 / (step + 1) for step in range(30)]
-    runs = commands.compared("run-a", "run-b", "--spool-dir", "spool")
+    runs = compared(console, "run-a", "run-b", "--spool-dir", "spool")
     for found, (run, (steps, seconds, rate, _)) in zip(runs, jobs.items(), strict=True):
         assert (run, "completed", 1, steps, steps - 1) == tuple(
             found[name] for name in ("run", "outcome", "attempts", "steps", "last_step")
@@ -57,19 +68,19 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
     assert "2" == runs[1]["attributes"]["training.world_size"]
 
 
-def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path: Path) -> None:
+def test_attempts_of_a_run_are_added_up(train: Run, console: Console, tmp_path: Path) -> None:
     """Steps and totals are those of all attempts, a killed one included; last values are the latest of each name."""
     script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
     with started(tmp_path, script, 0, 10, 0.02, 0.5, env=environment("run-a")) as process:
         _, reached = held(process)
-        commands.wait_for_ledger(reached + 0.1)
-        wait_until(lambda: "eval.accuracy" in commands.run_of("run-a")["values"])
-        assert " running " in commands.run("runs", "--spool-dir", "spool").out
+        wait_for_ledger(console, reached + 0.1)
+        wait_until(lambda: "eval.accuracy" in run_of(console, "run-a")["values"])
+        assert " running " in console("runs", "--spool-dir", "spool").output
         process.send_signal(signal.SIGKILL)
         finish(process)
-    assert " killed " in commands.run("runs", "--spool-dir", "spool").out
-    assert "state       killed: " in commands.run("ledger", "--spool-dir", "spool").out
-    killed = commands.run_of("run-a")
+    assert " killed " in console("runs", "--spool-dir", "spool").output
+    assert "state       killed: " in console("ledger", "--spool-dir", "spool").output
+    killed = run_of(console, "run-a")
     assert ("killed", 10, 9, 0.5) == (
         *(killed["outcome"], killed["steps"], killed["last_step"]),
         killed["values"]["eval.accuracy"],
@@ -77,7 +88,7 @@ def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path
     later = JOB.replace('monitel.log({"eval.accuracy"', 'monitel.log({"test.accuracy"') + END
     for first in (5, 15):
         train(later, first, 10, 0.02, 0.25, env=environment("run-a"))
-    run = commands.run_of("run-a")
+    run = run_of(console, "run-a")
     assert ("completed", 3, 30, 24) == tuple(run[name] for name in ("outcome", "attempts", "steps", "last_step"))
     assert (0.75, 0.25) == (run["values"]["test.accuracy"], run["config"]["rate"])
     assert 20 * 8 <= run["values"]["training.samples"] <= 30 * 8
@@ -85,7 +96,7 @@ def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path
 
 
 def test_outcome_is_that_of_rank_zero_with_the_death_of_another_rank(
-    train: Run, commands: Commands, tmp_path: Path
+    train: Run, console: Console, tmp_path: Path
 ) -> None:
     """A run that ends with an exception has failed."""
     env = environment("run-a", {"training.world_size": 2}) | {"WORLD_SIZE": "2"}
@@ -93,12 +104,12 @@ def test_outcome_is_that_of_rank_zero_with_the_death_of_another_rank(
     with started(tmp_path, script, 0, 5, 0.02, 0.5, env=env | {"RANK": "0"}) as process:
         train(JOB + KILL, 0, 5, 0.02, 0.5, env=env | {"RANK": "1"}, returncode=-signal.SIGKILL)
         assert 1 == finish(process, "\n").status
-    run = commands.run_of("run-a")
+    run = run_of(console, "run-a")
     assert ("failed; rank 1 died", 5) == (run["outcome"], run["steps"])
 
 
 def test_run_is_named_by_its_id_a_folder_or_a_process(
-    train: Run, commands: Commands, own_boxes: Path, tmp_path: Path
+    train: Run, console: Console, own_boxes: Path, tmp_path: Path
 ) -> None:
     """A job that runs is read without changing anything; a folder that was copied has everything."""
     script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
@@ -107,8 +118,8 @@ def test_run_is_named_by_its_id_a_folder_or_a_process(
         (box,) = own_boxes.iterdir()
 
         def known() -> bool:
-            found = commands.compared(process.pid, "run-a", "--spool-dir", "spool")
-            found += commands.compared(process.pid, process.pid)  # its box names its spool_dir
+            found = compared(console, process.pid, "run-a", "--spool-dir", "spool")
+            found += compared(console, process.pid, process.pid)  # its box names its spool_dir
             return all(("running", 4) == (each["outcome"], each["last_step"]) for each in found)
 
         wait_until(known)
@@ -117,22 +128,22 @@ def test_run_is_named_by_its_id_a_folder_or_a_process(
         assert before == sorted(path.name for path in box.iterdir())
         finish(process, "\n")
     Path("spool").rename("copied")
-    for each in commands.compared("copied", "copied"):
+    for each in compared(console, "copied", "copied"):
         assert ("run-a", "completed", 4, 0.5, 40) == (
             *(each["run"], each["outcome"], each["last_step"]),
             *(each["values"]["eval.accuracy"], each["values"]["training.samples"]),
         )
     train(JOB, 0, 3, 0.01, 0.5, env=environment("run-b"))
-    errors = commands.run("compare", "run-b", "run-c", "--spool-dir", "spool", status=1).err
+    errors = console("compare", "run-b", "run-c", "--spool-dir", "spool", status=1).errors
     assert "there is no run, folder or process 'run-c'; the runs below 'spool' are\n  run-b\n" in errors
 
 
-def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: Run, commands: Commands) -> None:
+def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: Run, console: Console) -> None:
     """The message names the runs, without control characters; two to sixteen runs can be compared."""
     for run in ("run-a", "run-%1b[2J"):
         train(JOB + END, 0, 3, 0.01, 0.5, env=environment(run))
-    errors = commands.run("compare", "spool", "run-a", "--spool-dir", "spool", status=1).err
+    errors = console("compare", "spool", "run-a", "--spool-dir", "spool", status=1).errors
     assert "monitel: 'spool' holds 2 runs; give one of them by its name:\n" in errors
     assert {"  run-a", "  run-\\x1b[2J"} == {*errors.splitlines()[1:]}
-    assert "at least two runs to compare, got one" in commands.run("compare", "run-a", status=1).err
-    assert "at most 16 runs to compare, got 17" in commands.run("compare", *["run-a"] * 17, status=1).err
+    assert "at least two runs to compare, got one" in console("compare", "run-a", status=1).errors
+    assert "at most 16 runs to compare, got 17" in console("compare", *["run-a"] * 17, status=1).errors

@@ -13,7 +13,18 @@ import pytest
 from tests.processes.console.commands import RUN as MONITEL_RUN
 from tests.processes.console.commands import line, running, split
 from tests.processes.console.jobs import Console
-from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, moments, seconds, truth
+from tests.processes.promises.recorded_runs import (
+    END,
+    HOLD,
+    JOB,
+    environment,
+    held,
+    moments,
+    run_of,
+    seconds,
+    truth,
+    wait_for_ledger,
+)
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, finish, started, write_script
 
@@ -29,7 +40,7 @@ def rows(text: str) -> dict[str, tuple[float, int]]:
 
 
 def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
-    train: Run, commands: Commands, tmp_path: Path
+    train: Run, console: Console, tmp_path: Path
 ) -> None:
     """All attempts add up to the time from the first start to the last end; steps made again are ``repeated``."""
     began = time.time()
@@ -37,17 +48,17 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
         tmp_path, write_script(tmp_path, JOB + HOLD).rename("held.py"), 100, 10, 0.04, 0.5, env=RUN
     ) as process:
         printed, reached = held(process)
-        kept = commands.wait_for_ledger(reached + 0.1)
-        assert "state       running; its last heartbeat was" in commands.run("ledger", "--spool-dir", "spool").out
+        kept = wait_for_ledger(console, reached + 0.1)
+        assert "state       running; its last heartbeat was" in console("ledger", "--spool-dir", "spool").output
         process.send_signal(signal.SIGKILL)
         finish(process)
-    before = commands.run_of("run-7")
+    before = run_of(console, "run-7")
     assert {"startup", "step", "data"} == before["activities"].keys()
     steps = moments(printed)
     assert 0 <= steps[100] - before["activities"]["startup"] < 5  # printed after the step has begun
     ended = train(JOB + END, 105, 4, 0.04, 0.5, env=RUN)
     whole = time.time() - began
-    run = commands.run_of("run-7")
+    run = run_of(console, "run-7")
     own, activities = truth(ended.stdout), run["activities"]
     assert ("completed", 2) == (run["outcome"], run["attempts"])
     made_again = kept - steps[105]  # with the time that belongs to data
@@ -56,7 +67,7 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
     assert activities["repeated"] == pytest.approx(made - activities["step"], abs=0.3)
     assert 0 < activities["down"] < whole - run["activities"]["step"]
     assert whole - 30 < run["duration_seconds"] < whole + 0.1
-    text = commands.run("ledger", "run-7", "--spool-dir", "spool").out
+    text = console("ledger", "run-7", "--spool-dir", "spool").output
     assert re.search(r"^run +run-7\nstarted +.*\nstate +completed at .* ago\n", text)
     assert re.search(r"\nattempts +2, with .* down and .* repeated\n", text)
     table = rows(text)
@@ -64,7 +75,7 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
     assert {name: each for name, each in activities.items() if each >= 0.1} == pytest.approx(
         {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
     )
-    stored = json.loads(commands.run("ledger", "run-7", "--spool-dir", "spool", "--json").out)
+    stored = json.loads(console("ledger", "run-7", "--spool-dir", "spool", "--json").output)
     assert stored.pop("state") == "completed"
     assert {"version": 1, "waiting": {}, "problems": []} == {
         name: stored.pop(name) for name in ("version", "waiting", "problems")
@@ -81,14 +92,14 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
     ids=["exception", "SIGTERM"],
 )
 def test_end_is_stored_and_printed_however_the_process_ends(
-    run: Run, commands: Commands, tmp_path: Path, end: str, status: int
+    run: Run, console: Console, tmp_path: Path, end: str, status: int
 ) -> None:
     """Rank zero prints its ledger last, on one line, with the shares that the command shows; ``shutdown`` is in it."""
     ended = run(write_script(tmp_path, JOB + f"{end}\n"), 0, 5, 0.1, 0.5, env=RUN, returncode=status)
     (line,) = [each for each in ended.stderr.splitlines() if each.startswith("monitel ledger: ")]
-    text = commands.run("ledger", "--spool-dir", "spool").out
+    text = console("ledger", "--spool-dir", "spool").output
     assert f"\nstate       {'failed' if status > 0 else 'preempted'} at " in text
-    assert {"startup", "data", "step", "shutdown"} == commands.run_of("run-7")["activities"].keys()
+    assert {"startup", "data", "step", "shutdown"} == run_of(console, "run-7")["activities"].keys()
     shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
     assert 100 == sum(shares.values())
     table = {name: percent for name, (_, percent) in rows(text).items()}
@@ -150,13 +161,13 @@ pipeline.shutdown()
 """
 
 
-def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, commands: Commands) -> None:
+def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, console: Console) -> None:
     """A wait for other ranks is part of ``step``. Attempts and pipelines of one process are added up."""
     train(STAGES, 1, 10, 70, 20, env=RUN)
     train(STAGES + STAGES, 2, 5, 15, 30, env=RUN)
-    text = commands.run("ledger", "--spool-dir", "spool").out
+    text = console("ledger", "--spool-dir", "spool").output
     assert text.endswith("\nof each step: 40 % waiting for other ranks, 10 % waiting for data\n"), text
-    stored = json.loads(commands.run("ledger", "--spool-dir", "spool", "--json").out)
+    stored = json.loads(console("ledger", "--spool-dir", "spool", "--json").output)
     assert {"other_ranks": 0.4, "data": 0.1} == pytest.approx(stored["waiting"])
 
 
@@ -170,34 +181,34 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, comma
     ids=["rank one", "no step and no activity", "forked child"],
 )
 def test_only_rank_zero_of_a_training_has_a_ledger(
-    train: Run, commands: Commands, script: str, env: dict[str, str]
+    train: Run, console: Console, script: str, env: dict[str, str]
 ) -> None:
     """Other processes store none and print none; without a ledger the command fails and says what would write one."""
     ended = train("monitel_otlp.configure(spool_dir='spool')\n" + script, env=env)
     assert "monitel ledger:" not in ended.stderr
-    errors = commands.run("ledger", "--spool-dir", "spool", status=1).err
+    errors = console("ledger", "--spool-dir", "spool", status=1).errors
     assert "monitel: there is no ledger of a run below 'spool': rank zero of a job" in errors
 
 
 QUICK = "monitel_otlp.configure(spool_dir='spool')\nfor step in range(3):\n    monitel.set_step(step)\n"
 
 
-def test_only_processes_with_one_run_id_are_joined(train: Run, commands: Commands) -> None:
+def test_only_processes_with_one_run_id_are_joined(train: Run, console: Console) -> None:
     """Without an id each is a run, except for torchrun's restarts; an unknown name is an error that lists the runs."""
     torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}
     for number, env in enumerate(
         (RUN, {}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "0"}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "1"}, RUN)
     ):
         train(QUICK, number, env=env)
-    errors = commands.run("ledger", "run-8", "--spool-dir", "spool", status=1).err
+    errors = console("ledger", "run-8", "--spool-dir", "spool", status=1).errors
     assert "there is no run 'run-8'; the runs below 'spool' are\n" in errors
     listed = errors.splitlines()[1:]
     assert 3 == len(listed)
     assert "  run-7" == listed[0]
-    assert "\nattempts    2, with" in commands.run("ledger", "run-7", "--spool-dir", "spool").out
+    assert "\nattempts    2, with" in console("ledger", "run-7", "--spool-dir", "spool").output
 
 
-def test_start_that_fails_is_startup_of_the_run(train: Run, commands: Commands) -> None:
+def test_start_that_fails_is_startup_of_the_run(train: Run, console: Console) -> None:
     """Processes that end before their first step are attempts; only the time between processes is ``down``."""
     failing = "monitel_otlp.configure(spool_dir='spool')\ntime.sleep(0.5)\n"
     began = time.monotonic()
@@ -205,36 +216,36 @@ def test_start_that_fails_is_startup_of_the_run(train: Run, commands: Commands) 
         train(failing + end, env={**RUN, "MONITEL_RUN_EVENTS": "1"}, returncode=status)
     train(QUICK, env=RUN)
     whole = time.monotonic() - began
-    run = commands.run_of("run-7")
+    run = run_of(console, "run-7")
     assert 3 == run["attempts"]
     assert 2 * 0.5 < run["activities"]["startup"] < whole
     assert "repeated" not in run["activities"]
 
 
-def test_living_attempt_keeps_the_ledger(commands: Commands, tmp_path: Path) -> None:
+def test_living_attempt_keeps_the_ledger(console: Console, tmp_path: Path) -> None:
     """If two jobs have one run id at the same time, the second one logs why it stores nothing."""
     script = write_script(tmp_path, JOB + HOLD)
     with started(tmp_path, script, 0, 3, 0.01, 0.5, env=RUN) as first:
         _, reached = held(first)
-        commands.wait_for_ledger(reached)
+        wait_for_ledger(console, reached)
         with started(tmp_path, script, 50, 3, 0.01, 0.5, env=RUN) as second:
             held(second)
             ended = finish(second, "\n")
         assert 1 == ended.stderr.count("the ledger of the run cannot be stored")
         assert "in use by a running process" in ended.stderr
         finish(first, "\n")
-    assert (1, False) == (commands.run_of("run-7")["attempts"], "repeated" in commands.run_of("run-7")["activities"])
+    assert (1, False) == (run_of(console, "run-7")["attempts"], "repeated" in run_of(console, "run-7")["activities"])
 
 
-def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, commands: Commands) -> None:
+def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, console: Console) -> None:
     """The status is 1; the damaged file is named, not followed; the next attempt keeps it aside and starts anew."""
     train(QUICK, env=RUN)
     path = next(Path("spool").glob("ledgers/*/ledger.json"))
     train(QUICK, env=environment("run-8"))
     path.write_bytes(path.read_bytes()[:-20])
-    printed = commands.run("ledger", "--spool-dir", "spool", status=1)
-    assert printed.out.startswith("run         run-8\n")
-    assert f"monitel: the ledger in '{path.parent}' is damaged\n" == printed.err
+    printed = console("ledger", "--spool-dir", "spool", status=1)
+    assert printed.output.startswith("run         run-8\n")
+    assert f"monitel: the ledger in '{path.parent}' is damaged\n" == printed.errors
     ended = train(QUICK, env=RUN)
     assert 1 == ended.stderr.count("the ledger of the run starts anew")
-    assert 1 == commands.run_of("run-7")["attempts"]
+    assert 1 == run_of(console, "run-7")["attempts"]
