@@ -1,4 +1,4 @@
-"""What hangs stops nothing else: a name server, a FIFO, a callback, a lock; and an exit needs no new thread."""
+"""Name servers, FIFOs, callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
 
 import socket
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the ledger and a replay keep of a run: its last values, and all time of a process without a backend."""
+"""The last values that the ledger keeps of a run, and all time of a process without a backend in a replay."""
 
 import math
 from pathlib import Path
