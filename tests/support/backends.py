@@ -33,6 +33,7 @@ Pipeline.__init__ = _keep  # type: ignore[method-assign]
 def accounts_add_up(fresh_state: None) -> Iterator[None]:
     """Check the account of every pipeline that the test made, at its end: nothing may vanish."""
     _made.clear()
+    _forget_series()
     yield
     if not _made:
         return
@@ -43,7 +44,6 @@ def accounts_add_up(fresh_state: None) -> Iterator[None]:
         check_accounts(pipeline)
         assert {0} == {each.waiting for each in pipeline.account().values()}
     _made.clear()
-    _forget_series()
     assert not running, f"the test leaves {len(running)} running pipelines"
 
 
