@@ -28,7 +28,7 @@ from monitel.process.exit import finalize
 from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker, launch_attributes
-from monitel.process.masking import mask_arguments, mask_values
+from monitel.process.masking import mask_arguments, mask_text
 from monitel.process.os_threads import RLock, in_main_thread
 from monitel.stats._window import get_step
 from monitel.training import activities
@@ -253,8 +253,7 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
     if (kind := error_type(type(error))) is None or error is None:
         return None
     try:
-        message = mask_values({"message": str(error)}, os.environ)["message"]
-        message = escape_surrogates(message[:_LONGEST_MESSAGE])
+        message = escape_surrogates(mask_text(str(error), os.environ)[:_LONGEST_MESSAGE])
     except Exception:
         message = ""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]

@@ -96,6 +96,11 @@ def mask_values(values: Mapping[str, Any], environment: Mapping[str, str]) -> di
     return dict(masked(values, ""))
 
 
+def mask_text(text: str, environment: Mapping[str, str]) -> str:
+    """Return a text, such as a path or a message, with ``***`` in the place of what looks like a secret."""
+    return _masked(text, _secrets_of(environment))
+
+
 def _secrets_of(environment: Mapping[str, str]) -> list[str]:
     """Return the values of environment variables with the names of secrets, the longest first."""
     secrets = {value for name, value in environment.items() if _is_secret(name) and len(value) >= _SHORTEST}

@@ -18,7 +18,7 @@ from monitel.event import Event, Severity
 from monitel.handlers import log_event
 from monitel.process.failures import error_type, warn_once
 from monitel.process.fork import register_at_fork
-from monitel.process.masking import mask_values
+from monitel.process.masking import mask_text
 from monitel.process.os_threads import get_ident, local
 from monitel.training import activities
 from monitel.training.step import get_step
@@ -170,7 +170,7 @@ class Checkpoint:
                 if (size := _size(self.path, self._since_ns if saves else None, self._others)) is not None:
                     data["checkpoint.size"] = size
             elif saves and failure is not None:
-                message = mask_values({"message": str(error)}, os.environ)["message"]
+                message = mask_text(str(error), os.environ)
                 data |= {"exception.type": failure, "exception.message": escape_surrogates(message)}
             else:
                 return
@@ -194,8 +194,7 @@ def path_text(path: object) -> str | None:
     found = _path(path)
     if found is None:
         return None
-    masked: str = mask_values({"path": escape_surrogates(found)}, os.environ)["path"]
-    return masked[:_MAX_PATH]
+    return mask_text(escape_surrogates(found), os.environ)[:_MAX_PATH]
 
 
 def _path(path: object) -> str | None:
