@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.process.failures import enable_loggers, warn_once
-from monitel.process.masking import mask_arguments
+from monitel.process.masking import mask_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -325,7 +325,7 @@ def _text(argument: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(mask_arguments([text], os.environ)[0][:_SHOWN])
+    return repr(mask_text(text, os.environ)[:_SHOWN])
 
 
 def _warn(argument: str, problem: str, default: object) -> None:

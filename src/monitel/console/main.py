@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from monitel import __version__
 from monitel.blackbox.folder import FolderError
 from monitel.text import CommandError, OutputError, warn, write_out
 from monitel_run.arguments import Parser
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"monitel {version('monitel')}")
+    parser.add_argument("--version", action="version", version=f"monitel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(arguments[0] if arguments else ""):
         add(commands)
