@@ -20,14 +20,19 @@ def waiting(ready, more):
     ready.set()
     more.wait()
 
-def all_wait():
-    states = [open(f"/proc/self/task/{each}/stat").read().rpartition(")")[2].split()[0]
-              for each in os.listdir("/proc/self/task") if int(each) != threading.get_native_id()]
-    return {*states} <= {"S"}
+def until_all_wait(process):  # but the caller: faulthandler may crash at the stack of a thread that runs
+    in_a_row = 0
+    while in_a_row < 20:
+        try:
+            states = {open(f"/proc/{process}/task/{each}/stat").read().rpartition(")")[2].split()[0]
+                      for each in os.listdir(f"/proc/{process}/task") if int(each) != threading.get_native_id()}
+        except OSError:  # a thread has ended
+            continue
+        in_a_row = in_a_row + 1 if states <= {"S"} else 0
+        time.sleep(0.001)
 
 def crashing(number=signal.SIGSEGV):
-    while not all(all_wait() for _ in range(20)):  # the stack of a thread that runs may not be readable
-        time.sleep(0.001)
+    until_all_wait(os.getpid())
     if number == signal.SIGSEGV:
         ctypes.memset(8, 0, 1)
     os.kill(os.getpid(), number)
@@ -109,10 +114,17 @@ def test_handler_returns_when_the_application_has_removed_it(
     assert 1 == stacks_in(death(receiver, tmp_path)["code.stacktrace"])
 
 
+#: A child sends the signal to the thread of C++, so that all others wait.
 IN_CPP = """\
 def crashing():
-    thread = ctypes.c_ulong()
-    libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.abort, ctypes.c_void_p), None)
+    until_all_wait(os.getpid())
+    known, thread, job = {*os.listdir("/proc/self/task")}, ctypes.c_ulong(), os.getpid()
+    libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+    native, = {*os.listdir("/proc/self/task")} - known
+    if not os.fork():
+        until_all_wait(job)
+        libc.tgkill(job, int(native), signal.SIGABRT)
+        os._exit(0)
     libc.pthread_join(thread, None)
 crashing()
 """
