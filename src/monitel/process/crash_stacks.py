@@ -1,8 +1,7 @@
 """Python stacks of this process: written when a fatal signal ends it, or returned as text while it runs.
 
-SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL end a process without an exception. Python's :mod:`faulthandler` writes the
-stacks of all threads to a file, then the signal has its previous effect: exit status, core dump and the handlers of
-others stay as they were. A process has only one faulthandler, and that of the application wins.
+:mod:`faulthandler` writes the stacks of all threads to a file, then the signal has its previous effect. A process has
+only one faulthandler, and that of the application wins.
 """
 
 from __future__ import annotations
@@ -48,24 +47,9 @@ _enabled = False  # by this module
 
 
 def install(path: str | os.PathLike[str]) -> bool:
-    """Write the stacks to a file when a signal ends this process. A later call replaces the path.
+    """Write the stacks to a file when a signal ends this process; False if the application has enabled faulthandler.
 
-    The file is made now, with mode 0600, and is not opened through a symbolic link. A forked child does not write to
-    it. Callable from any thread; an overflow of the stack is recorded in the thread that calls it.
-
-    Args:
-        path: The file, in an existing folder.
-
-    Returns:
-        False if the application has enabled faulthandler: the stacks are where the application wants them.
-
-    Raises:
-        OSError: The file cannot be opened.
-
-    Example:
-        >>> from monitel.process import crash_stacks
-        >>> installed = crash_stacks.install("stacks.txt")
-        >>> crash_stacks.uninstall("stacks.txt")
+    A later call replaces the path. An overflow of the stack is recorded in the thread that calls this.
     """
     global _path
     path = str(Path(path).absolute())
@@ -75,10 +59,7 @@ def install(path: str | os.PathLike[str]) -> bool:
 
 
 def uninstall(path: str | os.PathLike[str]) -> None:
-    """Write no stacks any more, unless another path was installed since. Idempotent.
-
-    faulthandler stays enabled, because the application may have enabled it since.
-    """
+    """Write no stacks any more, unless another path was installed since. faulthandler stays enabled. Idempotent."""
     global _path, _file
     if _path and _path == str(Path(path).absolute()):
         _path = ""
@@ -90,8 +71,7 @@ def uninstall(path: str | os.PathLike[str]) -> None:
 def check() -> None:
     """Enable faulthandler again where the application has disabled it, or has closed the descriptor.
 
-    If the process has survived a signal for ten seconds, because another handler recovered from it, empty the file.
-    Does nothing without :func:`install`. Cheap; callable from any thread.
+    Empty the file if the process has survived a signal, because another handler recovered from it.
     """
     if not _path:
         return
@@ -149,31 +129,14 @@ register_at_fork(after_in_child=_in_child)
 
 
 def crash_signal(text: str) -> int | None:
-    """Return the number of the signal that the first line of a file of stacks names; None for any other text.
-
-    Example:
-        >>> from monitel.process.crash_stacks import crash_signal
-        >>> crash_signal("some other text") is None
-        True
-    """
+    """Return the number of the signal that the first line of a file of stacks names; None for any other text."""
     found = _FATAL.match(text)
     name = _SIGNALS.get(found[1]) if found else None
     return None if name is None else int(getattr(signal, name))
 
 
 def stacks_now(limit: int = 256 << 10) -> str:
-    """Return the Python stacks of all threads of this process, that of the main thread first.
-
-    Reads no file and waits for no lock. Callable from any thread.
-
-    Args:
-        limit: The largest length, in characters.
-
-    Example:
-        >>> from monitel.process.crash_stacks import stacks_now
-        >>> stacks_now().splitlines()[0].endswith("[MainThread] (most recent call first):")
-        True
-    """
+    """Return the Python stacks of all threads, that of the main thread first. Waits for no lock."""
     frames = dict(os_threads.frames())
     names = os_threads.names()
     order = sorted(frames, key=lambda ident: ident != threading.main_thread().ident)

@@ -17,14 +17,9 @@ _registered = False
 
 
 def finalize(function: Callable[[], object], priority: int) -> None:
-    """Call ``function`` when multiprocessing ends this process. Its children skip ``atexit``.
+    """Call ``function`` when multiprocessing ends this process, if it has been imported; its children skip ``atexit``.
 
-    In a main process that has imported multiprocessing, this call comes in addition to ``atexit``. Without
-    multiprocessing there is no call.
-
-    Args:
-        function: Called without arguments; idempotent.
-        priority: The highest is called first: Stats are flushed at 100, and a ``multiprocessing.Queue`` closes at 10.
+    The highest priority is called first: Stats are flushed at 100, and a ``multiprocessing.Queue`` closes at 10.
     """
     util = sys.modules.get("multiprocessing.util")  # not imported here: a child of multiprocessing has it
     if util is not None:
@@ -34,8 +29,7 @@ def finalize(function: Callable[[], object], priority: int) -> None:
 def finalize_with_children(function: Callable[[], object], priority: int) -> None:
     """Call :func:`finalize` in this process and in each child of multiprocessing that is forked from now on.
 
-    A child starts with an empty list of finalizers and then calls the functions that are registered to run after its
-    fork, so the finalizers are added there again.
+    A child empties its list of finalizers and then runs what is registered for after its fork.
     """
     _in_children.append((function, priority))
     if _registered:

@@ -56,8 +56,7 @@ def report_unraisable(error: BaseException) -> None:
 def error_type(kind: object) -> str | None:
     """Return the name of an Exception class, with its module unless it is built in; None for any other object.
 
-    KeyboardInterrupt, SystemExit, GeneratorExit and asyncio's CancelledError are not Exceptions: they end a block on
-    purpose. OpenTelemetry's ``start_as_current_span()`` distinguishes in the same way.
+    KeyboardInterrupt, SystemExit and asyncio's CancelledError end a block on purpose, as for OpenTelemetry.
     """
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return None
@@ -75,10 +74,7 @@ def warn_once(
 
 
 def enable_loggers() -> None:
-    """Enable monitel's loggers: ``logging.config.dictConfig()`` disables all that it does not name, by default.
-
-    Each exporter does so every few seconds, with expired windows. A level, which an application sets on purpose, stays.
-    """
+    """Enable monitel's loggers, which ``logging.config.dictConfig()`` disables; a level, set on purpose, stays."""
     for name, logger in logging.Logger.manager.loggerDict.copy().items():
         if name.partition(".")[0] in {"monitel", "monitel_tensorboard"} and isinstance(logger, logging.Logger):
             logger.disabled = False

@@ -17,13 +17,7 @@ def register_at_fork(
     after_in_parent: Callable[[], object] | None = None,
     after_in_child: Callable[[], object] | None = None,
 ) -> None:
-    """Call :func:`os.register_at_fork` if the platform has it; else do nothing.
-
-    Args:
-        before: Called before a fork, the last one registered first.
-        after_in_parent: Called in the parent after a fork, in the order of registration.
-        after_in_child: Called in the child, in the order of registration.
-    """
+    """Call :func:`os.register_at_fork` if the platform has it; else do nothing."""
     if not hasattr(os, "register_at_fork"):
         return
     hooks = {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}

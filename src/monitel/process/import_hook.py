@@ -25,12 +25,7 @@ _lock = Lock()
 class AfterImport(MetaPathFinder):
     """Calls a function once a module is loaded: now, or right after its first import, in the importing thread.
 
-    If the module is only looked up, or fails to import, the function runs after the next import. Exceptions of the
-    function are raised if it runs now; later they are logged, and the import continues.
-
-    Args:
-        module: The name of the module.
-        function: The function.
+    If the import fails, the function runs after the next one. What it raises then is logged, and the import continues.
     """
 
     def __init__(self, module: str, function: Callable[[], None]) -> None:
@@ -76,10 +71,7 @@ class AfterImport(MetaPathFinder):
 
 
 class _CallbackLoader(Loader):
-    """Executes a module through its original loader, restores that loader, and calls the callback.
-
-    The original loader itself is not changed: it may load other modules too, as a zip file's does.
-    """
+    """Executes a module through its original loader, which other modules may share, and calls the callback."""
 
     def __init__(self, spec: ModuleSpec, loader: Loader, executed: Callable[[], None]) -> None:
         self._spec = spec

@@ -38,13 +38,7 @@ _TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
 def launch_attributes() -> dict[str, str | int]:
-    """Return the ``training.*`` attributes of this process; empty without a launcher.
-
-    Example:
-        >>> from monitel.process.launcher import launch_attributes
-        >>> launch_attributes()
-        {}
-    """
+    """Return the ``training.*`` attributes of this process; empty without a launcher."""
     found: dict[str, str | int] = {}
     for attribute, variables in VARIABLES.items():
         for variable in variables:
@@ -74,7 +68,7 @@ def is_rank_zero(launch: Mapping[str, str | int]) -> bool:
 def distributed_rank() -> tuple[int, int] | None:
     """Return rank and world size of torch.distributed, if it is initialized with more than one rank.
 
-    This neither imports torch nor communicates, so it does not wait for a process group that hangs.
+    This does not communicate, so it does not wait for a process group that hangs.
     """
     distributed = sys.modules.get("torch.distributed")
     try:
@@ -105,8 +99,7 @@ def _run_id(variable: str, value: str) -> dict[str, str]:
 def _infer_rank() -> int | None:
     """Return the rank where LOCAL_RANK and WORLD_SIZE are set and RANK is not, as by Lightning; None if unknown.
 
-    Open MPI and SLURM may have started only the parent of this process. Their rank is used if their local rank and
-    world size are those of this process.
+    Open MPI and SLURM may have started only the parent: their rank counts if the other two numbers are equal.
     """
     local_rank, world_size = _number("LOCAL_RANK"), _number("WORLD_SIZE")
     assert local_rank is not None  # because the caller has checked both
@@ -145,11 +138,7 @@ _MODULE_OPTION = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
 
 
 def is_launcher(arguments: list[str]) -> bool:
-    """Return True if a command line starts a launcher of training processes, such as torchrun's agent.
-
-    Args:
-        arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
-    """
+    """Return True if a command line starts a launcher of training processes, such as torchrun's agent."""
     remaining = iter(arguments[1:])
     for argument in remaining:
         if argument in {"-X", "-W"}:

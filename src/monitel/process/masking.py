@@ -45,13 +45,8 @@ _KNOWN = re.compile(
 def mask_arguments(arguments: Iterable[str], environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of a command with ``***`` in the place of what looks like a secret.
 
-    Masked are the values of options and keys whose names look like those of secrets (``--hf-token x``,
-    ``db.password=x``), user names and passwords of URLs, addresses of webhooks, tokens of well-known forms, and the
-    values of environment variables whose names look like those of secrets.
-
-    Args:
-        arguments: The arguments.
-        environment: The environment variables.
+    These are values whose options or keys have names of secrets, the values of such environment variables, users and
+    passwords of URLs, addresses of webhooks, and tokens of well-known forms.
     """
     secrets = _secrets_of(environment)
     masked = []
@@ -67,19 +62,7 @@ def mask_arguments(arguments: Iterable[str], environment: Mapping[str, str]) -> 
 
 
 def mask_values(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a configuration with ``***`` in the place of what looks like a secret, as :func:`mask_arguments` does.
-
-    Numbers, bools, None and empty texts are never masked: ``pad_token_id`` is not a secret.
-
-    Args:
-        values: Nested mappings and lists.
-        environment: The environment variables.
-
-    Example:
-        >>> from monitel.process.masking import mask_values
-        >>> mask_values({"hub_token": "x", "pad_token": "!", "data": {"url": "https://me:password@host"}}, {})
-        {'hub_token': '***', 'pad_token': '!', 'data': {'url': 'https://***@host'}}
-    """
+    """Return a configuration, masked as :func:`mask_arguments` does. Numbers stay: ``pad_token_id`` is not a secret."""
     secrets = _secrets_of(environment)
 
     def masked(value: Any, name: str) -> Any:

@@ -1,9 +1,8 @@
 """Threads of the operating system, and their locks, conditions, events and queues, under gevent and eventlet, too.
 
-These libraries replace the functions of ``threading`` and ``_thread``, before or after monitel is imported. A thread is
-then a greenlet, and a greenlet that waits in C, for a semaphore or a slow disk, stops the whole process. A lock of
-theirs wakes only greenlets of the same thread. monitel therefore uses a copy of ``threading`` with the interpreter's
-own functions. Without such a library both do the same.
+These libraries replace the functions of ``threading``, before or after monitel is imported. A greenlet that waits in C
+stops the whole process, and their locks wake only greenlets of the same thread. monitel therefore uses a copy of
+``threading`` with the interpreter's own functions.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ def names() -> dict[int, str]:
 def frames() -> dict[int, FrameType]:
     """Return the innermost frame of each thread, by identity.
 
-    CPython 3.11 may collect garbage meanwhile, with a lock that threads need to begin and to end, and if a finalizer
-    lets another thread run, the process hangs forever (python/cpython#106883). So no garbage is collected there.
+    CPython 3.11 may collect garbage meanwhile, with a lock that threads need; if a finalizer then lets another thread
+    run, the process hangs forever (python/cpython#106883).
     """
     if sys.version_info[:2] != (3, 11) or not gc.isenabled():
         return sys._current_frames()

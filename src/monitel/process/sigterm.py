@@ -1,10 +1,8 @@
 """SIGTERM handling: deliver first, then do what SIGTERM did before, even if the main thread is inside C or C++ code.
 
-Python runs signal handlers in the main thread, between two bytecodes. While that thread waits inside a library (a
-collective, ``init_process_group``) no handler runs, and a process that replaced SIGTERM's default action survives it.
-Even then Python writes the number of the signal to its wake-up descriptor (:func:`signal.set_wakeup_fd`). A thread that
-reads it there takes over after half a second. A forked child shares the descriptor until code of monitel has run there,
-and only Linux names the sender. Elsewhere the process ends when the main thread returns to Python.
+Python runs signal handlers in the main thread, between two bytecodes: while a collective waits, none runs. Even then
+Python writes the signal's number to its wake-up descriptor, where a thread reads it and takes over after half a second.
+A forked child shares that descriptor, and only Linux names the sender; elsewhere there is no such thread.
 """
 
 from __future__ import annotations
@@ -54,10 +52,7 @@ def is_default() -> bool:
 
 
 def check() -> None:
-    """Take the wake-up descriptor again where an event loop had taken it and has released it.
-
-    The main thread does so when it runs Python next. Cheap; callable from any thread.
-    """
+    """Take the wake-up descriptor again, in the main thread, where an event loop had taken it and has released it."""
     if _current is not None:
         call_in_main_thread(_listen_again)
 
@@ -75,35 +70,11 @@ def call_at_end(function: Callable[[float], object]) -> None:
 class SigtermHandler:
     """Delivers on SIGTERM, then does what SIGTERM did before. At most one is installed in a process.
 
-    The handler that was installed last decides whether the process ends. While this one is the last, SIGTERM calls
-    ``end``, restores the previous handler, and calls it; without a previous handler, the signal is sent again, so that
-    the exit status stays the same. When a later handler calls this one, ``flush`` and the previous handler are called,
-    and the process continues. A further SIGTERM during ``end`` changes nothing.
-
-    If SIGTERM had its default action and the main thread has not run for half a second, a thread calls ``end`` and
-    sends the signal again. While an event loop of the application has the wake-up descriptor, it does not.
-
-    A forked child gets the previous handler back. An ignored SIGTERM stays ignored. The default action does not end
-    process 1 of a container (see pid_namespaces(7)): there ``flush`` is called, and the process continues.
-
-    Args:
-        end: Takes a time in seconds; within it, deliver or store everything. Called once, in the main thread inside a
-            signal handler, or in the thread. Returns False if the interrupted code is delivering already: that code
-            continues, and SIGTERM does what it did before when :meth:`uninstall` is called.
-        flush: Takes a time in seconds; within it, deliver what can be delivered. Called in the main thread inside a
-            signal handler.
-        timeout: Seconds from SIGTERM to the end of ``end`` or ``flush``.
-
-    Example:
-        >>> import signal
-        >>> from monitel.process.sigterm import SigtermHandler, is_default
-        >>> handler = SigtermHandler(end=lambda timeout: None, flush=lambda timeout: None)
-        >>> handler.install()
-        >>> is_default()
-        False
-        >>> handler.uninstall()
-        >>> is_default()
-        True
+    The handler that was installed last decides whether the process ends. If it is this one, ``end`` is called, then the
+    previous handler; without one, the signal is sent again, so that the exit status stays the same. When a later
+    handler calls this one, ``flush`` and the previous handler are called, and the process continues. So it does as
+    process 1 of a container, which the default action does not end. ``end`` returns False if the interrupted code is
+    delivering already: then SIGTERM does what it did before when :meth:`uninstall` is called.
     """
 
     def __init__(
@@ -126,11 +97,7 @@ class SigtermHandler:
         self._sockets: tuple[_socket.socket, _socket.socket] | None = None  # those of gevent wait for greenlets
 
     def install(self) -> None:
-        """Handle SIGTERM from now on.
-
-        Raises:
-            ValueError: Not called in the main thread.
-        """
+        """Handle SIGTERM from now on, unless it is ignored."""
         global _current
         if not in_main_thread():
             raise ValueError("a handler for SIGTERM must be installed in the main thread")
@@ -152,8 +119,7 @@ class SigtermHandler:
     def uninstall(self) -> None:
         """Restore the previous handler if this one is the last. Idempotent.
 
-        Below a later handler, or if called outside the main thread, the Python handler stays installed, and only does
-        what SIGTERM did before.
+        Below a later handler, and outside the main thread, it stays, and only does what SIGTERM did before.
         """
         global _current
         if self._claim.locked() and not self._postponed:

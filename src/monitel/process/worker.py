@@ -20,15 +20,9 @@ _AFTER_FAILURE = 1.0  # seconds
 
 
 class Worker:
-    """Calls a function in a daemon thread, when it is woken and after the delay that the last call has returned.
+    """Calls a function in a daemon thread, when it is woken and after the seconds that the last call has returned.
 
-    Args:
-        name: The name of the thread.
-        run_once: Called without arguments. It returns the seconds until the next call, or None to wait for
-            :meth:`wake`. An exception is logged once, and the next call follows after a second.
-        first: Seconds until the first call; None waits for :meth:`wake`.
-        begun: Called in the thread at its begin.
-        ended: Called in the thread at its end.
+    An exception is logged once. ``begun`` and ``ended`` are called in the thread.
     """
 
     def __init__(
@@ -55,11 +49,7 @@ class Worker:
         return self._thread.ident is not None
 
     def start(self) -> bool:
-        """Start the thread unless it has been started.
-
-        Returns:
-            False if CPython refuses new threads, which happens at the end of the process.
-        """
+        """Start the thread unless it has been started; False if CPython refuses it, as at the end of the process."""
         if not self.started and self._starting.acquire(blocking=False):  # two threads may call this at once
             try:
                 self._thread.start()

@@ -1,7 +1,6 @@
 """The open window of a Stat, in Python: the twin of ``_window_c.c``, with the same behaviour.
 
-The C code locks only without the GIL; this code takes a lock with the GIL too. The lock is re-entrant because a signal
-handler may add to the Stat that it interrupted.
+The C code locks only without the GIL; this code always does, re-entrantly: a signal handler may add, too.
 
 Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
 its boundary. It has one window, or several if a flush closed one early. If ``max_samples`` closed it, further samples
@@ -38,12 +37,7 @@ _Class = TypeVar("_Class", bound=type)
 def to_float(stat: object, value: object) -> float:  # noqa: ARG001  other hooks need the Stat
     """Convert ``value`` to a float by torch's rules (pybind11's float caster).
 
-    This is the default value hook, called for values that are not exactly float or int. Another hook, set with
-    ``set_value_hook``, may return None to add the sample later.
-
-    Raises:
-        TypeError: Not a real number. An exception of ``__float__`` is its cause; a :class:`BaseException` such as
-            :class:`KeyboardInterrupt` is not caught.
+    Another hook, set with ``set_value_hook``, may return None to add the sample later.
     """
     kind = type(value)  # not __class__, which a mock can set
     if issubclass(kind, float):
@@ -121,15 +115,7 @@ class Accumulator:
         return self
 
     def _open(self, window: int, max_samples: int, clock: memoryview | None, histogram: bool, stddev: bool) -> None:
-        """Start collecting.
-
-        Args:
-            window: Length of an interval in nanoseconds.
-            max_samples: The most samples in an interval.
-            clock: The clock of a test: monotonic and Unix nanoseconds; None for the system's clocks.
-            histogram: Whether to collect a histogram.
-            stddev: Whether to collect a standard deviation.
-        """
+        """Start collecting."""
         with self._lock:
             if self._window:  # threads may call __init__() of one Stat: the first call counts
                 return
@@ -223,14 +209,9 @@ class Accumulator:
         return closed
 
     def _reserve(self, samples: Any) -> tuple[Any, Closed | None]:
-        """Reserve a slot for a sample whose value is not known yet.
+        """Reserve a slot for a sample whose value is not known yet; ``samples`` collects the window's pending samples.
 
-        Args:
-            samples: Collects the window's pending samples if this one is the first.
-
-        Returns:
-            The collector of the window's pending samples, None if the window is full; and the window that was closed,
-            or None.
+        Return the window's collector, None if the window is full; and the window that was closed.
         """
         tick = self._monotonic_ns()
         with self._lock:
@@ -365,7 +346,7 @@ class Accumulator:
     def _described(self) -> OpenWindow | None:
         """Return the open window as if it was closed now; None if it has no numbers, or if it is in use.
 
-        The thread that uses it may be in a signal handler or a destructor that waits for a lock of the caller.
+        The thread that uses it may be in a signal handler that waits for a lock of the caller.
         """
         now, epoch = self._read_moment()
         if not self._lock.acquire(timeout=_PATIENCE):

@@ -18,9 +18,7 @@ _functions: tuple[Callable[[], object], ...] = ()
 def register(function: Callable[[], object]) -> None:
     """Call a function before each flush, in the thread that flushes; a forked child does not call it.
 
-    A flush is :func:`monitel.flush`, :func:`monitel.close_expired_windows`, a flush of an exporter, or the exit of the
-    process. The function logs events that a source has queued. It is thread-safe, and waits for nothing: the threads
-    that flush have little time. An exception is raised from the flush, after all Stats are flushed.
+    It logs events that a source has queued, and waits for nothing. Its exception is raised when all Stats are flushed.
     """
     global _functions
     with _lock:

@@ -112,11 +112,7 @@ def _definition(  # noqa: PLR0917  called by pickle
 
 
 def checked_aggregations(aggregations: object) -> tuple[Aggregation, ...]:
-    """Return the aggregations in the order of the enum, without duplicates.
-
-    Raises:
-        TypeError: Not a list, or a member that is neither an Aggregation nor the name of one.
-    """
+    """Return the aggregations in the order of the enum, without duplicates."""
     iterable = (
         hasattr(aggregations, "__getitem__")
         and hasattr(aggregations, "__len__")
@@ -139,12 +135,7 @@ def checked_aggregations(aggregations: object) -> tuple[Aggregation, ...]:
 
 
 def window_length_ns(window_size: object) -> int:
-    """Return the length of a window in nanoseconds; :data:`NO_LIMIT` for 146 years and more.
-
-    Raises:
-        TypeError: Neither a timedelta nor a float.
-        ValueError: Less than 1 ms, or NaN.
-    """
+    """Return the length of a window in nanoseconds; :data:`NO_LIMIT` for 146 years and more."""
     if isinstance(window_size, dt.timedelta):
         milliseconds = window_size // dt.timedelta(milliseconds=1)
     elif isinstance(window_size, float):
@@ -164,12 +155,7 @@ def window_length_ns(window_size: object) -> int:
 
 
 def checked_max_samples(max_samples: Any) -> int:
-    """Return the sample limit as an int.
-
-    Raises:
-        TypeError: Not an int, or beyond 64 bits.
-        ValueError: Below 1.
-    """
+    """Return the sample limit as an int."""
     kind = type(max_samples)
     to_int = index if hasattr(kind, "__index__") else int
     if isinstance(max_samples, (float, str, bytes)) or not hasattr(kind, f"__{to_int.__name__}__"):

@@ -31,10 +31,7 @@ _lock = RLock()  # held briefly while a value is added or a window is taken, nev
 
 
 class PendingSample:
-    """One pending sample. It keeps its Stat alive until it is resolved.
-
-    If it is garbage-collected unresolved, its value counts as lost, so that the window does not wait forever.
-    """
+    """One pending sample. It keeps its Stat alive until it is resolved; if collected before, its value is lost."""
 
     __slots__ = ("_owner", "_position", "_samples")
 
@@ -44,11 +41,7 @@ class PendingSample:
         self._position = position
 
     def resolve(self, value: float | None) -> Stat:
-        """Set the value, or None if it is lost. Idempotent.
-
-        Returns:
-            The Stat. Call its ``_log_resolved()`` once all values that arrived together are resolved.
-        """
+        """Set the value, or None if it is lost, and return the Stat, to call its ``_log_resolved()``. Idempotent."""
         with _lock:  # two threads may have received the value
             samples, self._samples = self._samples, None
             if samples is not None:
@@ -61,10 +54,7 @@ class PendingSample:
 
 
 class PendingSamples:
-    """The pending samples of one window, added up as their values arrive, bit for bit like an Accumulator.
-
-    ``fetch`` waits for the values, for a limited time.
-    """
+    """The pending samples of one window, added up as their values arrive, bit for bit like an Accumulator."""
 
     resolved = 0  # samples whose values have arrived or are lost
     _count = _reserved = _last_position = 0

@@ -141,25 +141,16 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
 
 
 def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
-    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks.
-
-    Args:
-        expired: Close only those that have expired.
-        pause: As for :func:`close_expired_windows`; it is also called between the event handlers.
-
-    Returns:
-        The windows, whose event handlers are called by :meth:`TakenWindows.log`.
-    """
+    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks."""
     taken = TakenWindows(_window.expired() if expired else _window.live(), pause)
     taken.take(Stat._take_expired if expired else Stat._take_open)
     return taken
 
 
 class TakenWindows:
-    """Windows of Stats that are closed and passed to the sinks, before the event handlers are called.
+    """Windows of Stats that are closed and passed to the sinks, before an event handler can be slow or end the process.
 
-    So what closes many windows passes all of them to the sinks before a handler can be slow, or end the process. Every
-    Stat is taken and logged, even if one raises; then the first exception is raised.
+    Every Stat is taken and logged, even if one raises; then the first exception is raised.
     """
 
     def __init__(self, stats: list[Stat], pause: Callable[[], object] | None = None) -> None:
@@ -200,10 +191,7 @@ _work_ns = getattr(time, "thread_time_ns", time.monotonic_ns)  # WebAssembly has
 
 
 def _start_empty() -> None:
-    """Empty all windows in a forked child: the parent logs their samples.
-
-    The dict is replaced, because another thread of the parent may have held its lock at the fork.
-    """
+    """Empty all windows in a forked child: the parent logs their samples, and a thread of it may have held the lock."""
     global _lock, _stats
     _lock = RLock()
     _stats = dict(_items)

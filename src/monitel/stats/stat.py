@@ -204,15 +204,7 @@ class Stat(Accumulator):
         return Timer(self)
 
     def _add_pending(self, send: Callable[[PendingSample], None], fetch: Callable[[], None]) -> None:
-        """Add a sample whose value is not known yet.
-
-        If ``max_samples`` keeps it out, ``send`` is not called. As in :meth:`add`, an exception of a handler is raised
-        from here, after the sample was added.
-
-        Args:
-            send: Called with the sample; resolves it at some time.
-            fetch: Waits for the values of all pending samples, for a limited time.
-        """
+        """Add a sample whose value is not known yet, and ``send`` it, unless ``max_samples`` keeps it out."""
         samples, closed = self._reserve(PendingSamples(self._definition, fetch))
         try:
             if samples is not None:

@@ -194,8 +194,7 @@ def not_requested(name: str, aggregation: Aggregation) -> ValueError:
 class OpenWindow(NamedTuple):
     """A window in bytes, without its definition: open, or closed and not forgotten yet, when it was read.
 
-    Its numbers are those of :class:`Window`, as if the window had been closed at that moment. Of pending samples
-    only, the count is 0, and ``min`` and ``max`` are infinite.
+    Its numbers are those of :class:`Window`, as if closed then. With pending samples only, the count is 0.
     """
 
     serial: int  # of the Stat in its process
@@ -249,21 +248,7 @@ def encode(window: OpenWindow) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[OpenWindow]:
-    """Yield the windows in a result of :func:`monitel.stats.window_sinks.open_windows`.
-
-    Raises:
-        ValueError: The bytes are not such a result.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.stats.window import decode
-        >>> from monitel.stats.window_sinks import open_windows
-        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
-        >>> loss.add(0.5)
-        >>> windows, serials = open_windows()
-        >>> [window.sum for window in decode(windows) if window.serial == serials[-1]]
-        [0.5]
-    """
+    """Yield the windows in a result of :func:`monitel.stats.window_sinks.open_windows`."""
     for window, _ in _windows(content):
         yield window
 

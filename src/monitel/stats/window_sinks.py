@@ -29,29 +29,11 @@ _sinks: list[Sink] = []  # changed by single operations of CPython, which need n
 
 
 def add(sink: Sink) -> None:
-    """Call ``sink(definition, window, content)`` for each window that is closed from now on.
+    """Call ``sink(definition, window, content)`` for each window that is closed, in the thread that closes it.
 
-    It is called in the thread that closes the window, without a lock, and before the event handlers; for a window of
-    samples on a device, when their values are known. A forked child keeps the sinks. An exception of a sink is logged
-    once, and never raised into the caller.
-
-    Until then, and until ``forget(serial, number)``, ``open_windows()`` includes the window: as bytes
-    (:mod:`monitel.stats.window`), closed windows first, and with the serial number of the Stat of each window. A sink
-    forgets a window when it has stored it, under the lock under which it calls ``open_windows()``: then each window is
-    in one place at any moment. A window that no sink has forgotten is forgotten when its event handlers have run.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.stats import window_sinks
-        >>> from monitel.stats.window import key
-        >>> def store(definition, window, content):
-        ...     print(definition.name, window.sum, key(content)[1])
-        >>> window_sinks.add(store)
-        >>> loss = monitel.Stat("loss", [monitel.MEAN], 60.0)
-        >>> loss.add(0.5)
-        >>> loss.flush()
-        loss 0.5 1
-        >>> window_sinks.remove(store)
+    Until then, and until ``forget(serial, number)``, ``open_windows()`` includes the window, in bytes, closed windows
+    first. A sink forgets a window when it has stored it, under the lock under which it calls ``open_windows()``: so
+    each window is in one place at any moment. Others are forgotten when the event handlers have run.
     """
     _sinks.append(sink)
 

@@ -132,11 +132,7 @@ class Activity:
 
 
 class Activities:
-    """The activities of one thread, the owner, whose durations add up to the elapsed time.
-
-    Args:
-        clock: Returns nanoseconds; by default those since the system was started, suspended time included.
-    """
+    """The activities of one thread, the owner, whose durations add up to the elapsed time."""
 
     _after_startup: str | None  # the name that replaces _between after startup; None when startup is over
 
@@ -189,15 +185,7 @@ class Activities:
                     entry.ignored, entry.entered = entry.ignored + entry.entered, 0
 
     def enter_for_owner(self, name: str, changed_ns: int | None = None) -> Activity | None:
-        """Enter an activity for the owner, from any thread; any thread may call its ``__exit__()``.
-
-        Args:
-            name: As for :func:`activity`.
-            changed_ns: The last item of :meth:`position`: enter only if nothing has changed since then.
-
-        Returns:
-            The activity; None if something has changed, if activities are nested too deeply, or after :meth:`stop`.
-        """
+        """Enter an activity for the owner, from any thread; None if it cannot, or if :meth:`position` has changed."""
         activity = self.activity(name)
         with self._lock:
             if not self._owner or changed_ns not in {None, self._changed_ns}:
@@ -207,8 +195,7 @@ class Activities:
     def position(self) -> tuple[int, str, int]:
         """Return the owner, its current activity, and when that became the current one; ``(0, "", 0)`` after stop().
 
-        The time is in nanoseconds of the clock, and the same in two calls if no activity was entered or left between
-        them.
+        The time is the same in two calls if no activity was entered or left between them.
         """
         with self._lock:
             return self._owner, self._current(), self._changed_ns
@@ -361,10 +348,9 @@ def ledger() -> Ledger | None:
 
 
 def begin_steps(*, take_over: bool = True) -> None:
-    """End ``startup``, at the first step of this process, or the first one after the training thread has ended.
+    """End ``startup``, at the first step, or the first one after the training thread has ended.
 
-    Args:
-        take_over: Make the calling thread the training thread. False if another thread waits for the step.
+    ``take_over`` is False if another thread waits for the step, and the caller is not the training thread.
     """
     global stepping, vacant
     with _lock:
@@ -389,11 +375,7 @@ def begin_startup() -> None:
 def begin_shutdown(*, take_over: bool = True) -> None:
     """Count the time from now on as ``shutdown``, inside the activities that the end has interrupted. Idempotent.
 
-    Exporters that end the run's telemetry call it: at the exit of the interpreter, or when SIGTERM has arrived. An
-    activity that begins later, such as a last checkpoint, counts as usual. No effect in a forked child without steps.
-
-    Args:
-        take_over: Make the calling thread the training thread. False while the training thread may still run.
+    An activity that begins later, such as a last checkpoint, counts as usual.
     """
     global _shutdown
     if _forked_ns is not None:
@@ -405,10 +387,7 @@ def begin_shutdown(*, take_over: bool = True) -> None:
 
 
 def current() -> tuple[str, float]:
-    """Return the current activity of the training thread, and the seconds since it became the current one.
-
-    In a forked child without steps the name is empty.
-    """
+    """Return the current activity of the training thread, and the seconds since it became the current one."""
     _, name, since_ns = position()
     return name, max(0, since_boot_ns() - since_ns) / 1e9
 
@@ -461,10 +440,9 @@ _thread = _Thread()
 
 
 def _process_start_ns() -> int | None:
-    """Return the start of this process by the ledger's clock; None where it cannot be read, or is an hour ago.
+    """Return the start of this process by the ledger's clock; None where it is unknown, or an hour ago.
 
-    It includes what ran in the process before ``exec``. A process that has run for an hour before it imports monitel is
-    a notebook or a server, whose past is not a start of this training.
+    A process that has run for an hour before it imports monitel is a notebook or a server.
     """
     try:
         with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  pathlib is not loaded for it

@@ -42,37 +42,12 @@ _ROUNDED_NS = 1_000_000
 
 
 class Checkpoint:
-    """A context manager around the code that saves or loads a checkpoint.
+    """A context manager around the code that saves or loads a checkpoint, which may be used several times.
 
-    The time inside it is the activity ``checkpoint.save`` or ``checkpoint.load`` of the training thread. When it ends,
-    the event ``checkpoint.saved`` or ``checkpoint.loaded`` (INFO) is logged with ``checkpoint.path``,
-    ``checkpoint.duration`` in seconds and ``checkpoint.size`` in bytes. If saving raises, the event is
-    ``checkpoint.failed`` (ERROR) with the exception; if loading raises, there is none, because programs try which
-    checkpoint is there. Exceptions propagate unchanged, and those of event handlers are logged once.
-
-    A checkpoint within another one in the same thread is part of it: only the outermost logs an event. In another
-    thread than the training thread there is an event with ``checkpoint.blocked`` 0, and no activity.
-
-    Args:
-        activity: SAVE or LOAD.
-        path: The file or folder, as a str, bytes or PathLike, or a file with a name. Without a path there is no event.
-            Secrets in it are masked.
-        logs: Whether the end logs the event. If not, there is none for checkpoints within this one either, and
-            :meth:`log` can log it: the duration is then the sum over all uses of the context manager.
-        step: The training step of the checkpoint; by default that of the process when it begins.
-        others: How the names of folders in the path begin that are not part of this checkpoint.
-
-    Attributes:
-        path, logs, step: The arguments, which can be assigned until the end.
-        ended: Called at the end of each use, with this object and the exception.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.training.checkpoints import SAVE, Checkpoint
-        >>> with monitel.testing.capture_events() as events, Checkpoint(SAVE, "missing/last.pt"):
-        ...     pass
-        >>> events[0].name, events[0].data["checkpoint.path"]
-        ('checkpoint.saved', 'missing/last.pt')
+    At its end the outermost one of a thread logs ``checkpoint.saved``, ``checkpoint.failed`` or ``checkpoint.loaded``;
+    not if loading raises, because programs try which checkpoint is there. ``path``, ``logs`` and ``step`` can be
+    assigned until then. If ``logs`` is False, :meth:`log` can log the event. Folders whose names begin with ``others``
+    are not part of the checkpoint. ``ended`` is called at each end, with this object and the exception.
     """
 
     __slots__ = (
@@ -132,11 +107,7 @@ class Checkpoint:
     def defer(self) -> Callable[[BaseException | None], bool]:
         """Log the event later, because the checkpoint is saved in the background when this thread goes on.
 
-        The event then also has ``checkpoint.blocked``, the seconds inside the context manager.
-
-        Returns:
-            A function to call at the end, from any thread, with the exception or None. It returns whether the end was
-            awaited: False after the first call, or if the context manager has ended with an exception.
+        Return a function to call at the end, with the exception or None; it returns False if the end is not awaited.
         """
         outermost = (_thread.outermost and _thread.outermost()) or self
         outermost._is_deferred = outermost._is_pending = True
@@ -150,12 +121,7 @@ class Checkpoint:
         return end
 
     def log(self, error: BaseException | None = None, *, duration_ns: int | None = None) -> None:
-        """Log the event now, unless the last use was within another checkpoint. Never raises an Exception.
-
-        Args:
-            error: The exception of a save that has failed.
-            duration_ns: The duration; by default the time inside the context manager.
-        """
+        """Log the event now, unless the last use was within another checkpoint. Never raises an Exception."""
         try:
             text = path_text(self.path)
             if text is None or self._is_inner:
@@ -207,13 +173,7 @@ def _path(path: object) -> str | None:
 
 
 def _size(path: object, since_ns: int | None, others: str | None) -> int | None:
-    """Return the bytes of a file, or of the files in a folder; None if there are too many, or if it is elsewhere.
-
-    Args:
-        path: The path, or an open file.
-        since_ns: The time when saving began, by the clock of the file system; None for a checkpoint that was loaded.
-        others: How the names of folders begin that are left out.
-    """
+    """Return the bytes of a file, or of the files in a folder; None if there are too many, or if it is elsewhere."""
     found = _path(path)
     if not found or "://" in found:
         return None
@@ -249,10 +209,7 @@ def _size_of_folder(path: str, since_ns: int, others: str | None) -> int | None:
 
 
 def _file_time_ns() -> int:
-    """Return the earliest time that a file would have if it was written now.
-
-    Linux uses a clock that is read at each tick. Other systems round.
-    """
+    """Return the earliest time that a file would have if it was written now: Linux has ticks, others round."""
     if sys.platform == "linux":
         return time.clock_gettime_ns(_REALTIME_COARSE)
     return time.time_ns() - _ROUNDED_NS

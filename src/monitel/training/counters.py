@@ -1,11 +1,8 @@
-"""Counters of the training, which sources and adapters share: steps, samples, tokens, recompilations, and the time.
+"""Counters of the training, which sources and adapters share, and the time of the run by activity, with the goodput.
 
-The time of the run is the counter ``training.time`` for each activity, and the goodput. A run may have several
-attempts: processes of one rank, one after the other. An exporter that stores the ledger of a run calls
-:func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
-
-A process may have several runs, one after the other. An exporter calls :func:`begin_run` for each; what the process has
-done before is in :func:`before`. Counters go on: they are those of the process.
+A run may have several attempts: processes, one after the other. An exporter that stores the ledger of a run calls
+:func:`continue_run` and :func:`repeat`. A process may have several runs: an exporter calls :func:`begin_run` for each.
+Counters go on: they are those of the process.
 """
 
 from __future__ import annotations
@@ -129,12 +126,7 @@ _lock = RLock()
 
 
 def begin_run(run: str, *, goes_on: bool = False) -> None:
-    """Begin a run in this process, unless it is the run that the process has already.
-
-    Args:
-        run: The run id; empty for a run without one.
-        goes_on: The run goes on, even without an id.
-    """
+    """Begin a run in this process, unless it is the run that the process has already, or goes on without an id."""
     global _run, _before
     earlier, _run = _run, run
     if earlier is None or goes_on or (run and run == earlier):
@@ -161,11 +153,8 @@ def continue_run(past: Past) -> None:
 def repeat(lost_ns: int) -> None:
     """Count time of earlier attempts as lost, because this process makes their last steps again.
 
-    The goodput falls immediately. A counter cannot fall, so ``training.time`` shows the time as ``lost`` while the
-    steps are made again: time in ``step`` that no reading has shown yet counts as ``lost`` until it is this long.
-
-    Args:
-        lost_ns: The time that the steps took. A later call gives the new sum.
+    A counter cannot fall, so ``training.time`` shows time in ``step`` that no reading has shown yet as ``lost``, until
+    it is this long.
     """
     global _lost_ns
     _lost_ns = lost_ns

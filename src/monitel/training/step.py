@@ -51,12 +51,7 @@ def set_step(n: float) -> None:
 
 
 def checked_step(step: Any) -> int:
-    """Return a step as an int.
-
-    Raises:
-        TypeError: Not a whole number.
-        ValueError: Negative, or beyond 64 bits.
-    """
+    """Return a step as an int."""
     try:
         checked = index(step)
     except TypeError:
@@ -88,12 +83,7 @@ def begin_again() -> None:
 
 
 def advance(step: int, *, take_over: bool = True) -> None:
-    """Set the step to one that a source has counted. Unlike :func:`set_step`, it does not change the first step.
-
-    Args:
-        step: The step.
-        take_over: If there is no training thread yet, or it has ended, make the calling thread the training thread.
-    """
+    """Set the step to one that a source has counted. Unlike :func:`set_step`, it does not change the first step."""
     _set(step)
     if activities.vacant:
         activities.begin_steps(take_over=take_over)
