@@ -23,12 +23,9 @@ _MARK = "_monitel_make"
 
 
 def wrap_class(owner: type, name: str, make: Make) -> None:
-    """Run a method within ``make(object, *args, **kwargs)``. Idempotent.
+    """Run a method within ``make(object, *args, **kwargs)``, a context manager, or None if the object is not observed.
 
-    Args:
-        owner: The class of the object. The method is replaced in the class that defines it; without one nothing is.
-        name: The method.
-        make: Returns a context manager; None if the object is not to be observed. An exception is logged once.
+    The method is replaced in the class that defines it, once; without one nothing is.
     """
     definer = next((each for each in owner.__mro__ if name in vars(each)), None)
     original: Any = None if definer is None else vars(definer)[name]
@@ -45,7 +42,7 @@ def wrap_class(owner: type, name: str, make: Make) -> None:
 
 
 def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Return a function that logs exceptions of ``function`` instead of raising them, the first one as a warning."""
+    """Return a function that logs the first exception of ``function`` instead of raising it."""
     name = function.__qualname__
 
     @wraps(function)

@@ -48,11 +48,7 @@ _MAX_DEPTH = 8  # values nested deeper are converted to text
 
 
 class Recording:
-    """Collects every range that begins between :meth:`start` and :meth:`stop`, in all threads.
-
-    Each range is appended to a list when it begins. ``append`` needs no lock, and the ranges of one track are in order.
-    Nothing is dropped; a million ranges take about 110 MB. A forked child does not continue the recording.
-    """
+    """Collects every range that begins between :meth:`start` and :meth:`stop`, in all threads. Nothing is dropped."""
 
     def __init__(self, trace_id: str, *, gc_pauses: bool = False) -> None:
         self.trace_id = trace_id
@@ -171,7 +167,6 @@ def _metadata_event(kind: str, pid: int, tid: int, key: str, value: str | int) -
 
 @lru_cache(maxsize=4096)
 def _begin(name: str, pid: int, tid: int) -> str:
-    """Return the beginning of a range's event, up to its time."""
     return f',\n{{"ph":"X","cat":"user_annotation","name":{quoted(name)},"pid":{pid},"tid":{tid},"ts":'
 
 
@@ -189,10 +184,9 @@ def _args(each: Range, finished: bool) -> str:
 
 
 class _Lanes:
-    """Assigns a line (a ``tid`` of the trace) to each range. Ranges must be passed in order of their start.
+    """Assigns a line (a ``tid`` of the trace) to each range, in order of their start: that of its thread or task.
 
-    The line of a thread has the thread's id. Each task has a separate line. A range that overlaps others of its track
-    without nesting, as ranges in generators can, goes to an additional line of the track.
+    A range that overlaps others of its track without nesting, as in generators, is on an additional line of the track.
     """
 
     def __init__(self) -> None:
@@ -228,7 +222,7 @@ class _Lanes:
 
 
 def json_text(value: Any) -> str:
-    """Return ``value`` as JSON. A value that JSON cannot represent, such as NaN or a tensor, becomes text."""
+    """Return a value as JSON. What JSON cannot represent, such as NaN or a tensor, becomes text."""
     return json.dumps(_plain(value, _MAX_DEPTH), separators=(",", ":"))
 
 
@@ -238,10 +232,7 @@ def quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return JSON text on one line, with spaces after colons: HolisticTraceAnalysis finds ``"rank": 0`` by them.
-
-    NaN and Infinity, which Python accepts, are a ValueError too: they are not valid.
-    """
+    """Return JSON text on one line, with spaces after colons: HolisticTraceAnalysis finds ``"rank": 0`` by them."""
     return json.dumps(json.loads(text, parse_constant=_refuse))
 
 
@@ -269,10 +260,9 @@ def _plain(value: Any, depth: int) -> Any:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """Write a text file under a temporary name, and rename it to ``path`` at the end.
+    """Write a text file, compressed if its name ends with ``.gz``, under a temporary name, and rename it at the end.
 
-    Until then, and if the block raises, an existing file is unchanged. The file is compressed if the path ends with
-    ``.gz``. A path that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
+    A path that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
     """
     target = target_of(path)
     if target.exists() and not target.is_file():

@@ -26,10 +26,7 @@ _INCLUDE_FILES = frozenset(("data", "compile"))  # activities: files that are re
 class Checkpoints(Source):
     """Counts the time in which the training thread saves and loads checkpoints, and emits an event for each one.
 
-    Checkpoints within another one are part of it (:class:`monitel.training.checkpoints.Checkpoint`), and files within
-    ``data`` and ``compile``, or loaded in another thread, are not checkpoints. The same holds in a forked child before
-    its first step, such as a worker of a DataLoader. torch.distributed.checkpoint is not imported if the job does not
-    use it.
+    Files within ``data`` and ``compile``, and those loaded in another thread or in a worker, are not checkpoints.
     """
 
     def install(self) -> None:
@@ -81,7 +78,6 @@ def _save_asynchronously(original: Callable[..., Any], *args: Any, **kwargs: Any
 
 
 def _checkpoint(activity: str, path: object) -> AbstractContextManager[Checkpoint | None]:
-    """Return the context manager of a checkpoint; one that does nothing if this is not a checkpoint."""
     thread, current, _ = activities.position()
     if thread == get_ident():
         is_checkpoint = current not in _INCLUDE_FILES
@@ -91,7 +87,7 @@ def _checkpoint(activity: str, path: object) -> AbstractContextManager[Checkpoin
 
 
 def _is_part_of_another() -> bool:
-    """Return whether torch.distributed.checkpoint has called the wrapper: in its threads, where it writes files."""
+    """Return whether torch.distributed.checkpoint has called the wrapper, in its threads, where it writes files."""
     caller = sys._getframe(3).f_back  # behind this function, _checkpoint(), the call and the wrapper
     return caller is not None and f"{caller.f_globals.get('__name__')}.".startswith(f"{_DISTRIBUTED}.")
 

@@ -38,10 +38,8 @@ _FIELDS = {
 class Compilations(Source):
     """Reports each compilation, including one that raises, by the compiler's context manager around it.
 
-    The start is queued, and polled with the finished ones, of which torch keeps the latest 64: it is logged even if the
-    compilation hangs, unless that holds the GIL. A recompilation is one of code that was compiled before. Compilations
-    that start while another one runs, within it or in another thread, are part of its range. Installing does not load
-    the compiler.
+    Starts are queued, so that one that hangs is logged. torch keeps the latest 64 finished ones, which are polled.
+    Compilations that start while another one runs are part of its range. Installing does not load the compiler.
     """
 
     def install(self) -> None:
@@ -75,7 +73,7 @@ class Compilations(Source):
 
     @contextmanager
     def _compiling(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Enter range and activity. A compiler lock is held: range listeners are fast, event handlers may not be."""
+        """A compiler lock is held: range listeners are fast, event handlers may not be."""
         trigger, compile_id = (*args, *kwargs.values(), None, None)[:2]
         data = {"compile.id": str(compile_id), "compile.trigger": str(getattr(trigger, "name", None)).lower()}
         step = get_step()

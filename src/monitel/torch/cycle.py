@@ -20,7 +20,7 @@ _ITERATORS = 16  # remembered between two backwards; the time of older ones is `
 
 
 class _Asked:
-    """The requests to one iterator since the last backward. It is found by a weak reference, because ids are reused."""
+    """The requests to one iterator since the last backward. Ids of iterators are reused, so it has a weak reference."""
 
     __slots__ = ("batches", "iterator", "ns")
 
@@ -31,38 +31,14 @@ class _Asked:
 
 
 class Cycle:
-    """Divides the time of one training thread into stages, by their boundaries alone.
+    """Divides the time of a training thread into stages. docs/reference/torch-sources.md defines them.
 
-    A cycle begins at the end of the last backward before an optimizer has made its step, where ranks are synchronised,
-    and ends at the next such moment. If an optimizer calls a closure with backward, that is the end of this backward.
-    The time of a cycle is, in this order,
+    A cycle begins at the end of the last backward before an optimizer has made its step, and ends at the next such
+    moment. Which requests for batches were for training is known at the next backward only: their times are kept.
 
-    * ``optimizer``: to the end of the last optimizer step before the next batch or backward, so clipping is included;
-    * ``other``: all remaining time: logging, checkpoints, evaluation;
-    * ``data``: requests for batches;
-    * ``forward``: from the last batch to the begin of backward, or everything before backward if no batch was asked;
-    * ``backward``: backward;
-    * ``sync``: all waiting for other ranks, wherever it happens: it is taken out of the other stages.
-
-    The stages add up to the cycle. Which requests were for training is known at the next backward only: those of the
-    iterator that was asked last, and of iterators that were asked as often (``zip``). Requests of exhausted iterators
-    and those with gradients disabled are ``other``. If the last request was one of these, so is the time after it. But
-    a loop that asks one batch ahead still has the last batch when the iterator is exhausted: if the previous backward
-    used this iterator, the time after that request may be ``forward``.
-
-    It keeps sums, not boundaries, so its memory does not grow, however long an evaluation takes. The sums are right
-    after any order of calls, because each call adds the time since the previous one to one of them. An interrupt, such
-    as Ctrl-C, loses none of it, because nothing is called between the changes that belong together.
-
-    Args:
-        ended: Called when a cycle has ended, at the end of the optimizer's step, with this object and the nanoseconds
-            of each stage; with None at the begin of the first cycle.
-
-    Attributes:
-        thread: The thread that has created this object.
-        waited_ns: Nanoseconds that the thread has waited for other ranks. Its owner increases it.
-        mark_ns: The last boundary.
-        step_ns: The begin of the last call of an optimizer.
+    It keeps sums, not boundaries, so its memory does not grow. Each call adds the time since the previous one to a sum:
+    they are right after any order of calls. An interrupt loses nothing: no call is between changes that belong
+    together.
     """
 
     def __init__(self, ended: Callable[[Cycle, list[int] | None], None]) -> None:
@@ -92,7 +68,6 @@ class Cycle:
 
     @property
     def asks(self) -> bool:
-        """True if a batch was asked for since the last backward."""
         return self._asks
 
     @property
@@ -106,13 +81,12 @@ class Cycle:
         return self.mark_ns if self.trains or not self._asks else 0
 
     def optimizer_began(self, now_ns: int) -> None:
-        """An optimizer begins its step. It may call a closure with backward: then the cycle ends with that."""
         self._stepping = self._open
         self._step = now_ns - self.waited_ns
         self.step_ns = now_ns
 
     def optimizer_ended(self, now_ns: int) -> None:
-        """An optimizer has ended its step, so the cycle has ended with the last backward before."""
+        """The cycle has ended with the last backward before."""
         if self._open:
             self._cut()
         self._stepping = self._cuts = False
@@ -132,11 +106,7 @@ class Cycle:
         self._asks = self.requesting = True
 
     def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
-        """A request for a batch has ended.
-
-        The iterator is None if it could not be opened. ``received`` is 1; 0 if it was only opened; None if it is
-        exhausted or has raised.
-        """
+        """``received`` is 1; 0 if the iterator was only opened; None if it is exhausted or has raised."""
         here = now_ns - self.waited_ns
         spent = here - self._mark
         asked = _find(self._asked, iterator) if self._asked else None
@@ -168,7 +138,7 @@ class Cycle:
         self._asks, self.requesting = True, False
 
     def backward_began(self, now_ns: int) -> None:
-        """Backward begins: now it is known which requests were for training."""
+        """Now it is known which requests were for training."""
         here = now_ns - self.waited_ns
         gap = here - self._mark
         batches = -1 if self._last is None else self._last.batches
@@ -207,29 +177,25 @@ class Cycle:
             self._cut()
 
     def gradients_complete(self) -> None:
-        """The gradients of this rank are complete: the rest of backward is a wait for those of other ranks."""
+        """The rest of backward is a wait for the gradients of other ranks."""
         self._complete_at = self.mark_ns
 
     def wait_began(self) -> int:
-        """A wait for other ranks begins. Return the argument of :meth:`wait_ended`."""
+        """Return the argument of :meth:`wait_ended`."""
         self._waits = self._waits + 1 if self._waits_at == self.mark_ns else 1
         self._waits_at = self.mark_ns
         return self.waited_ns
 
     def wait_ended(self, before_ns: int, ns: int) -> None:
-        """A wait for other ranks has ended. Its time contains that of the waits within it."""
+        """The time contains that of the waits within this one."""
         self.waited_ns = before_ns + ns
         if self._waits_at == self.mark_ns and self._waits:
             self._waits -= 1
 
     def in_flight(self) -> tuple[str, bool, int] | None:
-        """Return the stage in flight, which the boundaries so far imply. Any thread may call it.
+        """Return the stage, whether it waits for ranks, and its begin; None before the first boundary.
 
-        What comes next may decide otherwise: the time after backward is ``optimizer`` here, and ``other`` if batches
-        are not asked for where they are seen; the time before backward is ``forward`` from a batch for training on.
-
-        Returns:
-            The stage; whether the thread waits for other ranks in it; its begin. None before the first boundary.
+        Any thread may call it.
         """
         while True:
             since_ns = self.mark_ns
@@ -257,7 +223,7 @@ class Cycle:
         return self.waited_ns
 
     def optimizer_began_in_backward(self) -> None:
-        """An optimizer steps inside backward: the cycle ends with this backward."""
+        """The cycle ends with this backward."""
         self._cuts = True
 
     def _cut(self) -> None:

@@ -35,7 +35,7 @@ _MARKS = 1024  # of one cycle at most
 
 
 def accelerator() -> tuple[str, Any]:
-    """Return the type of the accelerator, and torch's module of it, such as torch.cuda."""
+    """Return the type of the accelerator, and torch's module of it."""
     device = torch.accelerator.current_accelerator()
     if device is None:
         raise Missing("this torch was built for no accelerator")
@@ -54,10 +54,7 @@ class _Cycle(NamedTuple):
 class DeviceClock(DeviceQueue):
     """Records events on the current stream of the job's device, and reads the times between them, cycle by cycle.
 
-    No other device is used: that would take memory of it, and its events cannot be compared. The current device of a
-    thread may be another one: that of a new thread is the first, and a job may name its device in each call instead.
-
-    The training thread records events. While a graph is captured, none is recorded or read.
+    No other device is used: that would take memory of it. A thread's current device may be another one than the job's.
     """
 
     def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
@@ -74,7 +71,7 @@ class DeviceClock(DeviceQueue):
     def find_device(self, optimizer: Any) -> None:
         """Find the device of the job, once: that of an optimizer's first parameter, or else the current one.
 
-        It is not found before the job has initialized the accelerator, because nothing here does that.
+        Nothing here initializes the accelerator, so it is not found before the job has done that.
         """
         if self._device is not None:
             return
@@ -89,12 +86,7 @@ class DeviceClock(DeviceQueue):
             self._device = device if on_it else torch.device(kind, module.current_device())
 
     def mark(self) -> tuple[Any, str]:
-        """Record an event on the current stream of the job's device.
-
-        Returns:
-            The event, and an empty str; or None and the reason: "unused" if the device is not known yet, or one of the
-            reasons for a loss.
-        """
+        """Return a recorded event, or None and the reason: "unused" before the device is known, or that of a loss."""
         if self._device is None:
             return None, "unused"
         try:
@@ -109,12 +101,7 @@ class DeviceClock(DeviceQueue):
         return event, ""
 
     def put(self, marks: Sequence[Mark], samples: Sequence[PendingSample]) -> None:
-        """Read a cycle when the device has reached its end.
-
-        Args:
-            marks: The boundaries. The first one is the begin of the cycle, the last one that of the next cycle.
-            samples: Receives the duration of each stage in seconds.
-        """
+        """Read a cycle when the device has reached its last mark, at which the next cycle begins."""
         with self._lock:
             self._cycles.append(_Cycle(marks, samples, time.monotonic()))
             self._events += len(marks)
@@ -141,8 +128,7 @@ class DeviceClock(DeviceQueue):
 def _resolve(cycle: _Cycle) -> list[Owner]:
     """Set the durations of a cycle's stages.
 
-    A stream may have reached its event before another one has reached the previous boundary, as where batches are
-    fetched ahead on a separate stream. The stage then takes no time, and the following one begins at that boundary.
+    A stream may reach an event before another one has reached the previous boundary: that stage takes no time.
     """
     seconds = [0.0] * len(cycle.samples)
     ahead_ms = 0.0  # by which the last event was early, as a negative number
@@ -154,7 +140,6 @@ def _resolve(cycle: _Cycle) -> list[Owner]:
 
 
 def _device_of(optimizer: Any) -> torch.device | None:
-    """Return the device of an optimizer's first parameter; None if it has none."""
     for group in getattr(optimizer, "param_groups", ()):
         for parameter in group["params"]:
             device: torch.device = parameter.device
@@ -163,11 +148,7 @@ def _device_of(optimizer: Any) -> torch.device | None:
 
 
 class DeviceStages(Source):
-    """Measures the stages of a cycle by events on the current stream of the job's device.
-
-    The device is known when an optimizer has made its first step, so the cycle after that one is the first. Samples
-    belong to the window in which the cycle has ended on the host; their values are read later. Lost ones are counted.
-    """
+    """Measures the stages of a cycle by events on the current stream of the job's device."""
 
     def __init__(self, window_size: float, group: str | None, optimizers: OptimizerSteps, fetcher: Fetcher) -> None:
         self._stats = [stage_stat("training.stage.device.duration", stage, group, window_size) for stage in STAGES]
@@ -177,18 +158,16 @@ class DeviceStages(Source):
         optimizers.listeners.append(self._optimizer_stepped)
 
     def install(self) -> None:
-        """Start to record events; raise Missing without an accelerator."""
         accelerator()
         clock = DeviceClock(self._fetcher.captures, self._fetcher.count_lost)
         if self._fetcher.serve(clock):
             self._clock = clock
 
     def reset(self) -> None:
-        """Record nothing. For a forked child, which cannot use the parent's device; the fetcher keeps its events."""
+        """A forked child cannot use the parent's device; the fetcher keeps its events."""
         self._clock = None
 
     def remove(self) -> None:
-        """Wait for pending cycles as a flush does, give up the rest, and flush the Stats."""
         self._clock = None
         call_each(Stat.flush, self._stats)
 
@@ -199,11 +178,9 @@ class DeviceStages(Source):
             self._clock.find_device(optimizer)
 
     def cycle(self, ended: Callable[[Cycle, list[int] | None], None]) -> Cycle:
-        """Return a new cycle for a thread, which is also measured on the device while events are recorded."""
         return Cycle(ended) if self._clock is None else DeviceCycle(ended, self._clock)
 
     def log(self, cycle: DeviceCycle) -> None:
-        """Log what a cycle has recorded on the device, unless it began before the device was known."""
         marks, lost = cycle.cut_marks()
         clock = self._clock
         if clock is None or lost == "unused":  # it has been removed, or the device is not known yet
@@ -219,11 +196,7 @@ class DeviceStages(Source):
 
 
 class DeviceCycle(Cycle):
-    """A cycle whose boundaries are also recorded on the device, as events.
-
-    They are the end of the optimizer, begin and end of the last request for a batch, begin of backward, the moment at
-    which the rank's gradients are complete, and the end of backward.
-    """
+    """A cycle whose boundaries are also recorded on the device, as events."""
 
     def __init__(self, ended: Callable[[Cycle, list[int] | None], None], clock: DeviceClock) -> None:
         super().__init__(ended)
@@ -235,7 +208,6 @@ class DeviceCycle(Cycle):
         self._complete = False
 
     def optimizer_ended(self, now_ns: int) -> None:
-        """Mark the end of the optimizer, after the cycle was cut before it."""
         super().optimizer_ended(now_ns)
         if len(self._marks) > 1 and self._marks[-1][0] == _OPTIMIZER:
             self._marks.pop()
@@ -246,14 +218,12 @@ class DeviceCycle(Cycle):
         self._begun = self._event()
 
     def batch_ended(self, now_ns: int, iterator: object, received: int | None, training: bool) -> None:
-        """Record the end of a request, if its batch may be one for training."""
         super().batch_ended(now_ns, iterator, received, training)
         begun, self._begun = self._begun, None
         end = self._event() if self.trains and begun is not None else None
         self._batch = None if end is None else (begun, end)
 
     def backward_began(self, now_ns: int) -> None:
-        """Mark the begin of backward, and of what was before it."""
         asked, training, batch = self.asks, self.trains, self._batch
         super().backward_began(now_ns)
         if batch is not None and training:
@@ -268,10 +238,7 @@ class DeviceCycle(Cycle):
         self._complete = True
 
     def backward_ended(self, now_ns: int) -> None:
-        """Mark the end of backward, before the cycle is cut there.
-
-        If events of the cycle are missing, the next one may begin here.
-        """
+        """If events of the cycle are missing, the next one may begin here."""
         lost, self._lost = self._lost, ""
         if lost:
             self._marks = []
@@ -293,7 +260,6 @@ class DeviceCycle(Cycle):
             self._marks.append((stage, event))
 
     def _event(self) -> Any:
-        """Return an event that is recorded now; None if the cycle is lost."""
         if self._lost:
             return None
         event, why = self._clock.mark() if len(self._marks) < _MARKS else (None, "full")

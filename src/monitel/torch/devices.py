@@ -62,24 +62,20 @@ class Pending(Protocol):
 
 
 class CaptureGuard(Source):
-    """Tracks graph captures and keeps device calls of other threads out of them.
+    """Keeps device calls of other threads out of graph captures, which they would invalidate, and with them the job.
 
-    By default, a capture forbids other threads every call that may wait, such as an event query, and every memory
-    allocation. Such a call invalidates the capture, and with it the job (CUDA runtime API,
-    ``cudaStreamCaptureModeGlobal``; pytorch/pytorch#104555). So a starting capture waits a few microseconds for device
-    calls in progress, and no device call starts until the capture ends.
+    See pytorch/pytorch#104555. A starting capture waits a few microseconds for a call in progress.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all state. For a forked child, which has neither the capturing thread nor the owner of the lock."""
         self._lock = RLock()
         self._running = 0
 
     def install(self) -> None:
-        """Wrap the capture methods of torch's graph classes, which torch.cuda.graph() and the compiler use too."""
+        """torch.cuda.graph() and the compiler use these methods too."""
         for module, name in _GRAPHS:
             graph = getattr(getattr(torch, module, None), name, None)
             if hasattr(graph, "capture_begin") and hasattr(graph, "capture_end"):
@@ -88,7 +84,7 @@ class CaptureGuard(Source):
 
     @property
     def is_capturing(self) -> bool:
-        """True while any capture is in progress. Takes no lock, so a signal handler may read it."""
+        """Takes no lock, so a signal handler may read it."""
         return self._running > 0
 
     @contextmanager
@@ -117,18 +113,9 @@ class CaptureGuard(Source):
 
 
 class DeviceQueue(ABC):
-    """Values that one device delivers later, in the order in which they were put. Nothing waits for the device.
+    """Values that one device delivers later, in the order in which any threads put them.
 
-    Any thread may put values. One thread calls ``advance()``, that of :class:`Fetcher`; ``abandon()`` follows when it
-    has ended or timed out.
-
-    Args:
-        captures: Excludes graph captures while the device is called for more than a copy.
-        lost: Called with the number of lost values, a reason ("capture", "full", "failed", "timeout" or "exit"), and
-            optionally details.
-
-    Attributes:
-        settled: Number of entries that were delivered or given up, and logged.
+    One thread calls ``advance()``.
     """
 
     def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
@@ -147,7 +134,7 @@ class DeviceQueue(ABC):
 
     @abstractmethod
     def _deliver(self, owners: list[Owner]) -> None:
-        """Resolve what has arrived, and append the owners. The device of the queue is the current one."""
+        """Resolve what has arrived, and append the owners."""
 
     @abstractmethod
     def _oldest(self) -> float:
@@ -158,7 +145,7 @@ class DeviceQueue(ABC):
         """Forget all entries; return what the device may still use, and the pending values."""
 
     def advance(self) -> bool:
-        """Deliver what has arrived; return whether anything has. For a single thread."""
+        """Deliver what has arrived; return whether anything has."""
         owners: list[Owner] = []
         reason: tuple[object, ...] = ()
         before = self._arrived
@@ -181,11 +168,9 @@ class DeviceQueue(ABC):
         return arrived
 
     def has_pending(self, up_to: int) -> bool:
-        """Return whether any of the first ``up_to`` entries is pending."""
         return self.settled < up_to
 
     def abandon(self) -> None:
-        """Give up all that is pending as lost, with the reason "exit"."""
         try:
             log(self._give_up("exit"))
         finally:
@@ -200,12 +185,12 @@ class DeviceQueue(ABC):
 
 
 def log(owners: list[Owner]) -> None:
-    """Have each owner log whatever is complete, once. If handlers raise, the first exception propagates at the end."""
+    """Have each owner log whatever is complete, once."""
     call_each(lambda owner: owner._log_resolved(), list(dict.fromkeys(owners)))
 
 
 class _Batch:
-    """Numbers that are fetched together: staged, then copied to the host. They keep their memory until they arrive."""
+    """Numbers that are fetched together. They keep their memory until they arrive."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Tensor, Pending]] = []  # one element each, on the device
@@ -216,11 +201,9 @@ class _Batch:
 
 
 class StagedNumbers(DeviceQueue):
-    """Copies numbers on their device when they are put, and fetches all of them by one copy.
+    """Copies numbers on their device when they are put, and fetches all of them by one copy on a separate stream.
 
-    ``put()`` copies a number on the current stream, so later changes to its tensor have no effect. At a poll all
-    numbers staged so far are joined and copied into pinned memory of the host on a separate stream, if no earlier copy
-    is under way, and read at the first poll after the copy is complete.
+    A poll sends what was staged if no copy is under way, and reads a complete copy: later changes have no effect.
     """
 
     def __init__(
@@ -245,9 +228,9 @@ class StagedNumbers(DeviceQueue):
         return self._is_capturing is not None and self._is_capturing()
 
     def put(self, number: Tensor, pending: Pending) -> None:
-        """Stage a tensor of one element for ``pending``: one launch on the current stream, without waiting.
+        """Stage a tensor of one element: one launch on the current stream, without waiting.
 
-        If too many numbers are pending, because the device is too far behind, the number is lost.
+        Lost if the device is far behind.
         """
         loss: tuple[object, ...] = ()
         try:
@@ -320,10 +303,7 @@ def _pinned(numbers: int) -> Tensor:
 
 
 class Fetcher(Source):
-    """The queues of the devices, and the daemon thread that serves them. Both are created on first use.
-
-    Stat: ``training.tensors.lost`` (COUNT), which exists from the first loss on. Each reason is logged once.
-    """
+    """The queues of the devices, and the daemon thread that serves them. Both are created on first use."""
 
     def __init__(self, window_size: float) -> None:
         self.captures = CaptureGuard()
@@ -335,7 +315,7 @@ class Fetcher(Source):
         self._start_empty()
 
     def reset(self) -> None:
-        """Drop all queues. For a forked child: the parent fetches the numbers in them."""
+        """Drop all queues in a forked child: the parent fetches the numbers in them."""
         _abandoned.append(self._queues)
         self._start_empty()
 
@@ -349,7 +329,7 @@ class Fetcher(Source):
         self._responsive = True  # False after wait() has timed out, until a device delivers again
 
     def end(self) -> None:
-        """Wait for pending numbers as a flush does, give up the rest, and end the thread. Idempotent."""
+        """Wait for pending numbers as a flush does, and give up the rest."""
         self.wait()
         self._worker.stop()
         if self._worker.started:
@@ -364,10 +344,9 @@ class Fetcher(Source):
     remove = end
 
     def read(self, tensor: torch.Tensor, pending: Pending) -> None:
-        """Resolve ``pending`` with the number of a tensor that torch provides. Never raises.
+        """Resolve ``pending`` with a number of torch's, None if it cannot be read, as in a graph capture.
 
-        A number on a device is resolved when it arrives, others now. None stands for a number that cannot be read: in a
-        graph capture, where the device executes nothing, or of a tensor that does not hold its number itself.
+        Never raises.
         """
         value = None
         try:
@@ -382,11 +361,7 @@ class Fetcher(Source):
         pending.resolve(value)
 
     def queue_of(self, tensor: torch.Tensor) -> StagedNumbers | None:
-        """Return the queue for a tensor, or None if the caller must read its value synchronously.
-
-        The latter applies on the CPU, on a device without streams, to a tensor of several elements or of complex
-        numbers, and to a tensor that does not hold its number itself.
-        """
+        """Return the queue for a tensor; None if its value is read immediately, as on the CPU."""
         device = tensor.device
         try:
             staged = self._numbers[device]
@@ -405,20 +380,14 @@ class Fetcher(Source):
             return False
 
     def lost_to_capture(self, staged: StagedNumbers) -> bool:
-        """Return whether the current stream is being captured, and if so count one lost tensor.
-
-        Nothing may be put then: the copy would become part of the graph.
-        """
+        """Return whether the stream is being captured, and count a lost tensor then."""
         capturing = staged.is_capturing()
         if capturing:
             self.count_lost(1, "capture")
         return capturing
 
     def wait(self) -> None:
-        """Wait at most 2 s until all numbers that were put so far have arrived. Returns at once during a graph capture.
-
-        After a timeout, no call waits again until a device has delivered a number.
-        """
+        """Wait 2 s at most for all numbers put so far; after a timeout not again until a device delivers."""
         if self._serving == get_ident():  # an event handler flushes, in the thread itself
             return
         goals = [(queue, queue.opened) for queue in self._queues]
@@ -439,7 +408,6 @@ class Fetcher(Source):
         self._worker.wake()
 
     def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
-        """Count lost numbers, and log the first loss for each reason."""
         if reason not in self._warned:
             self._warned.add(reason)
             why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
@@ -458,7 +426,6 @@ class Fetcher(Source):
             self._lost.add(1.0)
 
     def _run(self) -> float:
-        """Advance every queue once; return the seconds until the next time."""
         queues, self._serving = self._queues, get_ident()
         for queue in queues:
             try:
@@ -471,7 +438,7 @@ class Fetcher(Source):
         return _FAST_POLL_S if fast else _POLL_S
 
     def _create(self, device: torch.device) -> StagedNumbers | None:
-        """Create the queue of a device, which uses no device memory yet; None if the device cannot have one."""
+        """Return the new queue of a device; None if the device cannot have one."""
         with self._lock:
             if device not in self._numbers:
                 created = None
@@ -488,8 +455,7 @@ class Fetcher(Source):
 def _plain_tensor_check() -> Callable[[torch.Tensor], bool]:
     """Return a function that returns whether a tensor holds its numbers itself.
 
-    The numbers of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as
-    vmap, one tensor may stand for several, and none of them can be copied to the outside.
+    A subclass with ``__torch_dispatch__`` may have them anywhere; within vmap one tensor stands for several.
     """
     default = torch.Tensor.__torch_dispatch__
     try:

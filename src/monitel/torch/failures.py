@@ -39,7 +39,7 @@ _attached = False
 
 
 class Failures(Source):
-    """Logs exceptions that end the process, a thread or a notebook cell, failed allocations, and failed collectives."""
+    """Logs exceptions that end the process, a thread or a cell, failed allocations, and failed collectives."""
 
     def install(self) -> None:
         # Its only handler is a NullHandler, so the records are otherwise discarded.
@@ -90,7 +90,7 @@ def _excepthook_in_thread(previous: Callable[..., None], arguments: threading.Ex
 
 
 def _after_cell(result: Any) -> None:
-    """Report an exception that ends a cell, after IPython has shown it; also in the cell that calls instrument()."""
+    """Report an exception that ends a cell, after IPython has shown it."""
     error = getattr(result, "error_in_exec", None)
     if error is not None:
         _report(error, Severity.ERROR)
@@ -135,11 +135,7 @@ def _emit_safely(name: str, data: dict[str, str], severity: Severity) -> None:
 def _observe_allocations() -> None:
     """Have torch's CUDA allocator call an observer, in the allocating thread, before it raises.
 
-    The observer only queues the numbers, and the polling thread logs them, so that no handler runs and no memory is
-    allocated where there is none. If more than 1000 allocations fail in a second, the oldest are lost.
-
-    Attaching the observer would initialize CUDA, so it waits until the job does that. torch cannot detach it: after
-    the removal of the source it does nothing. With a torch that was built without CUDA, nothing is attached.
+    The observer only queues numbers: there is no memory. It is attached when the job initializes CUDA, and stays.
     """
     global _observes, _attached
     _observes = True
@@ -152,7 +148,7 @@ def _observe_allocations() -> None:
 
 
 def _attach() -> None:
-    """Attach the observer. torch runs this while it initializes CUDA, which an exception would abort."""
+    """Attach the observer while torch initializes CUDA, which an exception would abort."""
     try:
         find("torch._C", "_cuda_attach_out_of_memory_observer")(_observe)
     except Exception:  # an allocator other than torch's has no observer
@@ -160,9 +156,6 @@ def _attach() -> None:
 
 
 def _observe(*numbers: int) -> None:
-    """Queue a failed allocation: device, requested bytes, limit of this process, free bytes of the device.
-
-    It runs with the GIL and without the allocator's lock (torch/csrc/cuda/Module.cpp, CUDACachingAllocator.cpp).
-    """
+    """Queue device, requested bytes, limit of this process, free bytes. It runs without the allocator's lock."""
     if _observes:
         _failed_allocations.append((clock.now(), get_step(), numbers))

@@ -1,8 +1,4 @@
-"""Sources of telemetry in torch, and how they hook into it: its private names, and functions that are replaced.
-
-A name that a version of torch lacks raises :class:`Missing`. Unless the caller has a fallback, the source that needs it
-is then not installed, and a warning is logged once.
-"""
+"""Hooks in torch. A name that this version of torch lacks raises Missing: then the source that needs it stays off."""
 
 from __future__ import annotations
 
@@ -25,11 +21,7 @@ class Missing(Exception):  # noqa: N818  instrument() handles it; users never se
 
 
 class Source:
-    """A source of telemetry in torch, or hooks that several sources need.
-
-    Attributes:
-        needs: Hooks that are installed before this source, once for all that need them, and removed after it.
-    """
+    """A source of telemetry in torch, or hooks that several sources need: ``needs`` are installed before it, once."""
 
     needs: tuple[Source, ...] = ()
 
@@ -55,7 +47,7 @@ class Source:
         """Log what has happened since the last poll. It is called each second, and before each flush."""
 
     def end(self) -> None:
-        """Do at exit what cannot wait for the final collection of exporters, during which sources stay installed."""
+        """Do at exit what cannot wait for the final collection of exporters."""
 
     def reset(self) -> None:
         """Discard what belongs to the parent, in a forked child."""
@@ -76,29 +68,18 @@ def current_graph() -> Callable[[], int]:
 
 
 def untraced(function: _Function) -> _Function:
-    """Mark a hook so that torch.compile calls it instead of tracing it, as ``torch.compiler.disable`` does.
-
-    That function itself would load the compiler. A version of torch that ignores the mark breaks the graph at the hook.
-    """
+    """Mark a hook for torch.compile as ``torch.compiler.disable`` does, which would load the compiler."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
 
 
 def compile_only_below(function: Callable[..., Any]) -> None:
-    """Have torch.compile skip the frame of a function and compile the functions it calls, as for nn.Module.__call__.
-
-    Inside code that is compiled already, the function is compiled with that code. A version of torch without this
-    feature compiles the function in any case.
-    """
+    """Have torch.compile skip the frame of a function, but not the functions that it calls."""
     _set_compilation(function, below="DEFAULT")
 
 
 def never_compile(function: Callable[..., Any]) -> None:
-    """Have torch.compile skip the frame of a function and those of the functions it calls.
-
-    Otherwise a hook that runs between two graphs would be compiled, frame by frame. A version of torch without this
-    feature does that.
-    """
+    """Have torch.compile skip a hook and all that it calls; between two graphs it would be compiled otherwise."""
     _set_compilation(function, below="SKIP")
 
 
@@ -111,13 +92,7 @@ def _set_compilation(function: Callable[..., Any], below: str) -> None:
 
 
 class Patch:
-    """Replaces a function of a module, a class or an object by ``call``, which gets the original and its arguments.
-
-    It raises Missing if the owner does not have the function.
-
-    Attributes:
-        replacement: The function that stands there now.
-    """
+    """Replaces a function of a module, a class or an object by ``call``, which gets the original and its arguments."""
 
     def __init__(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         self._owner, self._name = owner, name
@@ -145,10 +120,7 @@ class Patch:
 
 
 class PackagePatch(Patch):
-    """Replaces a function in all modules of its package, including modules that are imported later.
-
-    Modules outside of the package that have imported the function before keep the original.
-    """
+    """Replaces a function in all loaded modules of its package. Other modules keep the original."""
 
     def __init__(self, package: str, name: str, call: Callable[..., Any]) -> None:
         super().__init__(sys.modules[package], name, call)
@@ -156,7 +128,6 @@ class PackagePatch(Patch):
         self._replace(self._original, self.replacement)
 
     def remove(self) -> None:
-        """Restore the function everywhere."""
         super().remove()
         self._replace(self.replacement, self._original)
 

@@ -63,12 +63,7 @@ _running: Instrumentation | None = None
 
 
 def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
-    """Return the names of the sources that an argument chooses.
-
-    Args:
-        sources: Names, or a str with commas between them. If all of them have a sign, ``+name`` or ``-name``, they
-            change the default; otherwise they replace it. None: the default.
-    """
+    """Return the names that an argument chooses. Names with a sign, ``+name`` or ``-name``, change the default."""
     default = frozenset(name for name, installed in SOURCES.items() if installed)
     if sources is None:
         return default
@@ -122,10 +117,9 @@ CHOICES: dict[str, Variable | str] = {
 
 
 class Poller:
-    """Calls functions at a fixed interval in a daemon thread, and before each flush, until it is closed.
+    """Calls functions once a second in a daemon thread, and before each flush.
 
-    The functions log events, so exceptions of event handlers end up here. They are logged, once for each function, and
-    polling continues.
+    A failure is logged once for each function.
     """
 
     def __init__(self, functions: Sequence[Callable[[], None]], *, threaded: bool = True) -> None:
@@ -141,11 +135,7 @@ class Poller:
             before_flush.register(self.poll)
 
     def poll(self) -> None:
-        """Call each function in the calling thread, unless it does so already.
-
-        If another thread is calling them, wait until it has finished, for 0.1 s at most. Then its event handlers hang
-        or are slow, a warning is logged once, and the functions are not called.
-        """
+        """Call each function, unless this thread does so already. Another thread that does so is waited for."""
         if self._polling_thread == get_ident():  # an event handler flushes
             return
         if not self._polling.acquire(timeout=_PATIENCE_S):
@@ -344,7 +334,7 @@ def instrument(
 
 
 def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
-    """Create the sources that are chosen, by their names. Changes nothing in torch."""
+    """Create the sources that are chosen. Changes nothing in torch."""
     size, group, stuck_after = options["window_size"], options["rank_group"], options["stuck_after"]
     rates = Rates(
         size,
@@ -372,11 +362,9 @@ def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
 
 
 def _end() -> None:
-    """End the polling thread at exit, and the sources that must not outlive it.
+    """End at exit what must not outlive the interpreter, such as torch's handler.
 
-    torch would crash with a handler of torch.monitor, pending tensors are waited for, and the last rates are logged.
-    The other sources stay, for the final collection of exporters. The last flush logs the events that are queued: with
-    an exporter it is not in this thread, so an event handler that hangs does not delay the exit.
+    The last collection polls the rest.
     """
     if _running is not None:
         _running._poller.stop()
@@ -388,10 +376,7 @@ def _end() -> None:
 
 
 def _reset_in_child() -> None:
-    """Reset threads and locks in a forked child. Hooks stay.
-
-    The polling thread does not run there: events of torch.monitor are logged in each flush.
-    """
+    """Reset threads and locks in a forked child, which has no polling thread. Hooks stay."""
     global _lock
     _lock = RLock()
     if _running is not None:

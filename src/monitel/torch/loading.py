@@ -30,8 +30,7 @@ _running: BatchLoading | None = None
 class BatchLoading(Source):
     """Reports each ``next()`` of a DataLoader's iterator to the thread's cycle, also of iterators that exist already.
 
-    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it. The
-    function ``activity`` returns a context manager in which each request runs.
+    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it.
     """
 
     def __init__(self, thread: TrainingThread) -> None:
@@ -40,7 +39,6 @@ class BatchLoading(Source):
         self._now = clock.reading()
 
     def install(self) -> None:
-        """Wrap ``__next__`` of the base class of the iterators, and ``__iter__`` of the DataLoader."""
         global _running
         self._graph = current_graph()
         self.hook(Patch(find("torch.utils.data.dataloader", "_BaseDataLoaderIter"), "__next__", self.request))
@@ -54,7 +52,7 @@ class BatchLoading(Source):
             _running = None
 
     def request(self, get: Callable[[Any], Any], source: Any, *, opens: bool = False) -> Any:
-        """Call ``get(source)`` as a request, and return its result."""
+        """Call ``get(source)`` as a request."""
         thread = self._thread
         if thread.requests:
             return get(source)

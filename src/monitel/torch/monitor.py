@@ -36,17 +36,10 @@ _serials, _numbers = count(-1, -1), count(1)  # of torch's Stats and their windo
 
 
 class TorchMonitor(Source):
-    """Forwards torch.monitor's events to monitel's handlers: in the next flush, or at most a second later.
+    """Forwards torch.monitor's events to monitel's handlers, Stat events as windows.
 
-    Stat events become windows.
-
-    torch calls handlers with a lock held, and a thread that waits for that lock keeps the GIL. A handler in Python,
-    which may release the GIL at any line, can therefore hang the process. So the handler is ``deque.append``, and the
-    polling thread, or a thread that flushes, logs the queued events. If torch logs more than 100,000 events within a
-    second, the oldest are lost, and a warning is logged once.
-
-    A window has the numbers of torch's event. Aggregations that the Stat lacks are computed from the others if possible
-    (the sum from mean and count), and otherwise set to one of the others. A window starts where the previous one ended.
+    torch calls handlers with a lock held, and a thread that waits for it keeps the GIL: a handler in Python can hang
+    the process. So it is ``deque.append``, and the polling thread, or one that flushes, logs the queued events.
     """
 
     def install(self) -> None:
@@ -57,7 +50,7 @@ class TorchMonitor(Source):
         self._handle = _register(_queue.append)
 
     def end(self) -> None:
-        """Unregister the handler, which torch requires before the process ends. Queued events stay queued."""
+        """Unregister the handler, as torch requires before the process ends."""
         _unregister(self._handle)
 
     def remove(self) -> None:
@@ -65,7 +58,6 @@ class TorchMonitor(Source):
         self.poll()
 
     def poll(self) -> None:
-        """Log all queued events. If handlers raise, the first exception propagates at the end."""
         if len(_queue) == _MAX_QUEUED and not self._warned:
             self._warned = True
             _log.warning("torch.monitor logged more than %d events in a second: the oldest were lost", _MAX_QUEUED)
@@ -117,7 +109,7 @@ class TorchMonitor(Source):
 
 
 def _queued() -> Iterator[Any]:
-    """Yield the events queued now, one at a time. If one thread is slow, another one forwards the rest."""
+    """Yield the events queued now. If one thread is slow, another one forwards the rest."""
     for _ in range(len(_queue)):
         try:
             yield _queue.popleft()

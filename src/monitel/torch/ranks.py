@@ -25,16 +25,8 @@ _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 class WaitsForRanks(Source):
     """Reports to a thread's cycle its waits for other ranks, which no wait counter of torch contains.
 
-    * ``Work.wait`` is behind collectives, barriers, object collectives, point-to-point operations and FSDP;
-    * ``wait_tensor`` behind functional collectives, DTensors and tensor parallel, including compiled code;
-    * ``Future.wait`` behind RPC, and the futures of collectives;
-    * ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel;
-    * ``monitored_barrier``, ``Store.get`` and ``Store.wait`` are called by the job.
-
-    A wait may contain another one: the cycle receives both. Errors and timeouts of a wait are passed on.
-
-    Args:
-        waiting: Called at the begin of a wait, in its thread: returns its cycle; None if its waits do not count.
+    ``Work.wait`` is behind collectives and FSDP, ``wait_tensor`` behind functional collectives and compiled code,
+    ``Future.wait`` behind RPC, ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel.
     """
 
     def __init__(self, waiting: Callable[[], Cycle | None]) -> None:
@@ -42,7 +34,6 @@ class WaitsForRanks(Source):
         self._now = clock.reading()
 
     def install(self) -> None:
-        """Wrap what waits; raise Missing if this version of torch lacks a part of it."""
         if not distributed.is_available():
             return
         package, packet = distributed.__name__, find("torch.ops", "_c10d_functional").wait_tensor
@@ -72,13 +63,11 @@ class WaitsForRanks(Source):
 class ProcessGroups(Source):
     """Counts the set-up of process groups in the training thread as ``init``, including one that raises.
 
-    torch times ``init_process_group``, ``new_group``, ``split_group`` and ``shrink_group`` with wait counters. These
-    are wrapped, so the functions stay as they are, and each call is counted, wherever its name was imported to.
-    ``init_device_mesh`` is replaced in torch's modules; imported elsewhere before, only its new groups are counted.
+    torch times these functions with wait counters. These are wrapped, so each call counts, wherever it was imported to.
     """
 
     def install(self) -> None:
-        """Wrap the wait counter, whose key ends with the name of the function (torch/distributed/c10d_logger.py)."""
+        """The wait counter's key ends with the name of the function (torch/distributed/c10d_logger.py)."""
         find("torch.distributed.c10d_logger", "_WaitCounter")
         self.hook(PackagePatch(distributed.__name__, "init_device_mesh", _set_up))
         self.hook(Patch(sys.modules["torch.distributed.c10d_logger"], "_WaitCounter", _counter))
@@ -89,8 +78,6 @@ def _counter(original: Callable[[str], Any], key: str) -> Any:
 
 
 class _SetUp:
-    """Takes the place of the wait counter of one call."""
-
     def __init__(self, counter: Any) -> None:
         self._counter = counter
 

@@ -27,10 +27,7 @@ _NONE: tuple[float, ...] = ()
 class Rates:
     """Counts the work of training steps, and logs it per second of wall time, once per window.
 
-    The rate of a window is the work between the end of the last step before it and the end of its last step, divided by
-    the time between them. So no time is left out, and no work is without its time: the first step is not part of any
-    rate. If no step has ended for the length of a window, the rate is that of the time since the last one, 0 in an
-    evaluation.
+    A rate reaches from the last step of the previous window to the last one of its window, or to the end without one.
     """
 
     def __init__(
@@ -88,7 +85,7 @@ class Rates:
                 self._since = self._since or self._last
 
     def poll(self) -> None:
-        """Log the rates if a window is over. Call it every second or so."""
+        """Log the rates if a window is over."""
         with self._lock:
             now_ns = self._now()
             if now_ns < self._due_ns:

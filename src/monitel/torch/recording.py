@@ -41,10 +41,7 @@ def several_ranks() -> bool:
 
 
 def rank() -> int | None:
-    """Return the rank of this process, or None if it is unknown.
-
-    It is torch.distributed's rank, or the value of ``RANK`` before torch.distributed is initialized.
-    """
+    """Return torch.distributed's rank, or before its initialization that of ``RANK``."""
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     value = os.environ.get("RANK", "").strip()
@@ -60,7 +57,7 @@ def context_at(step: int | None) -> dict[str, str | int | float | bool]:
 def emit_at(
     step: int | None, name: str, data: dict[str, Any], *, timestamp: datetime, severity: Severity = Severity.INFO
 ) -> None:
-    """Log an event that happened at an earlier time and step, with the attributes of that step."""
+    """Log an event that happened at an earlier time and step."""
     event = Event(name, timestamp, {**data, **context_at(step)}, severity=severity)
     event._step = step
     log_event(event)
@@ -68,10 +65,7 @@ def emit_at(
 
 @own_add
 class GuardedStat(Stat):
-    """A Stat updated from inside torch calls. Exceptions of event handlers are logged, never raised into the caller.
-
-    Otherwise they would be raised by ``optimizer.step()`` or ``next(batches)``. Only the first one is logged.
-    """
+    """A Stat updated from inside torch calls, into which no exception of an event handler is raised."""
 
     __slots__ = ()
 
@@ -96,11 +90,7 @@ def stage_stat(name: str, stage: str, group: str | None, window_size: float) -> 
 
 
 def training_activity(name: str, *, part_of: Collection[str] = ()) -> AbstractContextManager[Any]:
-    """Return an activity if this is the training thread, otherwise a context manager that does nothing.
-
-    It does nothing within the activities ``part_of``, which include this one. A forked child has no training thread
-    before its first step.
-    """
+    """Return an activity if this is the training thread, and not within the activities ``part_of``."""
     thread, current, _ = activities.position()
     return activities.activity(name) if thread == get_ident() and current not in part_of else _NOTHING
 
@@ -115,11 +105,9 @@ def open_range(name: str) -> Callable[[None, None, None], None] | None:
 
 
 def record_step(start_ns: int, end_ns: int) -> None:
-    """Record the range ``training.step``, when the step has ended.
+    """Record the range ``training.step`` when it has ended: what follows a step may not belong to the next one.
 
-    A range that began at the end of the previous step could be wrong: an evaluation or the rest of the program may
-    follow, and all of its ranges would be inside a step that never ends. Ranges of the user often begin in one step and
-    end in the next. Therefore steps have a separate track.
+    Ranges of the user often begin in one step and end in the next, so steps have a separate track.
     """
     if ranges.active:
         record_past("training.step", start_ns, end_ns, track=_thread.track())
@@ -130,7 +118,7 @@ class _Thread(local):
     _pid = 0
 
     def track(self) -> Track:
-        """Return the track of this thread's steps. The thread has another id in a forked child."""
+        """The thread has another id in a forked child."""
         if self._track is None or self._pid != os.getpid():
             thread, self._pid = ranges._track_of_thread(), os.getpid()
             self._track = Track(thread.thread_id, thread.thread_name, "steps")

@@ -46,17 +46,10 @@ _IDLE = 16  # cycles of other threads after which a training thread without any 
 
 
 class Backward(Source):
-    """Reports each backward to its thread's cycle: it replaces the object through which Python runs the engine.
+    """Reports each backward to its thread's cycle: all calls pass through the object by which Python runs the engine.
 
-    All calls go through this object: ``Tensor.backward``, ``torch.autograd.backward``, including references that were
-    imported before, and pipelines that run the engine directly. ``torch.autograd.grad`` is not backward.
-
-    DistributedDataParallel waits for the other ranks in a callback that it queues on the autograd engine, at the end of
-    backward. A callback that is queued before it, by a hook of each root, runs when the own gradients are complete. The
-    hooks are removed after backward. They exist only in a process group of several ranks, and not where torch compiles
-    backward, because they would become part of its graphs.
-
-    Ranges: ``training.backward``; ``training.forward``, recorded when it has ended: its begin is not known before.
+    DistributedDataParallel waits for ranks in a callback that it queues on the engine. One that a hook of a root queues
+    before it runs when this rank's gradients are complete. Compiled backwards, whose graphs it would enter, have none.
     """
 
     def __init__(self, thread: TrainingThread, start: Callable[[], Cycle]) -> None:
@@ -107,13 +100,12 @@ class Backward(Source):
         setattr(self._owner, _ENGINE, timed)
 
     def remove(self) -> None:
-        """Restore the object. If somebody else has replaced it since, it stays and only passes calls on."""
+        """If somebody else has replaced the object since, it stays and only passes calls on."""
         self._on = False
         if getattr(self._owner, _ENGINE) is self._timed:
             setattr(self._owner, _ENGINE, self._engine)
 
     def _among_ranks(self, cycle: Cycle, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the original function, and report the time that it has waited at its end."""
         now = self._now
         moments: list[tuple[int, int]] = []  # when the own gradients were complete, and what it had waited then
 
@@ -172,10 +164,9 @@ def _is_compiled() -> bool:
 
 
 class Stages(Source):
-    """Measures the stages of the training thread's cycles, as :class:`monitel.torch.cycle.Cycle` defines them.
+    """Measures the cycles of the training thread, which is the first one that ends a cycle.
 
-    The training thread is the first one that ends a cycle. If it has ended, or has no cycle while others have 16, the
-    next thread takes its place. Its stage in flight is read from its cycle; the hooks do nothing for it.
+    If it has ended, or has no cycle while others have 16, the next thread takes its place.
     """
 
     def __init__(
@@ -218,7 +209,6 @@ class Stages(Source):
         return started
 
     def _stage_now(self) -> StageNow | None:
-        """Return the stage in flight of the training thread; before the first cycle has ended of the newest thread."""
         mine = self._owner or self._newest
         found = None if mine is None or not mine.thread.is_alive() else mine.in_flight()
         if mine is None or found is None:
@@ -227,12 +217,10 @@ class Stages(Source):
         return StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
 
     def _step_elsewhere(self) -> None:
-        """Handle an optimizer that steps inside backward, in a thread of autograd."""
         if self._owner is not None:
             self._owner.optimizer_began_in_backward()
 
     def _waiting(self) -> Cycle | None:
-        """Return the cycle of the calling thread, if it may wait for other ranks."""
         return self._thread.cycle if several_ranks() else None
 
     def _log(self, mine: Cycle, stages: list[int] | None) -> None:

@@ -40,20 +40,10 @@ Results: TypeAlias = "list[Tensor] | None"
 
 
 class OptimizerSteps(Source):
-    """Reports each ``optimizer.step()``, through torch's global hooks.
+    """Reports each ``optimizer.step()`` to the thread's cycle, and each step to the listeners, in its thread.
 
-    Calls are reported to the thread's cycle: nested ones too, as in wrappers and subclasses; a call that raises
-    never ends. Steps are reported to the listeners.
-
-    If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
-    innermost call is a step. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
-
-    Range: ``training.optimizer``, recorded when the call has ended, because torch calls no hook if ``step()`` raises.
-
-    Attributes:
-        listeners: Called with each step, or skipped step, in its thread: once for all nested calls, when they have
-            ended, with the optimizer, the results and the time.
-        foreign_step: Called for an optimizer in a thread of autograd.
+    If a ``step()`` calls another one, torch runs its hooks for both: the innermost call is the step.
+    A call of ``GradScaler.step()`` is one step, even if it is skipped. A call that raises never ends.
     """
 
     def __init__(self, thread: TrainingThread) -> None:
@@ -64,10 +54,9 @@ class OptimizerSteps(Source):
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
 
     def install(self) -> None:
-        """Hook all optimizers and GradScalers, including those created later, and subclasses that call the base's step.
+        """The compiler would fail at torch's wrapper of ``step()``, which calls the hooks, so it starts below.
 
-        torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
-        that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
+        This stays.
         """
         self._graph = current_graph()
         compile_only_below(Optimizer.profile_hook_step(lambda: None))
@@ -142,14 +131,10 @@ class OptimizerSteps(Source):
 
 
 class Steps(Source):
-    """Counts training steps by the steps of optimizers.
+    """Counts training steps by the steps of optimizers, for each thread.
 
-    A training step starts with the first optimizer that steps, and the next one when an optimizer of the current step
-    steps again. An optimizer that steps for the first time starts a new training step, unless the current one was
-    started that way too: it belongs to another run, and the time between the two runs is not recorded as a duration.
-    Each thread has its own training steps; threads of autograd share those of the first thread that steps.
-
-    Whether a step of several optimizers is skipped is known, and counted, when the next one starts.
+    A step starts when an optimizer of the current step steps again, or a new one, unless a new one started it too. The
+    time between the steps of two runs, when a new optimizer appears, is not a duration.
     """
 
     def __init__(self, window_size: float, rates: Rates, fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
@@ -341,7 +326,7 @@ class _Turns:
         self.outcome: StepOutcome | None = None  # counts it, unless it was applied immediately
 
     def join(self, key: int, is_new: bool) -> bool:
-        """Add an optimizer that has not stepped in this step, and return True, unless it starts the next step."""
+        """Add an optimizer to this step and return True, unless it starts the next step."""
         joins = bool(self.stepped) and (self.is_first or not is_new)
         if joins:
             self.stepped.add(key)

@@ -38,14 +38,9 @@ _outside: Callable[[Stat, Any], None] | None = None
 
 
 class CompiledAdds(Source):
-    """Lets compiled functions add their samples right after their graph, each time they run.
+    """Lets compiled functions add their samples right after their graph.
 
-    Where the compiler meets ``Stat.add`` it traces :func:`_traced` instead. The operations of the graph stay the same,
-    and ``Stat.add`` itself is unchanged. The sample is read after the graph has run. In the body of an operation with a
-    separate graph, such as a checkpoint or a branch of ``torch.cond``, samples are not recorded; that is logged once.
-
-    Installing does not load the compiler. The hook cannot be removed from the compiler. After ``remove()``, ``add()``
-    causes a graph break again.
+    The hook cannot be removed from the compiler. After ``remove()``, ``add()`` breaks the graph again.
     """
 
     def install(self) -> None:
@@ -54,7 +49,7 @@ class CompiledAdds(Source):
         self._compiler = AfterImport(COMPILER, _hook_compiler)
 
     def remove(self) -> None:
-        """Stop compiling ``add``. Functions that are compiled already continue to add."""
+        """Functions that are compiled already continue to add."""
         global _on
         _on = False
         self._compiler.cancel()
@@ -81,7 +76,7 @@ def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up 
 
 
 def _plan(context: Any) -> None:
-    """Schedule the call of ``add`` after the graph. Runs while the compiler traces ``_traced``."""
+    """Schedule the call of ``add`` after the graph, while the compiler traces ``_traced``."""
     if not _on:
         context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
     try:
@@ -96,11 +91,9 @@ def _plan(context: Any) -> None:
 
 
 def _trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
-    """Have the compiler trace ``substitute`` where a method, in Python or C, is called. This cannot be undone.
+    """Have the compiler trace ``substitute`` where a method is called.
 
-    For a method in C, torch has a public function, which has no effect on a method in Python. Calls of the latter are
-    intercepted where the compiler starts to trace them. The mark ``_torchdynamo_inline`` would lose ``self`` at a graph
-    break.
+    torch's function for this knows methods in C only. The mark ``_torchdynamo_inline`` would lose ``self`` at a break.
     """
     if not isinstance(method, FunctionType):
         torch.compiler.substitute_in_graph(method, skip_signature_check=True)(substitute)
@@ -117,13 +110,9 @@ def _trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) 
 
 
 def _call_after_graph(context: Any, function: str, *arguments: str) -> bool:
-    """Have the compiled code call a function after its graph has run.
+    """Have the compiled code call a function after its graph, as torch does with ``print``; return whether it can.
 
-    This is how torch.compile treats a ``print`` among the ``reorderable_logging_functions``. It drops such calls for
-    functions that the compiled function calls, so the call is added to the outermost function's list.
-
-    Returns:
-        Whether the call was scheduled. It cannot be while a graph within this one is traced.
+    torch drops such calls of inner functions, so it is added to the outermost one; a graph within this one has none.
     """
     tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
     if tracing.output.current_tracer.parent is not None:
@@ -134,11 +123,7 @@ def _call_after_graph(context: Any, function: str, *arguments: str) -> bool:
 
 
 class PendingEvent:
-    """Holds an event until its last number has arrived, then logs it as if it had been logged immediately.
-
-    The event keeps its timestamp and step. Handlers run in a copy of the context in which the event was created, so an
-    exporter finds the OpenTelemetry span that was current then. The monitel range of that time has ended.
-    """
+    """Holds an event until its last number has arrived, then logs it in a copy of the context of its creation."""
 
     def __init__(self, event: Event, keys: Iterable[str]) -> None:
         self._event: Event | None = event
@@ -150,10 +135,7 @@ class PendingEvent:
 
     @classmethod
     def of_numbers(cls, event: LoggedNumbers, keys: Iterable[str]) -> PendingEvent:
-        """Hold the numbers that are pending, and those behind a pending number of their name; leave the others.
-
-        The numbers of one name are therefore logged in the order of the calls.
-        """
+        """Hold the numbers that are pending, and those behind a pending number of their name, which stay in order."""
         with lock():
             behind = {name: event.data.pop(name) for name in waiting.keys() & event.data.keys()}
             held = cls(event._later(behind), keys)
@@ -174,12 +156,11 @@ class PendingEvent:
                 self._missing.remove(key)  # last: another thread may log the event as soon as nothing is missing
 
     def _log_resolved(self) -> None:
-        """Log the event if it is complete, and those that have waited for it. Logs each at most once."""
+        """Log the event if it is complete, and those that have waited for it."""
         found = [self]
         call_each(lambda each: each._log(found), found)
 
     def _log(self, found: list[PendingEvent]) -> None:
-        """Log the event if it is complete, and append those that have waited for it."""
         with lock():  # of several threads one logs
             if self._missing or self._event is None:
                 return
@@ -205,7 +186,6 @@ class PendingDetail(NamedTuple):
     kind: Callable[[float], float]  # to the type of the tensor's item(); integers are exact up to 2**53
 
     def resolve(self, value: float | None) -> PendingEvent:
-        """Set the number, None if it is lost, and return the event. The caller then calls its ``_log_resolved()``."""
         self.event.resolve(self.key, None if value is None else self.kind(value))
         return self.event
 
@@ -213,11 +193,7 @@ class PendingDetail(NamedTuple):
 class Tensors(Source):
     """Lets ``Stat.add`` and ``emit`` take tensors of one element without waiting for their device.
 
-    A number on the CPU is read immediately, without torch's warning for tensors that require a gradient. A number on a
-    device is copied there and fetched later. Its sample counts immediately; its window, or the event, is logged once
-    the number has arrived. While torch.export runs a model with tensors that hold no numbers, nothing is added.
-
-    A DTensor raises TypeError: reading one is a collective operation, and a rank that adds alone would wait forever.
+    A number on the CPU is read immediately. While torch.export runs a model without numbers, nothing is added.
     """
 
     def __init__(self, fetcher: Fetcher) -> None:
@@ -225,7 +201,7 @@ class Tensors(Source):
         self._fetcher = fetcher
 
     def install(self) -> None:
-        """Set the hooks of ``Stat.add`` and ``emit``. The previous hooks run for all other values."""
+        """The previous hooks run for all other values."""
         self._on = True
         for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
             never_compile(hook)
@@ -233,7 +209,7 @@ class Tensors(Source):
         self._details_hook: DetailsHook = set_details_hook(self._to_details)
 
     def remove(self) -> None:
-        """Restore the previous hooks. Hooks that somebody else has set since stay; ours then only pass calls on."""
+        """Hooks that somebody else has set since stay; ours then only pass calls on."""
         self._on = False
         if (current := set_value_hook(self._value_hook)) != self._to_float:
             set_value_hook(current)

@@ -37,17 +37,14 @@ _INTERVAL_S = 0.25
 
 
 class WaitCounters(Source):
-    """Adds torch's wait counters to :func:`monitel.wait_counters`: collective set-up, stores, compilers, file locks.
-
-    torch counts from its import on, in C++, so waits before ``install()`` and waits in C++ are included.
-    """
+    """Adds torch's wait counters to :func:`monitel.wait_counters`. torch counts from its import on, in C++."""
 
     def install(self) -> None:
         self._read: Callable[[], dict[str, WaitReading]] | None = _totals()
         wait_counter.add_source(self._readings)
 
     def remove(self) -> None:
-        """Remove the source. Its final readings are kept."""
+        """The final readings are kept."""
         wait_counter.remove_source(self._readings)
 
     def _readings(self) -> dict[str, WaitReading]:
@@ -62,11 +59,7 @@ class WaitCounters(Source):
 
 
 def _totals() -> Callable[[], dict[str, WaitReading]]:
-    """Return a function that reads torch's wait counters, including those of C++, by key.
-
-    torch's debug server has a handler that writes the counters as JSON (torch 2.10 and later). The function calls it
-    without a server, with a request and a response defined here.
-    """
+    """Return a function that reads torch's wait counters by the handler of its debug server, without a server."""
     handler = find("torch._C._distributed_c10d", "_get_handler")
     request_class: Any = find("torch._C._distributed_c10d", "_Request")
     response_class: Any = find("torch._C._distributed_c10d", "_Response")
@@ -126,14 +119,9 @@ class _InFlight:
 class StuckWaits(Source):
     """Reports waits that are in flight for too long: event ``wait.stuck`` and activity ``stuck``.
 
-    A wait counter has the number of waits in flight, but not their start times. So the duration is measured from the
-    first poll that found a wait of the key in flight, and restarts when any wait of the key ends.
-
-    The activity counts the time of the training thread from the time limit of its wait on. A wait is that of the
-    training thread if this thread began it, or, for a source whose waits have no thread, if all frames of this thread
-    were at the same instructions at each poll since. The main thread has also executed nothing in between: another
-    thread may wait while it repeats a long call. In addition the thread has made no step since then, and entered and
-    left no activity.
+    A wait counter has no start times, so the duration is that since the first poll that found the wait in flight. The
+    activity counts the time of the training thread if that is in the wait: it began the wait, or, if nobody knows the
+    thread of the wait, it was at the same instructions at each poll, and has executed nothing in between.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -189,10 +177,7 @@ class StuckWaits(Source):
 
 
 class _Stuck:
-    """The activity ``stuck`` of one wait. A thread ends it, as a poll may hang in an event handler.
-
-    It lasts until the training thread goes on, and at most a quarter of a second longer.
-    """
+    """The activity ``stuck`` of one wait. A thread ends it, as a poll may hang in an event handler."""
 
     def __init__(self, activity: Activity, thread: int, key: str, evidence: Evidence) -> None:
         self._activity = activity
@@ -214,7 +199,6 @@ class _Stuck:
         )
 
     def leave(self) -> None:
-        """Leave the activity. Idempotent."""
         self._left.set()
         self._activity.__exit__(None, None, None)
 
@@ -234,7 +218,6 @@ def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
 
 
 def _instructions(thread: int) -> Evidence:
-    """Return the frames of a thread, each with the instruction that it executes."""
     found: list[object] = []
     frame = frames().get(thread)
     while frame is not None:

@@ -1,7 +1,6 @@
 """TensorBoard's event file: its format, and all access to the disk.
 
-TensorBoard's own ``EventFileWriter`` is not used: its thread ends at the first error of the disk, with what is queued,
-and a caller waits while its queue is full.
+TensorBoard's own writer is not used: its thread ends at the first error of the disk, and its callers wait.
 """
 
 from __future__ import annotations
@@ -43,17 +42,7 @@ _CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order
 
 
 class Point(NamedTuple):
-    """A number, a text, a distribution or hyperparameters, of one tag at one step.
-
-    Attributes:
-        tag: The chart's name.
-        value: The number, the text, the distribution, or a dict of hyperparameters.
-        step: The position on the x axis; None, only if ``recorded``, numbers the points of the tag from 0 on.
-        walltime: Seconds since the Unix epoch.
-        recorded: It is dropped if it is late, with an earlier step and time than the point before it: a reader would
-            show it instead of that one.
-        whole: It has everything that the point before it has, if both are at the same step.
-    """
+    """A number, a text, a distribution or hyperparameters, of one tag at one step."""
 
     tag: str
     value: float | str | Histogram | dict[str, str | bool | float]
@@ -64,10 +53,9 @@ class Point(NamedTuple):
 
 
 def claim(folder: Path, run: Path, world_size: int) -> bool:
-    """Create the folder of a rank in that of its run, and return True if no other run or process has event files there.
+    """Create the folder of a rank in that of its run; return True if no other run or process has event files there.
 
-    The first call for a folder creates a file whose name has the number of ranks. A folder that cannot be created is
-    nobody else's.
+    The first call for a folder creates a file whose name has the number of ranks.
     """
     name = f"{_CONFIG_FILE}.{world_size}"
     try:
@@ -87,15 +75,8 @@ def claim(folder: Path, run: Path, world_size: int) -> bool:
 class EventFile:
     """A file to which points are appended in slices; a slice is written completely or not at all.
 
-    Readers keep the first hyperparameters that they find. Therefore all are in another file, too, which is replaced.
-
-    The file is opened for each slice and closed after it. Therefore a forked child inherits no handle and no buffer, a
-    deleted folder is created again, and a network file system shows all written slices.
-
-    Args:
-        log_dir: The folder; folder and file are created when the first slice is written.
-        suffix: The end of the file's name.
-        purge_step: The step from which on readers are to forget the points of other files in the folder.
+    It is closed after each one: a forked child inherits nothing, and a network file system shows all written slices.
+    Readers keep the first hyperparameters that they find, so all are in another file, too, which is replaced.
     """
 
     def __init__(self, log_dir: str, suffix: str = "", purge_step: int | None = None) -> None:
@@ -106,7 +87,7 @@ class EventFile:
         self.started = False
 
     def append(self, points: Sequence[Point]) -> None:
-        """Write ``points``. After an error the file is unchanged or replaced; the points can be written again."""
+        """After an error the file is unchanged or replaced; the points can be written again."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         hyperparameters = [point for point in points if isinstance(point.value, dict)]
         if hyperparameters:

@@ -30,15 +30,7 @@ class Recorded(NamedTuple):
 
 
 class Charts:
-    """The charts of a writer. One thread adds points, in the order in which they are written.
-
-    Args:
-        first_step: The step of a tag's first point that has none.
-
-    Attributes:
-        dropped: Number of points of another kind than their tag, or late, and of values that no point can hold.
-        replaced: Number of points at a step that their chart had reached before.
-    """
+    """The charts of a writer. One thread adds points, in the order in which they are written."""
 
     def __init__(self, first_step: int) -> None:
         self.dropped = self.replaced = 0
@@ -135,7 +127,7 @@ def has_scalars(event: Event) -> bool:
 
 
 def added_point(tag: Any, value: float | str, step: Any, walltime: Any) -> Point:
-    """Return a point of ``add_scalar`` or ``add_text`` after checking the other arguments."""
+    """Return a point of ``add_scalar`` or ``add_text``, whose other arguments are checked."""
     if not isinstance(tag, str):
         raise TypeError(f"tag must be a str such as 'loss/train', got {given(tag)}")
     step = checked_step("global_step", step)
@@ -190,7 +182,6 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | b
 
 
 def _table(left: str, right: str, values: Mapping[str, Any]) -> str:
-    """Return a table in Markdown with two columns."""
     rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join([f"| {_cell(left)} | {right} |", "|---|---|", *rows])
 
