@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.blackbox.context_page import own_page, quantile, read_page, unpack_step_times
+from monitel.blackbox.context_page import own_page, quantile, unpack_step_times
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
 from monitel.training.activities import current, position, stage_now
@@ -104,7 +104,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     """
     global _last, _before, _member
     now_ns = time.monotonic_ns()
-    stage, page = stage_now(), read_page(own_page())
+    stage, page = stage_now(), own_page()
     times = unpack_step_times(page.step_times)
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()

@@ -33,7 +33,6 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import (
     ENDED,
     JOURNALS,
-    PAGE,
     POSITION,
     REJECTED,
     SENDING,
@@ -211,8 +210,8 @@ class Box:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
             open_root(self._root).close()
-            path = self._root / self.name
-            self.folder, self._lock = make_shown(path, self._fill)
+            made, self._lock = make_shown(self._root / self.name, self._fill)
+            self.folder = made
         except Exception as error:  # a defect, too: the first item is recorded in here
             self.names.folder, self._slots = None, {}
             self._report("box", error)
@@ -221,7 +220,7 @@ class Box:
             self._opening.release()
         self._has_snapshot = False
         self._read(POSITION, self.note_position)
-        self._read(PAGE, lambda: context_page.open_page(path / PAGE))
+        self._read("page", lambda: context_page.open_page(made))
         self.room.box = self.folder
         for journal in self.journals.values():
             journal.enter_box()
@@ -520,7 +519,7 @@ class Box:
         reason = "disk" if self.disk_problem else "exit"
         left = True in [journal.end(reason) for journal in self.journals.values()]
         if self.folder is not None:
-            context_page.close_page(self.folder.path / PAGE)
+            context_page.close_page(self.folder)
             with suppress(OSError):
                 if not left and not moves:
                     self.folder.remove()

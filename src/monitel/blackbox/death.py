@@ -97,7 +97,6 @@ class Death:
     doing: Doing = Doing()  # noqa: RUF009  immutable
     stacks: str = ""  # of the threads at a crash, else that of the main thread in the last second
     exception: tuple[str, str, str] | None = None  # type, message and place of the last one that was not caught
-    waits_left_out: int = 0  # number of waits that the record does not name
 
     @property
     def time_ns(self) -> int:
@@ -144,7 +143,6 @@ class Death:
         known["exception.type"], known["exception.message"], place = self.exception or (None, None, "")
         file, _, line = place.rpartition(":")
         known["code.file.path"], known["code.line.number"] = file or None, int(line) if line.isdecimal() else None
-        known["monitel.box.missing.waits"] = self.waits_left_out or None
         attributes = {
             key: escape_surrogates(value) if isinstance(value, str) else value
             for key, value in known.items()
@@ -194,7 +192,6 @@ def _described(record: Record, observed: End | None) -> Death:
         record.doing_at(max(last_ns, end.time_ns)),
         record.stacks if crash is not None and end.signal == crash else record.stack,
         record.exception,
-        record.page.waits_left_out,
     )
 
 

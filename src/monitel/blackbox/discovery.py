@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.context_page import PAGE
 from monitel.blackbox.folder import Folder, FolderError, Lock, MissingFolderError, box_roots
 from monitel.blackbox.process import this_process
-from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, PAGE, REJECTED, STATE
+from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE
 from monitel.blackbox.recovery import NAME, entries, is_alive
 
 if TYPE_CHECKING:

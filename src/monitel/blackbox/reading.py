@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.activity import doing_at
-from monitel.blackbox.context_page import PAGE_BYTES, Context, read_page
+from monitel.blackbox.context_page import PAGE, PAGE_BYTES, Context, read_page
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.forms import Definition, LogRecord
 from monitel.blackbox.process import Owner
@@ -19,7 +19,6 @@ from monitel.blackbox.record import (
     EVENT,
     HEAD,
     JOURNALS,
-    PAGE,
     POSITION,
     REJECTED,
     SIGNALS,

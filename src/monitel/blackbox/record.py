@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: settled, the running totals, the definitions, the stacks of a crash, those of a process that runs, and the request
 #: for these.
 VERSION = 1
-STATE, ENDED, PAGE, POSITION, TOTALS, NAMES = "state", "ended", "page", "position", "totals", "names"
+STATE, ENDED, POSITION, TOTALS, NAMES = "state", "ended", "position", "totals", "names"
 STACKS, STACKS_NOW, STACKS_WANTED = "stacks", "stacks-now", "stacks-wanted"
 SENDING = "sending"  # in the position: `Journal.sending` of the metrics
 CORRUPT = ".corrupt"  # suffix of what is set aside

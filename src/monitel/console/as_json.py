@@ -82,7 +82,6 @@ def _process(process: Process) -> dict[str, Any]:
         "replaced_by_exec": process.is_replaced,
         "silence": list(process.silence),
         "steps_per_second": process.mean_rate if process.rate is None else process.rate,
-        "waits_left_out": process.waits_left_out,
         "ranges": [_wait(each, "name") for each in process.ranges],
         "windows": [
             {

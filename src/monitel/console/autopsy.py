@@ -156,7 +156,7 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     waits, ranges = (
         [f"{each.key} for {duration(each.age_ns)}" for each in of] for of in (process.waits, process.ranges)
     )
-    yield from _listed("waits", waits, limit, process.waits_left_out)
+    yield from _listed("waits", waits, limit)
     yield from _listed("open ranges", ranges, limit)
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
     yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
@@ -175,11 +175,11 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     yield "collected in", str(process.box) if process.collected else ""
 
 
-def _listed(label: str, texts: Sequence[str], limit: int, left_out: int = 0) -> Iterator[tuple[str, str]]:
+def _listed(label: str, texts: Sequence[str], limit: int) -> Iterator[tuple[str, str]]:
     for text in texts[:limit]:
         yield label, text
         label = ""
-    if more := max(len(texts) - limit, 0) + left_out:
+    if (more := len(texts) - limit) > 0:
         yield label, f"and {more:,} more"
 
 

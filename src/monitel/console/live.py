@@ -10,13 +10,13 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.context_page import PAGE_BYTES, read_page
+from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
-from monitel.blackbox.record import ENDED, PAGE
+from monitel.blackbox.record import ENDED
 from monitel.blackbox.recovery import is_alive
 from monitel.console.job import jobs_of, replaced
 from monitel.console.kernel import UsageMeter

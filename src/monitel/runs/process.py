@@ -158,7 +158,6 @@ class Process:
     stage: Stage | None = None
     thread: int = 0  # of the training; 0 if unknown
     waits: tuple[Wait, ...] = ()
-    waits_left_out: int = 0
     ranges: tuple[Wait, ...] = ()
 
     # Totals. Recompilations are those of code that was compiled before; their time is that of all threads.
@@ -440,7 +439,7 @@ def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Pr
         made += max(sum(times) - record.doing.get("timed", 0) + again, page.step - last)
         unmade_ns = life.time_ns - set_ns  # the loop has gone on
     found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns, "stepped": stepped}
-    found |= {"step_age_ns": step_age_ns, "waits_left_out": page.waits_left_out}
+    found["step_age_ns"] = step_age_ns
     return life.but(**{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
 
 

@@ -16,7 +16,7 @@ from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
 
 import monitel
-from monitel.blackbox.context_page import Context, own_page, read_page, read_step_times, unpack_step_times
+from monitel.blackbox.context_page import Context, own_page, unpack_step_times
 from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import Folder
@@ -143,7 +143,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
         **at_snapshot,
         "made": 20,
         "step_p50": 2.5,
-        "timed": sum(unpack_step_times(read_step_times(own_page()))),
+        "timed": sum(unpack_step_times(own_page().step_times)),
     }
     process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
     process.box.sources.pop("totals")
@@ -153,7 +153,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
         for step in since:
             monitel.set_step(step)
         with closing(Folder.open(process.path)) as box:
-            record = replace(read_record(box), page=read_page(own_page()))
+            record = replace(read_record(box), page=own_page())
         for seconds in (1, 100):
             found = doing_at(life_of(record), record, time.time_ns() + seconds * 10**9)
             assert made == found.made
