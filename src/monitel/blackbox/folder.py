@@ -56,12 +56,7 @@ def check_platform() -> None:
 
 
 class Folder:
-    """An open folder. All operations are relative to its descriptor, so a renamed parent has no effect.
-
-    Args:
-        path: Path of the folder, for messages.
-        descriptor: Open descriptor, which this object closes.
-    """
+    """An open folder. All operations are relative to its descriptor, so a renamed parent has no effect."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
@@ -69,18 +64,14 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, *, foreign: bool = False, probe: bool = True) -> Folder:
-        """Open an existing folder.
+        """Open a folder of this user to which nobody else can write; with ``foreign`` any folder.
 
-        Args:
-            path: The folder. Its parents may be symbolic links, the folder itself must not be one.
-            foreign: Accept a folder that belongs to another user, or that other users can write to.
-            probe: If it seems to be such a folder, make a file in it, and remove it: some file systems report the owner
-                and the permissions of all files so. Otherwise such a folder is refused, and nothing is written.
+        Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
+        (CIFS, FAT, mounts of virtual machines): a new file reveals that, unless nothing may be written (``probe``).
 
         Raises:
-            FolderError: The folder is a symbolic link, or unsafe, or the platform lacks what it needs.
-            MissingFolderError: There is no folder.
-            OSError: The folder cannot be read.
+            FolderError: It is a symbolic link, or unsafe, or the platform lacks what it needs.
+            OSError: It cannot be read.
         """
         check_platform()
         try:
@@ -107,8 +98,6 @@ class Folder:
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
-        # Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
-        # (CIFS, FAT, mounts of virtual machines). A new file reveals that.
         made = self._probe() if probe else None
         if not own and (made is None or made.st_uid != status.st_uid):
             raise FolderError(
@@ -130,10 +119,7 @@ class Folder:
     def open_file(self, name: str, flags: int) -> int:
         """Return the descriptor of a regular file without other hard links, of the folder's owner or of this user.
 
-        A new file can be read and written only by its owner.
-
-        Raises:
-            OSError: The file cannot be opened, is a link or a device, or belongs to another user.
+        Others are refused with an OSError. A new file is only for its owner.
         """
         path = str(self.path / name)
         try:
@@ -222,20 +208,14 @@ class Folder:
         return False
 
     def remove(self) -> None:
-        """Remove the folder with its files, the lock last.
+        """Remove the folder with its files, the lock last. An OSError is raised if something is left.
 
-        It gets a hidden name first: if this process is killed meanwhile, nobody takes the rest for the files of a
-        process that has ended.
-
-        Raises:
-            OSError: Something is left.
+        It gets a hidden name first: if this process is killed meanwhile, nobody takes the rest for a record.
         """
         if not self.path.name.startswith("."):
-            hidden = self.path.with_name(f".{self.path.name}")
             if not self.is_there():
                 return
-            self.path.rename(hidden)
-            self.path = hidden
+            self.path = self.path.rename(self.path.with_name(f".{self.path.name}"))
         for name in sorted(self.names(), key=_LOCK.__eq__):
             self.unlink(name)
         with suppress(FileNotFoundError):
@@ -271,14 +251,12 @@ class Lock:
     def take(cls, folder: Folder) -> Lock | None:
         """Return the lock; None if a process holds it, or if the folder was removed or renamed.
 
-        Raises:
-            FolderError: The platform or the file system has no such locks.
-            OSError: The lock file cannot be made.
+        A :class:`FolderError` is raised if the platform or the file system has no such locks.
         """
         check_platform()
         descriptor, taken = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            _ask(descriptor, fcntl.F_OFD_SETLK)
             taken = os.fstat(descriptor).st_nlink > 0 and folder.is_there()
         except BlockingIOError:
             pass
@@ -294,18 +272,13 @@ class Lock:
 
     @staticmethod
     def is_held(folder: Folder) -> bool:
-        """Return True if a process holds the lock, this one included. Nothing is changed.
-
-        Raises:
-            OSError: The lock file is a link, or belongs to another user.
-        """
+        """Return True if a process holds the lock, this one included. Nothing is changed."""
         try:
             descriptor = folder.open_file(_LOCK, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            return bool(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+            return bool(_ask(descriptor, fcntl.F_OFD_GETLK) != fcntl.F_UNLCK)
         finally:
             os.close(descriptor)
 
@@ -316,54 +289,40 @@ class Lock:
         self._descriptor = -1
 
 
+def _ask(descriptor: int, command: int) -> int:
+    """Return the type of the lock that a command of fcntl reports."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    return int(_FLOCK.unpack(fcntl.fcntl(descriptor, command, asked))[0])
+
+
 def make_folder(path: Path) -> bool:
-    """Make a folder with access only for its owner, and its missing parents, which other users cannot write to.
-
-    Returns:
-        True if the folder itself was made.
-
-    Raises:
-        FolderError: The platform lacks what a :class:`Folder` needs.
-        OSError: A folder cannot be made. Those that were made were removed.
-    """
+    """Make a folder only for its owner, and its missing parents, which others cannot write to; False if it is there."""
     check_platform()
-    missing, made = [path], list[Path]()
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    try:
-        for each in reversed(missing):
-            with suppress(FileExistsError):  # made by another process; Folder.open() checks it
-                each.mkdir(0o700 if each is path else 0o755)
-                made.append(each)
-    except OSError:
-        for each in reversed(made):
-            with suppress(OSError):
-                each.rmdir()
-        raise
-    return path in made
+    with suppress(FileExistsError):  # perhaps made by another process; Folder.open() checks it
+        for each in reversed(path.parents):
+            if not each.exists():
+                with suppress(FileExistsError):
+                    each.mkdir(0o755)
+        path.mkdir(0o700)
+        return True
+    return False
 
 
 def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
-    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made.
-
-    Raises:
-        OSError, FolderError: It cannot be made, and nothing is left.
-    """
-    hidden = path.with_name(f".{path.name}")
+    """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made."""
+    hidden, lock = path.with_name(f".{path.name}"), None
     make_folder(hidden)
-    folder, lock, is_locked = Folder.open(hidden), None, False
+    folder = Folder.open(hidden)
     try:
         os.fchmod(folder.descriptor, 0o700)  # whatever the umask was
-        if is_locked := (lock := Lock.take(folder)) is None:
+        if (lock := Lock.take(folder)) is None:
             raise FolderError(f"another process has locked {str(hidden)!r}")
         fill(folder)
-        hidden.rename(path)
-        folder.path = path
+        folder.path = hidden.rename(path)
     except BaseException:
-        with suppress(OSError):
-            if not is_locked:
-                folder.remove()
         if lock is not None:
+            with suppress(OSError):
+                folder.remove()
             lock.close()
         folder.close()
         raise
@@ -427,10 +386,8 @@ def box_roots(given: Path | None) -> list[Path]:
 def open_root(given: Path | None = None) -> Folder:
     """Open the folder that holds the boxes of this user, which is in memory. It is made if it is missing.
 
-    None stands for the first of :func:`automatic_roots` that is private.
-
-    Raises:
-        FolderError: There is none. The message gives the reason.
+    None stands for the first of :func:`automatic_roots` that is private. If there is none, a :class:`FolderError` says
+    why.
     """
     check_platform()
     reasons = []
@@ -455,17 +412,19 @@ def _open_root(path: Path, *, given: bool) -> Folder:
     try:
         if made:
             os.fchmod(folder.descriptor, 0o700)  # the umask may have taken too much
-        status, kind = os.fstat(folder.descriptor), _file_system_of(folder.descriptor)
+        status, kind, refusal = os.fstat(folder.descriptor), _file_system_of(folder), ""
         advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
         if status.st_uid != os.geteuid():
-            raise FolderError(f"{str(path)!r} belongs to another user (id {status.st_uid}): {advice}")
-        if given and status.st_mode & _OTHERS_WRITE:
-            raise FolderError(f"other users can write to {str(path)!r}: {advice}")
-        if not given and status.st_mode & _OTHERS:
-            raise FolderError(f"other users have access to {str(path)!r}: run chmod 700 on it, or remove it")
-        if kind not in _MEMORY:
+            refusal = f"{str(path)!r} belongs to another user (id {status.st_uid})"
+        elif status.st_mode & (_OTHERS_WRITE if given else _OTHERS):
+            refusal = (
+                f"other users can write to {str(path)!r}" if given else f"other users have access to {str(path)!r}"
+            )
+        elif kind not in _MEMORY:
+            refusal = f"{str(path)!r} is on a file system of the type {kind}"
             advice = f"give a folder in memory, such as one in {str(_SHARED_MEMORY)!r}"
-            raise FolderError(f"{str(path)!r} is on a file system of the type {kind}: {advice}")
+        if refusal:
+            raise FolderError(f"{refusal}: {advice}")
     except BaseException:
         folder.close()
         with suppress(OSError):
@@ -475,14 +434,14 @@ def _open_root(path: Path, *, given: bool) -> Folder:
     return folder
 
 
-def _file_system_of(descriptor: int) -> str:
-    """Return the type of the file system of an open folder; ``"unknown"`` if the system does not report it."""
+def _file_system_of(folder: Folder) -> str:
+    """Return the type of the file system of a folder; ``"unknown"`` if the system does not report it."""
     with suppress(OSError):
-        described = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="utf-8")
+        number = os.fstat(folder.descriptor).st_dev
         known = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        number = re.search(r"^mnt_id:\s*(\d+)$", described, re.MULTILINE)
-        found = number and re.search(rf"^{number[1]} .*? - (\S+) ", known, re.MULTILINE)
-        return found[1] if found else "unknown"
+        place = rf"^\d+ \d+ {os.major(number)}:{os.minor(number)} .*? - (\S+) "
+        if found := re.search(place, known, re.MULTILINE):
+            return found[1]
     return "unknown"
 
 
