@@ -92,7 +92,7 @@ def delivery(drop: Any) -> None:
         queued.prepare(last=False)
         queued.flush(box.journals["traces"], box.journals["steps"])
         while (request := outbox.next()) is not None:
-            outbox.settle(request.sent)
+            outbox.settle(request.number)
 
     def ours() -> dict[str, Any]:
         queued.listen()

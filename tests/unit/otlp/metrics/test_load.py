@@ -14,9 +14,7 @@ from tests.support.series import increase
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat, WaitReading, wait_counter
-from monitel.blackbox.record import READING, Item
 from monitel.testing import ManualClock
-from monitel_otlp.metrics.readings import ReadingsEncoder
 
 MILLISECOND_NS = 1_000_000
 
@@ -101,13 +99,6 @@ def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start:
     last = [point.value for point in receiver.points("training.time") if point.time_ns == last_ns]
     assert 3 == len(last)
     assert found.elapsed_ns / 1e9 - 1e-3 <= sum(last) <= (monitel.ledger() or found).elapsed_ns / 1e9 + 1e-3
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff"])
-def test_damaged_reading_is_counted_as_lost(content: bytes) -> None:
-    """A reading without metrics, or one that cannot be decoded, does not block those that follow."""
-    encoded = ReadingsEncoder(b"").encode([Item(1, 1, READING, (content, 3, 1))])
-    assert (encoded.body, encoded.lost) == (b"", 1)
 
 
 @pytest.fixture

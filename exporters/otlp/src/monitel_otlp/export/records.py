@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +155,8 @@ def add_settled(dead: Dead) -> Totals:
             break
         settled = item if item.last <= last else item.split(last + 1 - item.number)[0]
         totals.pass_dropped(settled.number)
-        totals.commit(settled.last, encoder.encode([settled]).draft)
+        with suppress(Exception):  # of an item that could not be encoded
+            totals.commit(settled.last, encoder.encode([settled]).draft)
     journal.fold = totals
     return totals
 
@@ -171,7 +172,7 @@ def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
     for signal, each_of in outboxes_of(dead).items():
         while (outbox := next_of(each_of)) is not None or any(disk.load(each.journal) for each in each_of):
             if outbox is not None and (request := outbox.request) is not None:
-                outbox.settle(request.sent)
+                outbox.settle(request.number)
                 if request.body:
                     yield signal, request.body
 

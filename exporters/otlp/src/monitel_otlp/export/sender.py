@@ -16,7 +16,7 @@ from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.messages.log_records import LogsEncoder
-from monitel_otlp.messages.request import count
+from monitel_otlp.messages.request import Request
 from monitel_otlp.metrics.readings import ReadingsEncoder
 from monitel_otlp.metrics.windows import WindowsEncoder
 from monitel_otlp.traces.mapping import SpansEncoder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.journal import Journal
     from monitel.blackbox.record import Item
-    from monitel_otlp.messages.request import Encoder, Request
+    from monitel_otlp.messages.request import Encoder
     from monitel_otlp.metrics import windows
 
 _log = logging.getLogger("monitel.otlp")
@@ -68,9 +68,8 @@ class Rejected(NamedTuple):
 
 @dataclass
 class _Search:
-    """The search for the items that a backend rejects, in the request up to an item."""
+    """The search for the items that a backend rejects, in one read of a journal."""
 
-    end: int
     left: int = _PARTS
     has_accepted: bool = False
     has_rejected: bool = False
@@ -86,8 +85,9 @@ class Outbox:
         self.journal = journal
         self.encoder = encoder
         self.request: Request | None = None  # of the first part
-        self.search: _Search | None = None  # for rejected items in it
+        self.search: _Search | None = None
         self._parts: list[Sequence[Item]] = []  # of one read, in order
+        self._failed = False
 
     @property
     def is_empty(self) -> bool:
@@ -105,19 +105,32 @@ class Outbox:
 
     def next(self, before: int = sys.maxsize) -> Request | None:
         """Return the request to send now, of items before a number; None if :meth:`head` is not one of them."""
-        head = self.head()
-        if head is None or head.number >= before:
-            return None
-        if self.request is None:
+        while self.request is None:
+            head = self.head()
+            if head is None or head.number >= before:
+                return None
             self._parts[:1] = _split_after(self._parts[0], before - 1)
             if self.encoder.totals is not None:
                 with self.journal.lock:
                     self.encoder.totals.pass_dropped(head.number)
-            self.request = self.encoder.encode(self._parts[0])
-            if len(self.request.body) > REQUEST_BYTES and self.split():
-                return self.next(before)
+            self.request = self._encode(self._parts[0])
         self.journal.sending = self.request.items[-1].last
         return self.request
+
+    def _encode(self, items: Sequence[Item]) -> Request | None:
+        """Return the request of the first part; None if it was split, or is one item that cannot be encoded."""
+        try:
+            request = self.encoder.encode(items)
+        except Exception:
+            if not self.split():
+                if not self._failed:
+                    self._failed = True
+                    name = self.journal.name
+                    _log.exception("an item of %s cannot be encoded, and is dropped (others are only counted)", name)
+                self.request = Request(self.encoder.signal, b"", items, draft=self.encoder.draft())
+                self.settle(0, encoding=1)
+            return None
+        return None if len(request.body) > REQUEST_BYTES and self.split() else request
 
     def split(self) -> bool:
         """Send the two halves of the items, one after the other, instead; return False for a single item."""
@@ -132,16 +145,13 @@ class Outbox:
         return True
 
     def join(self) -> None:
-        """Send what is left of a request with a rejected item at once."""
-        if self.search is not None:
-            number = sum(part[-1].last <= self.search.end for part in self._parts)
-            self._parts[:number] = [[item for part in self._parts[:number] for item in part]]
+        """Send what is left of a read with a rejected item at once."""
+        if self._parts:
+            self._parts = [[item for part in self._parts for item in part]]
 
     def settle(self, delivered: int, **dropped: int) -> None:
         """Note the outcome of the items that are sent now, in one step with the totals."""
         assert self.request is not None
-        if self.request.lost:
-            dropped["encoding"] = self.request.lost
         last = self.request.items[-1].last
         with self.journal.lock:
             if self.encoder.totals is not None:
@@ -149,7 +159,7 @@ class Outbox:
             self.journal.settle(last, delivered, **dropped)
         del self._parts[0]
         self.request = None
-        if self.search is not None and last >= self.search.end:
+        if not self._parts:
             self.search = None
 
     def give_back(self) -> None:
@@ -350,7 +360,7 @@ class Sender:
         request = outbox.request
         assert request is not None
         if not request.body:  # nothing is to be sent for windows without aggregations
-            self._settle(outbox, request.sent)
+            self._settle(outbox, request.number)
             return True
         self._note_position()
         answer = self._attempt(request)
@@ -427,17 +437,17 @@ class Sender:
             outbox.search.has_accepted = True
             outbox.search.left -= 1
         self._is_hopeless = False
-        self._settle(outbox, request.sent - left_out, partial_success=left_out)
+        self._settle(outbox, request.number - left_out, partial_success=left_out)
         if outbox is self._outboxes[0]:
             self._accepted.set()
 
     def _reject(self, outbox: Outbox, request: Request, answer: Answer, reason: str) -> None:
         """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
-        rejected = _estimate(answer.rejected, request) or request.sent
+        rejected = _estimate(answer.rejected, request) or request.number
         counted = rejected if outbox.journal.name == request.signal else 0  # data of the pipeline itself are not items
         text = f"{self._transport.url}: {answer.reason}"
         self._set_aside(Rejected(request.signal, text, counted, request.body))
-        self._settle(outbox, request.sent - rejected, **{reason: rejected})
+        self._settle(outbox, request.number - rejected, **{reason: rejected})
 
     def _search(self, outbox: Outbox, request: Request, answer: Answer) -> bool:
         """Search for the rejected items of a request by halves; return False if they are to be settled as rejected.
@@ -446,10 +456,10 @@ class Sender:
         request was accepted, the whole request counts as rejected; and so do the next ones until one is accepted. Items
         are not split if the backend reports that it has stored none of them.
         """
-        search = outbox.search = outbox.search or _Search(request.items[-1].last)
+        search = outbox.search = outbox.search or _Search()
         self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
         search.left -= 1
-        if search.left < 0 or self._is_hopeless or 0 < count(request.items) <= answer.rejected or not outbox.split():
+        if search.left < 0 or self._is_hopeless or request.number <= answer.rejected or not outbox.split():
             search.has_rejected = True
             return False
         return True
@@ -461,8 +471,6 @@ def _estimate(rejected: int, request: Request) -> int:
     It is exact for log records and spans. For metrics it is an estimate: the rejected points divided by the average
     points per item, rounded up, and at most all items.
     """
-    if rejected <= 0 or not request.sent:
-        return 0
-    if request.signal != "metrics":
-        return min(request.sent, rejected)
-    return min(request.sent, -(-rejected * request.sent // max(request.records, 1)))
+    if rejected > 0 and request.signal == "metrics":
+        rejected = -(-rejected * request.number // max(request.records, 1))
+    return max(0, min(request.number, rejected))

@@ -38,30 +38,17 @@ class LogsEncoder(Encoder):
         self._limits = Limits("event", count, length)
         self._warned: set[str] = set()
 
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> tuple[int, int]:
+    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
         of_scope: dict[str, Any] = {}
-        lost = 0
         for item in items:
-            try:
-                plain = LogRecord(*item.value)
-                found = of_scope.get(plain.scope)
-                if found is None:
-                    scope = resource.scope_logs.add()
-                    write_scope(scope, (plain.scope, "", "") if plain.scope else SCOPE)
-                    found = of_scope[plain.scope] = scope.log_records
-                record = found.add()
-                try:
-                    self._write_record(plain, record)
-                except BaseException:
-                    del found[-1]
-                    raise
-            except Exception:
-                self._warn("an event")
-                lost += item.items
-        for index in range(len(resource.scope_logs) - 1, -1, -1) if lost else ():
-            if not resource.scope_logs[index].log_records:
-                del resource.scope_logs[index]
-        return len(items) - lost, lost
+            plain = LogRecord(*item.value)
+            found = of_scope.get(plain.scope)
+            if found is None:
+                scope = resource.scope_logs.add()
+                write_scope(scope, (plain.scope, "", "") if plain.scope else SCOPE)
+                found = of_scope[plain.scope] = scope.log_records
+            self._write_record(plain, found.add())
+        return len(items)
 
     def _write_record(self, plain: LogRecord, record: Any) -> None:
         name = escape_surrogates(plain.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.metrics.windows import Totals
-
-_log = logging.getLogger("monitel.otlp")
+    from monitel_otlp.metrics.windows import Draft, Totals
 
 REQUESTS: dict[str, type[Any]] = {
     "metrics": ExportMetricsServiceRequest,
@@ -43,26 +40,20 @@ class Request:
     """Items of a journal as one message. It has neither address nor headers, so it contains no token."""
 
     signal: str
-    body: bytes  # not compressed; empty if none of the items can be encoded
+    body: bytes  # not compressed; empty if there is nothing to send for the items
     items: Sequence[Item] = ()
     records: int = 0  # points, log records or spans
-    lost: int = 0  # items that cannot be encoded
     draft: Any = None  # the running totals after it
 
     @property
-    def sent(self) -> int:
-        """Number of the items that a backend gets."""
-        return count(self.items) - self.lost
+    def number(self) -> int:
+        """Number of the items."""
+        return sum(item.items for item in self.items)
 
     def message(self) -> Message:
         """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request
-
-
-def count(items: Sequence[Item]) -> int:
-    """Return the number of items in some records."""
-    return sum(item.items for item in items)
 
 
 class Encoder:
@@ -85,27 +76,25 @@ class Encoder:
         self.totals = totals
         self._resource = resource
         self._write_queue_size = write_queue_size
-        self._failed = False
 
     def encode(self, items: Sequence[Item]) -> Request:
-        """Encode some items, in order."""
+        """Encode some items, in order. Raises if one of them cannot be encoded."""
         message = REQUESTS[self.signal]()
         resource = getattr(message, LEVELS[self.signal][0]).add()
         resource.ParseFromString(self._resource)
-        draft = None if self.totals is None else self.totals.draft()
-        records, lost = self._write(items, resource, draft)
+        draft = self.draft()
+        records = self._write(items, resource, draft)
         if records and self._write_queue_size is not None:
             self._write_queue_size(resource.scope_metrics[0].metrics)
-        return Request(self.signal, message.SerializeToString() if records else b"", items, records, lost, draft)
+        return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
 
-    def _write(self, items: Sequence[Item], resource: Any, draft: Any) -> tuple[int, int]:
-        """Add the records of some items below a resource; return their number, and that of lost items."""
+    def draft(self) -> Draft | None:
+        """Return the totals for a request to change; None without totals."""
+        return None if self.totals is None else self.totals.draft()
+
+    def _write(self, items: Sequence[Item], resource: Any, draft: Any) -> int:
+        """Add the records of some items below a resource, and return their number."""
         raise NotImplementedError
-
-    def _warn(self, noun: str) -> None:
-        if not self._failed:
-            self._failed = True
-            _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", noun)
 
 
 def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:

@@ -77,16 +77,10 @@ class ReadingsEncoder(Encoder):
     def __init__(self, resource: bytes, write_queue_size: Callable[[Any], object] | None = None) -> None:
         super().__init__("metrics", resource, None, write_queue_size)
 
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> tuple[int, int]:
-        try:
-            content, points, _ = items[0].value
-            resource.MergeFromString(content)
-            if not resource.scope_metrics:
-                raise ValueError("it has no metrics")
-        except Exception:
-            self._warn("a reading")
-            return 0, 1
-        return points, 0
+    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
+        content, points, _ = items[0].value
+        resource.MergeFromString(content)
+        return int(points)
 
 
 class Readings:

@@ -281,54 +281,31 @@ class WindowsEncoder(Encoder):
         self._histograms = mapping.distributions != "percentiles"
         self._pause = pause
 
-    def _write(self, items: Sequence[Item], resource: Any, draft: Draft) -> tuple[int, int]:
+    def _write(self, items: Sequence[Item], resource: Any, draft: Draft) -> int:
         scope = resource.scope_metrics.add()
         write_scope(scope)
-        points, lost = Points(scope.metrics), 0
+        points = Points(scope.metrics)
         rows: dict[Series, list[Row]] = {}
         for item in items:
-            try:
-                for series, row in draft.rows(item):
-                    rows.setdefault(series, []).append(row)
-            except Exception:
-                self._warn("a window")
-                lost += item.items
+            for series, row in draft.rows(item):
+                rows.setdefault(series, []).append(row)
             self._pause()
         for series, of_series in rows.items():
-            lost += self._write_series(draft, series, of_series, points)
+            self._write_series(draft, series, of_series, points)
             self._pause()
-        return points.number, lost
+        return points.number
 
-    def _write_series(self, draft: Draft, series: Series, rows: list[Row], points: Points) -> int:
-        """Write the rows of one series, and return the number of items that cannot be encoded."""
+    def _write_series(self, draft: Draft, series: Series, rows: list[Row], points: Points) -> None:
         draft.begin(series, rows)
-        lost = 0
-        try:
-            ordered = _ascending(rows, series.end_ns + MILLISECOND_NS)
-        except Exception:  # windows that cannot be merged, because a number is too large: they are in the totals only
-            self._warn("a window")
-            for row in rows:
-                with suppress(Exception):
-                    draft.add(series, row)
-            return len(rows)
+        ordered = _ascending(rows, series.end_ns + MILLISECOND_NS)
         if not series.start_ns:
             first = ordered[0].window
             start_ns = min(self._start_ns, series.begin_ns or first.start_ns, first.end_ns - MILLISECOND_NS)
             series.start_ns = max(start_ns, series.end_ns)
         for row in ordered:
-            begun = series.begun
-            try:
-                draft.add(series, row)
-                self._write_row(draft, series, row, points)
-            except Exception:
-                self._warn("a window")
-                points.rollback()
-                series.begun = begun
-                lost += row.items
-            else:
-                points.commit()
-                series.end_ns = row.window.end_ns
-        return lost
+            draft.add(series, row)
+            self._write_row(draft, series, row, points)
+            series.end_ns = row.window.end_ns
 
     def _write_row(self, draft: Draft, series: Series, row: Row, points: Points) -> None:
         definition, window, suffixes = series.described.definition, row.window, row.suffixes
