@@ -23,7 +23,7 @@ from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel_otlp.messages.log_records import LogsEncoder
-from monitel_otlp.metrics.windows import Draft, Series, WindowsEncoder
+from monitel_otlp.metrics.windows import Draft, Total, WindowsEncoder
 from monitel_otlp.pipeline import exit_summary
 from monitel_otlp.traces.mapping import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
@@ -81,13 +81,13 @@ def test_windows_that_cannot_be_encoded_are_counted(
 ) -> None:
     """A bug in the encoding of one window loses only that window, and is logged once."""
 
-    def faulty(encoder: WindowsEncoder, draft: Any, series: Series, *target: Any) -> None:
-        if series.described.definition.name == "bad":
+    def faulty(encoder: WindowsEncoder, total: Total, *target: Any) -> None:
+        if total.described.definition.name == "bad":
             raise OverflowError("injected")
-        write(encoder, draft, series, *target)
+        write(encoder, total, *target)
 
-    write = WindowsEncoder._write_row
-    monkeypatch.setattr(WindowsEncoder, "_write_row", faulty)
+    write = WindowsEncoder._write_points
+    monkeypatch.setattr(WindowsEncoder, "_write_points", faulty)
     pipeline = start()
     for name in ("bad", "good"):
         stat = Stat(name, [COUNT], 60.0)
@@ -148,7 +148,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
-    "encoders": [(LogsEncoder, "_write_record"), (WindowsEncoder, "_write_row"), (Draft, "rows")],
+    "encoders": [(LogsEncoder, "_write_record"), (WindowsEncoder, "_write_points"), (Draft, "measured")],
     "recorder": [(RangeMapping, "encode"), (Box, "_read")],
 }
 

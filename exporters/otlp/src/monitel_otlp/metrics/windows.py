@@ -38,25 +38,17 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.record import Item
 
-_ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the series has the real one
-_NUMBER = ("logged",)  # instead of suffixes
+_ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the total has the real one
+_NUMBER = ("",)  # suffixes of a logged number, whose metric has its bare name
 
 
 class Mapping(NamedTuple):
-    """The settings with which windows become points; a record keeps them.
+    """The settings with which windows become points; a record keeps them."""
 
-    Attributes:
-        temporality: ``"cumulative"``, ``"delta"`` or ``"lowmemory"``, which is delta: windows are handed over as they
-            close, as samples to a synchronous instrument.
-        start_ns: Start of the totals, Unix ns. A series whose first window began earlier has an earlier start.
-        distributions: The form of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
-        after_ns: No point is earlier, Unix ns.
-    """
-
-    temporality: str
-    start_ns: int
-    distributions: str
-    after_ns: int = 0
+    temporality: str  # "cumulative", "delta", or "lowmemory", which is delta, as with synchronous instruments
+    start_ns: int  # start of the totals, Unix ns; a series whose first window began earlier has an earlier start
+    distributions: str  # the form of HISTOGRAM: "percentiles", "histogram" or "both"
+    after_ns: int = 0  # no point is earlier, Unix ns
 
     @property
     def delta(self) -> bool:
@@ -75,36 +67,32 @@ class Described:
         self.attributes: tuple[KeyValue, ...] = tuple(key_values(definition.attributes))
 
 
-class Row(NamedTuple):
-    """A window or a logged number, or several that were merged. The end of the window is the time of the points."""
+class Measurement(NamedTuple):
+    """A window, or a logged number as a window of one sample, or several that were merged."""
 
-    window: monitel.Window
+    window: monitel.Window  # its end is the time of the points
     suffixes: tuple[str, ...]  # of the requested aggregations
-    sum: float | None = None  # as it counts in the total of the series; None if it is left out
-    items: int = 1
+    sum: float | None  # as it counts in the total; None if it is left out
 
-    def at(self, end_ns: int) -> Row:
-        """Return the row with another time."""
+    def at(self, end_ns: int) -> Measurement:
+        """Return it with another time."""
         return self._replace(window=self.window._replace(end_ns=end_ns))
 
-    def merge(self, later: Row) -> Row:
-        """Return both as one, with the aggregations of both; of two numbers, the later one.
+    def merge(self, later: Measurement) -> Measurement:
+        """Return both as one, with the aggregations of both.
 
-        Numbers keep the time of the first one, so that a row of them does not become one number.
+        Numbers keep the time of the first one, so that many in a row do not become one.
         """
-        items = self.items + later.items
-        if later.suffixes == _NUMBER:
-            return later.at(self.window.end_ns)._replace(items=items)
-        both = self.window.merge(later.window)
-        histogram = both.histogram or later.window.histogram or self.window.histogram
-        window = both._replace(end_ns=later.window.end_ns, histogram=histogram)
+        both, histogram = self.window.merge(later.window), later.window.histogram or self.window.histogram
+        end_ns = (self if later.suffixes == _NUMBER else later).window.end_ns
+        window = both._replace(end_ns=end_ns, histogram=both.histogram or histogram)
         sums = [each for each in (self.sum, later.sum) if each is not None]
         suffixes = tuple(dict.fromkeys(self.suffixes + later.suffixes))
-        return Row(window, suffixes, sum(sums) if sums else None, items)
+        return Measurement(window, suffixes, sum(sums) if sums else None)
 
 
 @dataclass(slots=True, eq=False)
-class Series:
+class Total:
     """The running totals of a series. Its first definition decides unit and monotonicity."""
 
     described: Described
@@ -117,85 +105,82 @@ class Series:
     end_ns: int = 0  # time of the latest point
 
     @staticmethod
-    def of(plain: Sequence[Any]) -> Series:
-        """Return the series with a result of :meth:`plain`."""
-        definition, count, total, histogram, begin_ns, start_ns, begun, end_ns = plain
+    def of(plain: Sequence[Any]) -> Total:
+        """Return the total with a result of :meth:`plain`."""
+        definition, count, added, histogram, begin_ns, start_ns, begun, end_ns = plain
         made = None if histogram is None else monitel.Histogram(*histogram)
-        return Series(
-            Described(Definition(*definition)), count, total, made, begin_ns, start_ns, frozenset(begun), end_ns
+        return Total(
+            Described(Definition(*definition)), count, added, made, begin_ns, start_ns, frozenset(begun), end_ns
         )
 
     def plain(self) -> tuple[Any, ...]:
-        """Return the series as plain values."""
+        """Return the total as plain values."""
         found = self.histogram
         histogram = None if found is None else tuple(getattr(found, name) for name in found.__slots__)
-        totals = self.count, self.sum, histogram, self.begin_ns, self.start_ns, sorted(self.begun), self.end_ns
-        return tuple(self.described.definition), *totals
+        times = self.begin_ns, self.start_ns, sorted(self.begun), self.end_ns
+        return tuple(self.described.definition), self.count, self.sum, histogram, *times
 
-    def copy(self) -> Series:
+    def copy(self) -> Total:
         """Return a copy, in a sixth of the time of ``dataclasses.replace()``."""
-        totals = self.count, self.sum, self.histogram, self.begin_ns, self.start_ns, self.begun, self.end_ns
-        return Series(self.described, *totals)
+        times = self.begin_ns, self.start_ns, self.begun, self.end_ns
+        return Total(self.described, self.count, self.sum, self.histogram, *times)
 
     def begin(self, start_ns: int) -> None:
         """Take in the start of a window."""
         if not self.begin_ns or 0 < start_ns < self.begin_ns:
             self.begin_ns = start_ns
 
-    def add(self, count: int, total: float, histogram: monitel.Histogram | None) -> None:
+    def add(self, count: int, added: float, histogram: monitel.Histogram | None) -> None:
         """Take in samples."""
         self.count += count
-        self.sum += total
+        self.sum += added
         if histogram is not None:
             self.histogram = histogram if self.histogram is None else self.histogram.merge(histogram)
 
 
 class Draft:
-    """The totals as a request changes them: copies of the series in it, by their keys in ``series``."""
+    """The totals as a request changes them: copies of those in it, by the keys of their series."""
 
-    def __init__(self, totals: Totals, base: Callable[[Hashable], Series | None], after_ns: int) -> None:
+    def __init__(self, totals: Totals, base: Callable[[Hashable], Total | None], after_ns: int) -> None:
         self._totals = totals
         self._base = base
         self._after_ns = after_ns
         self.coalesced = 0
-        self.series: dict[Hashable, Series] = {}
+        self.series: dict[Hashable, Total] = {}
 
-    def of(self, described: Described) -> Series:
-        """Return the copy of a series."""
+    def of(self, described: Described) -> Total:
+        """Return the copy of a total."""
         found = self.series.get(described.key)
         if found is None:
             base = self._base(described.key)
-            found = base.copy() if base is not None else Series(described, end_ns=self._after_ns)
+            found = base.copy() if base is not None else Total(described, end_ns=self._after_ns)
             self.series[described.key] = found
         return found
 
-    def rows(self, item: Item) -> list[tuple[Series, Row]]:
-        """Return the rows of an item, each with its series, which stays as it is. Raises for senseless items."""
+    def measured(self, item: Item) -> list[tuple[Total, Measurement]]:
+        """Return what was measured in an item, each with its total, which stays as it is. Raises if it is senseless."""
         described = self._totals.described
         if item.kind == WINDOW:
             number, content = item.value
             window, found = decode_one(content).of(_ANY), described(number)
-            series = self.of(found)
-            part = part_of_total(window.sum, monotonic=series.described.definition.monotonic)
-            return [(series, Row(window, found.definition.suffixes, part))]
+            total = self.of(found)
+            part = part_of_total(window.sum, monotonic=total.described.definition.monotonic)
+            return [(total, Measurement(window, found.definition.suffixes, part))]
         if item.kind != NUMBERS:
             raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
-        logged = [(described(number), time_ns, float(value)) for number, time_ns, value in item.value]
         return [
-            (self.of(found), Row(monitel.Window(_ANY, at, at, 1, value, value, value, value, 0, None, None), _NUMBER))
-            for found, at, value in logged
+            (self.of(described(number)), Measurement(_window_of(time_ns, float(value)), _NUMBER, None))
+            for number, time_ns, value in item.value
         ]
 
-    def begin(self, series: Series, rows: Iterable[Row]) -> None:
-        """Take in the starts of windows, before the first of them is written."""
-        for row in rows:
-            if row.suffixes != _NUMBER:
-                series.begin(row.window.start_ns)
+    def add(self, total: Total, measured: Measurement) -> None:
+        """Take in the samples of a window."""
+        window = measured.window
+        total.add(window.count, measured.sum or 0.0, window.histogram if self._totals.histograms else None)
 
-    def add(self, series: Series, row: Row) -> None:
-        """Take in the samples of a row."""
-        if row.suffixes != _NUMBER:
-            series.add(row.window.count, row.sum or 0.0, row.window.histogram if self._totals.histograms else None)
+
+def _window_of(time_ns: int, value: float) -> monitel.Window:
+    return monitel.Window(_ANY, time_ns, time_ns, 1, value, value, value, value, 0, None, None)
 
 
 class Totals:
@@ -212,8 +197,8 @@ class Totals:
         self.coalesced = 0
         self.number, state = stored
         series, dropped = state or ([], [])
-        self._series: dict[Hashable, Series] = {each.described.key: each for each in map(Series.of, series)}
-        self._dropped = {(first, end): [*map(Series.of, each)] for first, end, each in dropped}
+        self._series: dict[Hashable, Total] = {each.described.key: each for each in map(Total.of, series)}
+        self._dropped = {(first, end): [*map(Total.of, each)] for first, end, each in dropped}
 
     @property
     def newest_ns(self) -> int:
@@ -237,9 +222,9 @@ class Totals:
         found = Draft(self, earlier.get, 0)
         for item in items:
             with suppress(Exception):  # it would be lost if it was sent
-                for series, row in found.rows(item):
-                    found.begin(series, [row])
-                    found.add(series, row)
+                for total, measured in found.measured(item):
+                    total.begin(measured.window.start_ns)
+                    found.add(total, measured)
         self._dropped[begin, end] = [*{**earlier, **found.series}.values()]
 
     def pass_dropped(self, number: int) -> None:
@@ -249,9 +234,9 @@ class Totals:
                 break
             draft = self.draft()
             for lost in self._dropped.pop((first, end)):
-                series = draft.of(lost.described)
-                series.begin(lost.begin_ns)
-                series.add(lost.count, lost.sum, lost.histogram)
+                total = draft.of(lost.described)
+                total.begin(lost.begin_ns)
+                total.add(lost.count, lost.sum, lost.histogram)
             self._series.update(draft.series)
 
     def plain(self) -> tuple[int, Any]:
@@ -285,87 +270,77 @@ class WindowsEncoder(Encoder):
         scope = resource.scope_metrics.add()
         write_scope(scope)
         points = Points(scope.metrics)
-        rows: dict[Series, list[Row]] = {}
+        found: dict[Total, list[Measurement]] = {}
         for item in items:
-            for series, row in draft.rows(item):
-                rows.setdefault(series, []).append(row)
+            for total, measured in draft.measured(item):
+                found.setdefault(total, []).append(measured)
             self._pause()
-        for series, of_series in rows.items():
-            self._write_series(draft, series, of_series, points)
+        for total, of_series in found.items():
+            self._write_series(draft, total, of_series, points)
             self._pause()
         return points.number
 
-    def _write_series(self, draft: Draft, series: Series, rows: list[Row], points: Points) -> None:
-        draft.begin(series, rows)
-        ordered = _ascending(rows, series.end_ns + MILLISECOND_NS)
-        if not series.start_ns:
-            first = ordered[0].window
-            start_ns = min(self._start_ns, series.begin_ns or first.start_ns, first.end_ns - MILLISECOND_NS)
-            series.start_ns = max(start_ns, series.end_ns)
-        for row in ordered:
-            draft.add(series, row)
-            self._write_row(draft, series, row, points)
-            series.end_ns = row.window.end_ns
+    def _write_series(self, draft: Draft, total: Total, found: list[Measurement], points: Points) -> None:
+        for each in found:
+            total.begin(each.window.start_ns)
+        ordered = _ascending(found, total.end_ns + MILLISECOND_NS)
+        if found[0].suffixes == _NUMBER:
+            draft.coalesced += len(found) - len(ordered)
+        if not total.start_ns:
+            start_ns = min(self._start_ns, total.begin_ns, ordered[0].window.end_ns - MILLISECOND_NS)
+            total.start_ns = max(start_ns, total.end_ns)
+        for each in ordered:
+            draft.add(total, each)
+            self._write_points(total, each, points)
+            total.end_ns = each.window.end_ns
 
-    def _write_row(self, draft: Draft, series: Series, row: Row, points: Points) -> None:
-        definition, window, suffixes = series.described.definition, row.window, row.suffixes
-        name, unit = definition.metric, definition.unit
-        if suffixes == _NUMBER:
-            _add(series, window.end_ns, points, name, unit).as_double = window.last
-            draft.coalesced += row.items - 1
-            return
-        for suffix in suffixes:
-            if suffix == "count":
-                self._add_sum(series, row, points, suffix, "{sample}", window.count, series.count, True)
-            elif suffix == "sum":
-                self._add_sum(series, row, points, suffix, unit, row.sum, series.sum, definition.monotonic)
+    def _write_points(self, total: Total, measured: Measurement, points: Points) -> None:
+        definition, window = total.described.definition, measured.window
+        for suffix in measured.suffixes:
+            if suffix in {"count", "sum"}:
+                self._add_sum(total, measured, points, suffix)
             elif suffix == "histogram":
-                self._add_distribution(series, row, points)
+                self._add_distribution(total, measured, points)
             else:
-                value = window.last if suffix == "value" else getattr(window, suffix)
+                name = f"{definition.metric}.{suffix}" if suffix else definition.metric
+                value = window.last if suffix in {"value", ""} else getattr(window, suffix)
                 if value is not None:  # a merged window may lack it
-                    _add(series, window.end_ns, points, f"{name}.{suffix}", unit).as_double = value
+                    _add(total, window.end_ns, points, name, definition.unit).as_double = value
 
-    def _add_sum(  # noqa: PLR0917  called for each point
-        self,
-        series: Series,
-        row: Row,
-        points: Points,
-        suffix: str,
-        unit: str,
-        own: float | None,
-        total: float,
-        monotonic: bool,
-    ) -> None:
+    def _add_sum(self, total: Total, measured: Measurement, points: Points, suffix: str) -> None:
         """Add the point of a sum of one window or up to it, after the start point if it is the first one."""
-        name, end_ns = f"{series.described.definition.metric}.{suffix}", row.window.end_ns
+        definition, end_ns = total.described.definition, measured.window.end_ns
+        name, own, value = f"{definition.metric}.{suffix}", measured.sum, total.sum
+        unit, monotonic = definition.unit, definition.monotonic
+        if suffix == "count":
+            unit, own, value, monotonic = "{sample}", measured.window.count, total.count, True
         if self._delta and monotonic:
             if own is not None:
-                point = _add(series, end_ns, points, name, unit, "sum", DELTA, True)
-                point.start_time_unix_nano = _delta_start_ns(series, row)
+                point = _add(total, end_ns, points, name, unit, "sum", DELTA, True)
+                point.start_time_unix_nano = _delta_start_ns(total, measured)
                 fill(point, own)
             return
-        found = [(end_ns, total)]
-        if suffix not in series.begun:
-            series.begun |= {suffix}
-            found.insert(0, (start_point_ns(series.start_ns, series.begin_ns, end_ns), type(total)(0)))
-        for time_ns, value in found:
-            point = _add(series, time_ns, points, name, unit, "sum", CUMULATIVE, monotonic)
-            point.start_time_unix_nano = series.start_ns
-            fill(point, value)
+        found = [(end_ns, value)]
+        if suffix not in total.begun:
+            total.begun |= {suffix}
+            found.insert(0, (start_point_ns(total.start_ns, total.begin_ns, end_ns), type(value)(0)))
+        for time_ns, each in found:
+            point = _add(total, time_ns, points, name, unit, "sum", CUMULATIVE, monotonic)
+            point.start_time_unix_nano = total.start_ns
+            fill(point, each)
 
-    def _add_distribution(self, series: Series, row: Row, points: Points) -> None:
+    def _add_distribution(self, total: Total, measured: Measurement, points: Points) -> None:
         """Add the points of HISTOGRAM: the percentiles of the window, and a histogram, if they are enabled."""
-        definition, end_ns, of_window = series.described.definition, row.window.end_ns, row.window.histogram
+        definition, end_ns, of_window = total.described.definition, measured.window.end_ns, measured.window.histogram
         name, unit = definition.metric, definition.unit
         if of_window is not None and self._percentiles:
             for suffix, value in of_window.percentiles().items():
-                _add(series, end_ns, points, f"{name}.{suffix}", unit).as_double = value
-        found = of_window if self._delta or of_window is None else series.histogram
+                _add(total, end_ns, points, f"{name}.{suffix}", unit).as_double = value
+        found = of_window if self._delta or of_window is None else total.histogram
         if self._histograms and found is not None and found.count:  # empty if no sample is finite
             temporality = DELTA if self._delta else CUMULATIVE
-            point = _add(series, end_ns, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
-            point.start_time_unix_nano = _delta_start_ns(series, row) if self._delta else series.start_ns
+            point = _add(total, end_ns, points, f"{name}.histogram", unit, "exponential_histogram", temporality)
+            point.start_time_unix_nano = _delta_start_ns(total, measured) if self._delta else total.start_ns
             point.count, point.scale, point.zero_count = found.count, found.scale, found.zero_count
             point.positive.offset, point.negative.offset = found.positive_offset, found.negative_offset
             point.positive.bucket_counts.extend(found.positive)
@@ -376,7 +351,7 @@ class WindowsEncoder(Encoder):
 
 
 def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
-    series: Series,
+    total: Total,
     time_ns: int,
     points: Points,
     name: str,
@@ -385,28 +360,28 @@ def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth o
     temporality: int = UNSPECIFIED,
     monotonic: bool = False,
 ) -> Any:
-    described = series.described
+    described = total.described
     description = described.definition.description
     return points.add(time_ns, described.attributes, name, unit, description, shape, temporality, monotonic)
 
 
-def _delta_start_ns(series: Series, row: Row) -> int:
+def _delta_start_ns(total: Total, measured: Measurement) -> int:
     """Return the start of points with delta temporality: before their time, not before the series' latest point."""
-    start_ns, end_ns = row.window.start_ns, row.window.end_ns
-    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, series.end_ns)
+    start_ns, end_ns = measured.window.start_ns, measured.window.end_ns
+    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, total.end_ns)
 
 
-def _ascending(rows: list[Row], earliest_ns: int) -> list[Row]:
-    """Return rows of one series sorted by end, all of them at ``earliest_ns`` or later, and at least 1 ms apart.
+def _ascending(found: list[Measurement], earliest_ns: int) -> list[Measurement]:
+    """Return what was measured of a series, sorted by time, all at ``earliest_ns`` or later, and at least 1 ms apart.
 
-    Rows that are closer are merged. Two threads may have closed two windows of a series in the wrong order.
+    What is closer is merged. Two threads may have closed two windows of a series in the wrong order.
     """
-    if len(rows) == 1 and rows[0].window.end_ns >= earliest_ns:
-        return rows
-    found: list[Row] = []
-    for row in sorted(rows, key=lambda row: row.window.end_ns):
-        at = row.at(max(row.window.end_ns, earliest_ns))
-        if found and at.window.end_ns < found[-1].window.end_ns + MILLISECOND_NS:
-            at = found.pop().merge(at)
-        found.append(at)
-    return found
+    if len(found) == 1 and found[0].window.end_ns >= earliest_ns:
+        return found
+    merged: list[Measurement] = []
+    for each in sorted(found, key=lambda each: each.window.end_ns):
+        at = each.at(max(each.window.end_ns, earliest_ns))
+        if merged and at.window.end_ns < merged[-1].window.end_ns + MILLISECOND_NS:
+            at = merged.pop().merge(at)
+        merged.append(at)
+    return merged
