@@ -24,7 +24,7 @@ _ANNOTATION = re.compile(r"\{[^}]*\}")
 _LONGEST = 255 - len(".number_99.wait.active")  # leaves room for the longest suffixes
 
 Source = tuple[str, str]  # kind and name
-Metrics = dict[str, tuple[str, bool]]  # suffix, unit, and True for a monotonic sum
+Metrics = tuple[tuple[str, str, bool], ...]  # suffix, unit, and True for a monotonic sum
 
 #: Kinds of sources: what is added to the name of a later one, and the name in the program in a description.
 _KINDS = {
@@ -33,12 +33,12 @@ _KINDS = {
     "counter": (".counter", "Counted as {!r:.255}"),
     "wait counter": ("", "WaitCounter {!r:.255}"),
 }
-_WAITS: Metrics = {
-    ".wait.time": ("s", True),
-    ".wait.count": ("{wait}", True),
-    ".wait.active": ("{wait}", False),
-    ".wait.max": ("s", False),
-}
+_WAITS: Metrics = (
+    (".wait.time", "s", True),
+    (".wait.count", "{wait}", True),
+    (".wait.active", "{wait}", False),
+    (".wait.max", "s", False),
+)
 _WAIT_DESCRIPTIONS = (
     "Time spent waiting",
     "Waits that have ended",
@@ -61,22 +61,25 @@ _UNITS = _pairs(
 _PER = _pairs("s:second m:minute h:hour d:day w:week mo:month y:year")
 
 
-def stored_names(metric: str, unit: str, *, monotonic: bool) -> list[str]:
+def _stored(words: list[str], unit: str, *, monotonic: bool) -> list[str]:
     """Return the names of a metric in lower case, with ``_`` for all separators: without and with what Prometheus adds.
 
     Prometheus adds the unit in words, ``total`` to a monotonic sum, and ``ratio`` to another metric with the unit 1,
     each unless the name has it. A backend may be configured to add no unit. The first name has no additions:
     ``disk.read`` in bytes is ``disk_read``, ``disk_read_total`` and ``disk_read_bytes_total``.
     """
-    words, last = _words(metric), "total" if monotonic else "ratio" if unit == "1" else ""
+    (added, divisor), last = _words_of_unit(unit), _last(unit, monotonic=monotonic)
     found = [words]
     if unit:
-        added, divisor = _words_of_unit(unit)
         of_unit = [] if set(added) <= set(words) else added
         found.append([*words, *of_unit, *([] if set(divisor) <= set(words) else ["per", *divisor])])
     if last:
         found[1:] = [[*(word for word in each if word != last), last] for each in found]
     return list(dict.fromkeys(map("_".join, found)))
+
+
+def _last(unit: str, *, monotonic: bool) -> str:
+    return "total" if monotonic else "ratio" if unit == "1" else ""
 
 
 @lru_cache(1000)
@@ -89,12 +92,46 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def metric_name(name: str) -> str:
-    """Return ``name`` changed to OpenTelemetry's syntax for instrument names.
+@lru_cache(1000)
+def _metrics_of(aggregations: tuple[monitel.Aggregation, ...], unit: str, *, monotonic: bool) -> Metrics:
+    found: list[tuple[str, str, bool]] = []
+    for each in aggregations:
+        if each is monitel.HISTOGRAM:
+            found += [(f".{suffix}", unit, False) for suffix in _DISTRIBUTION]
+        elif each is monitel.COUNT:
+            found.append((".count", "{sample}", True))
+        else:
+            found.append((f".{each.suffix}", unit, monotonic and each is monitel.SUM))
+    return tuple(found)
 
-    Letters beyond ASCII are spelled out, and other characters become ``_``; a name that does not begin with a letter
-    then gets the prefix ``stat_``. A long name is cut.
-    """
+
+@lru_cache(1000)
+def _endings(metrics: Metrics) -> tuple[list[tuple[str, str]], set[str]]:
+    """Return what follows a name in the stored names of its metrics, each with its suffix, and the words to add."""
+    endings, added = [], set[str]()
+    for suffix, unit, monotonic in metrics:
+        stored = _stored(_words(suffix), unit, monotonic=monotonic)
+        endings += [(f"_{each}" if each else "", suffix) for each in stored]
+        added.update(*_words_of_unit(unit), [_last(unit, monotonic=monotonic)])
+    return endings, added
+
+
+def _all_stored(name: str, metrics: Metrics) -> dict[str, str]:
+    """Return the stored names of all metrics of a name, each with the suffix of its metric."""
+    words = _words(name)
+    endings, added = _endings(metrics)
+    if added.isdisjoint(words):  # the name changes no addition
+        begin = "_".join(words)
+        return {begin + ending: suffix for ending, suffix in endings}
+    return {
+        key: suffix
+        for suffix, unit, monotonic in metrics
+        for key in _stored([*words, *_words(suffix)], unit, monotonic=monotonic)
+    }
+
+
+def metric_name(name: str) -> str:
+    """Return ``name`` changed to OpenTelemetry's syntax for instrument names, and cut if it is long."""
     cleaned = _INVALID.sub("_", ascii_text(name[:_LONGEST]))
     return (cleaned if cleaned[:1].isalpha() else f"stat_{cleaned}")[:_LONGEST]
 
@@ -115,14 +152,9 @@ def describe(kind: str, name: str, metric: str, description: str = "") -> str:
 class MetricNames:
     """Gives each Stat, logged number, counter and wait counter metric names that no other one has.
 
-    Names are compared without case, as in OpenTelemetry, and as Prometheus stores them: with ``.``, ``/``, ``-`` and
-    ``_`` alike, with the unit, and ``_total`` after a monotonic sum. The first source of a name keeps it. A later
+    Names are compared as Prometheus stores them. The first source of a name keeps it, until the process ends. A later
     source of another kind gets the name with its kind (``loss.counter``), and a wait counter or one of the same kind
-    the name with a number (``loss_2``). A warning is logged once for such a source. A name that was given stays until
-    the process ends.
-
-    A counter and a wait counter count from their creation, a Stat from its first window, and a number from its first
-    call.
+    the name with a number (``loss_2``).
 
     Thread-safe. Takes no lock, so that a signal handler may call it.
     """
@@ -134,19 +166,29 @@ class MetricNames:
     def forget(self) -> None:
         """Forget all names but the reserved ones, for tests."""
         self._known: dict[tuple[object, ...], str] = {}  # by kind, name and, of a Stat, what else decides
-        self._owners = dict(self._reserved)  # by name as it is compared
+        self._owners = dict(self._reserved)  # by stored name
         self._first: dict[str, monitel.StatDefinition] = {}  # by metric name
         self._different: set[str] = set()  # metric names of Stats that differ
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
         self._numbers: dict[str, int] = {}
         self._named: dict[str, int] = {}  # how many counters and wait counters have names
 
+    def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = "metric of monitel") -> None:
+        """Keep the names of metrics of monitel itself from other sources. A ``"counter"`` is one of the core."""
+        for metric in metrics:
+            for key in _all_stored(metric, (("", unit, monotonic),)):
+                self._reserved.setdefault(key, self._owners.setdefault(key, (kind, metric)))
+
     def of_stat(self, stat: monitel.StatDefinition) -> tuple[str, monitel.StatDefinition]:
         """Return the metric name of a Stat, without the suffix of an aggregation, and the first Stat of that name.
 
         The first Stat decides unit and monotonicity of the metric; one warning is logged for another one that differs.
         """
-        name = self._name_of_stat(stat)
+        key = "Stat", stat.name, stat.aggregations, stat.unit, stat.monotonic
+        if (name := self._known.get(key)) is None:
+            self._name_counters()
+            metrics = _metrics_of(stat.aggregations, stat.unit, monotonic=stat.monotonic)
+            name = self._known.setdefault(key, self._choose(("Stat", stat.name), metrics))
         first = self._first.setdefault(name, stat)
         differs = first is not stat and (first.unit, first.monotonic) != (stat.unit, stat.monotonic)
         if differs and name not in self._different:
@@ -159,21 +201,6 @@ class MetricNames:
             )
         return name, first
 
-    def _name_of_stat(self, stat: monitel.StatDefinition) -> str:
-        key = "Stat", stat.name, stat.aggregations, stat.unit, stat.monotonic
-        if (found := self._known.get(key)) is not None:
-            return found
-        metrics: Metrics = {}
-        for each in stat.aggregations:
-            if each is monitel.HISTOGRAM:
-                metrics.update((f".{suffix}", (stat.unit, False)) for suffix in _DISTRIBUTION)
-            elif each is monitel.COUNT:
-                metrics[".count"] = "{sample}", True
-            else:
-                metrics[f".{each.suffix}"] = stat.unit, stat.monotonic and each is monitel.SUM
-        self._name_counters()
-        return self._known.setdefault(key, self._choose(("Stat", stat.name), metrics))
-
     def of(self, kind: str, name: str) -> str:
         """Return the metric name of a logged number, a counter, or a wait counter, the last one without suffix."""
         if (found := self._known.get((kind, name))) is not None:
@@ -181,21 +208,12 @@ class MetricNames:
         self._name_counters()
         return self._new(kind, name)
 
-    def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = "metric of monitel") -> None:
-        """Add the names of metrics of monitel itself, which no other source gets from now on.
-
-        With the kind ``"counter"`` they are counters of the core, which get their names like those of the application.
-        """
-        for metric in metrics:
-            for key in stored_names(metric, unit, monotonic=monotonic):
-                self._reserved.setdefault(key, self._owners.setdefault(key, (kind, metric)))
-
     def _new(self, kind: str, name: str) -> str:
         metrics = _WAITS
         if kind == "counter":
-            metrics = {"": (first_of_names()[name].unit if name in first_of_names() else "", True)}
+            metrics = (("", first_of_names()[name].unit if name in first_of_names() else "", True),)
         elif kind == "logged number":
-            metrics = {"": (unit_of_number(name), False)}
+            metrics = (("", unit_of_number(name), False),)
         return self._known.setdefault((kind, name), self._choose((kind, name), metrics))
 
     def _name_counters(self) -> None:
@@ -223,20 +241,17 @@ class MetricNames:
                     "Rename one of them.",
                     *(*owner, *source, metric, *source, name),
                 )
-        self._used[source] = tuple(dict.fromkeys([*used, name]))
+        if name not in used:
+            self._used[source] = (*used, name)
         return name
 
     def _take(self, source: Source, name: str, metrics: Metrics) -> tuple[str, Source] | None:
         """Take the names of all metrics; if another source has one of them, return that metric and that source."""
-        stored = {
-            key: f"{name}{suffix}"
-            for suffix, (unit, monotonic) in metrics.items()
-            for key in stored_names(f"{name}{suffix}", unit, monotonic=monotonic)
-        }
+        stored = _all_stored(name, metrics)
         for owner_of in (self._owners.get, self._owners.setdefault):
-            for key, metric in stored.items():
+            for key, suffix in stored.items():
                 if (owner := owner_of(key, source)) != source:
-                    return metric, owner
+                    return name + suffix, owner
         return None
 
     def _others(self, source: Source, wanted: str, owner: Source) -> Iterator[str]:
@@ -259,5 +274,5 @@ NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with
 def wait_metrics(key: str) -> list[tuple[str, str, str]]:
     """Return name, unit and description of each metric of a wait counter: time, number, in progress, the longest."""
     name = NAMES.of("wait counter", key)
-    described = zip(_WAITS.items(), _WAIT_DESCRIPTIONS, strict=True)
-    return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, (unit, _)), text in described]
+    described = zip(_WAITS, _WAIT_DESCRIPTIONS, strict=True)
+    return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, unit, _), text in described]
