@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from monitel.blackbox import disk
 from monitel.blackbox.discovery import is_box, pid_of
@@ -208,6 +209,7 @@ class ReplayOutcome:
     unreadable: int = 0
     troubles: list[str] = field(default_factory=list)
     offline: set[str] = field(default_factory=set)
+    failed: dict[str, Answer] = field(default_factory=dict)  # by signal: further records need no attempt
 
     @property
     def complete(self) -> bool:
@@ -272,13 +274,20 @@ def deliver(
         if signal not in transports:
             counts.offline.add(signal)
             continue
-        sender = Sender(found[signal], transports[signal], note_position=dead.note_position, set_aside=set_aside)
-        try:
-            _send(dead, sender, tries, stopped, lambda: on_progress(total - unsettled(dead), total))
-        finally:
-            counts.add(dead.journals[signal].account())
-        if sender.trouble is not None:
-            counts.troubles.append(_trouble(dead, transports[signal], sender.trouble))
+        if (trouble := counts.failed.get(signal)) is None:
+            sender = Sender(found[signal], transports[signal], note_position=dead.note_position, set_aside=set_aside)
+            is_down = any(_host(transports[each]) == _host(transports[signal]) for each in counts.failed)
+            try:
+                _send(
+                    dead, sender, 1 if is_down else tries, stopped, lambda: on_progress(total - unsettled(dead), total)
+                )
+            finally:
+                counts.add(dead.journals[signal].account())
+            trouble = sender.trouble
+        if trouble is not None:
+            if trouble.consequence is Consequence.RETRY:
+                counts.failed[signal] = trouble
+            counts.troubles.append(_trouble(dead, transports[signal], trouble))
     dead.tend()
     folders = [each for each in (dead.disk, dead.box) if each is not None]
     if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in folders for name in folder.names()):
@@ -327,12 +336,12 @@ def deliver_rejected(
     dead: Dead, transports: MappingType[str, Transport], outcome: ReplayOutcome | None = None
 ) -> ReplayOutcome:
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
-    counts, refusing = outcome or ReplayOutcome(), set[str]()
+    counts = outcome or ReplayOutcome()
     for each in _rejected(dead):
         answer = Answer(Consequence.REFUSED)
         if each.signal not in transports:
             counts.offline.add(each.signal)
-        elif each.signal not in refusing:
+        elif each.signal not in counts.failed:
             answer = _send_again(Request(each.signal, each.body), transports[each.signal])
         if answer.consequence is Consequence.DELIVERED:
             left_out = min(answer.rejected, each.items)
@@ -342,8 +351,8 @@ def deliver_rejected(
         _store(dead, each)  # behind the others, also in a full journal: it was there before
         if answer.consequence not in {Consequence.RETRY, Consequence.REFUSED}:
             counts.count_set_aside(each.items, answer.reason)
-        elif each.signal in transports and each.signal not in refusing:
-            refusing.add(each.signal)
+        elif each.signal in transports and each.signal not in counts.failed:
+            counts.failed[each.signal] = answer
             counts.troubles.append(_trouble(dead, transports[each.signal], answer))
     dead.tend()
     return counts
@@ -371,6 +380,10 @@ def _store(dead: Dead, request: Rejected) -> None:
     assert folder is not None  # it was moved there
     request.append(journal)
     disk.move(journal, lambda: folder)
+
+
+def _host(transport: Transport) -> str:
+    return urlsplit(transport.url).netloc
 
 
 def _trouble(dead: Dead, transport: Transport, answer: Answer) -> str:
