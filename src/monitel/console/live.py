@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
-from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.forms import NUMBER
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import ENDED
-from monitel.blackbox.recovery import is_alive
 from monitel.console.job import jobs_of, replaced
 from monitel.console.kernel import UsageMeter
 from monitel.console.period import Looks, over_a_period
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.runs.ended import read_ends
-from monitel.runs.process import Process, State, dead, life_of, now
+from monitel.runs.process import Process, State, life_of, now, process_of
 from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monitel.blackbox.forms import Definition
     from monitel.blackbox.reading import Record
     from monitel.console.job import Job
 
@@ -122,7 +122,8 @@ class _Watched:
     def __init__(self, path: Path, show: str | None) -> None:
         self.gone = False  # the box has vanished
         self.looks = Looks()
-        self._path, self._numbers, self._viewer = path, _Numbers(show), this_process()
+        self._path, self._show, self._viewer = path, show, this_process()
+        self._values: dict[tuple[bool, bool, int, str], float] = {}  # last ones of the series that ``show`` chooses
         self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
         self._searched = 0
@@ -142,8 +143,7 @@ class _Watched:
             pass  # it was removed; the next look does not find it
         except Exception as error:  # the content may be damaged in any way
             if self._path.exists():
-                row = row or Process(box=self._path, pid=pid_of(self._path) or None)
-                return row.but(state=State.ALIVE if self._is_locked() else State.DEAD, problem=reason(error))
+                return (row or Process(box=self._path, pid=pid_of(self._path) or None)).but(problem=reason(error))
         if self._row is not None and not self._row.runs:
             self._row = self._row.but(time_ns=time.time_ns())
         return self._row
@@ -152,24 +152,36 @@ class _Watched:
         with closing(Folder.open(self._path, probe=False)) as folder:
             if folder.has(ENDED):
                 return  # the next search does not find it
-            earlier = None if self._row is None else self._row.record
-            record = read_record(folder, journals=(), earlier=earlier)
+            record = read_record(folder, journals=(), earlier=None if self._row is None else self._row.record)
             if self._page is None:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page = _mapped(folder)
-            life = life_of(record)
-            self._numbers.see(record)
-            self.looks.add(life.but(record=None), record.page)
-            row = now(life, record, **self.looks.row(), **self._numbers.shown())
-            self._row = row = row.but(rate=self.looks.rate(row, time.monotonic_ns()))
-            if not is_running(folder, record.owner, record.page, self._viewer):
-                whole = read_record(folder)
-                self._row = _ended(row, dead(life_of(whole), whole, death_of(whole, Deaths())))
+            if is_running(folder, record.owner, record.page, self._viewer):
+                row = now(life_of(record), record)
+                self.looks.add(row.but(record=None), record.page)
+                rate = self.looks.rate(row, time.monotonic_ns())
+            else:
+                row, rate = process_of(read_record(folder), alive=False), None
+                self.looks.add(row.but(record=None), record.page)
+            self._row = row.but(**self.looks.numbers(), **self._value(record), rate=rate)
 
-    def _is_locked(self) -> bool:
-        with suppress(FolderError, OSError), closing(Folder.open(self._path, probe=False)) as folder:
-            return is_alive(folder)
-        return False
+    def _value(self, record: Record) -> dict[str, Any]:
+        """Return name and value of a row: of the last sample of an open window, or of the last logged number.
+
+        An exact name comes before one that ends with it, a Stat before a logged number, and its first series before
+        later ones. While no window is open, the value is the last known one.
+        """
+        exact = self._show or "loss"
+        for each in record.windows:  # in the order of their ends
+            self._note(exact, each.series, each.number, each.window.last)
+        for series, _, value in sorted(record.numbers, key=lambda each: each[1]):
+            self._note(exact, series, 0, value)
+        chosen = min(self._values, default=(False, False, 0, self._show or ""))
+        return {"value_name": chosen[-1], "value": self._values.get(chosen)}
+
+    def _note(self, exact: str, series: Definition, number: int, value: float) -> None:
+        if series.name == exact or (self._show is None and series.name.endswith(exact)):
+            self._values[series.name != exact, series.kind == NUMBER, number, series.name] = value
 
     def _depart(self, row: Process, record: Record, ends: dict[str, list[Process]]) -> None:
         """Search for the end of the process, whose box has vanished. Ends of a ``monitel run`` are read once a look."""
@@ -180,14 +192,11 @@ class _Watched:
             end = _known_end(row, record, ends)
             self._searched = self._searched + 1 if end is None else _ATTEMPTS
             if end is None and row.runs:
-                end = now(self.looks.life, record).but(state=State.ENDED)
-            self._row = row if end is None else _ended(row, end)
-
-
-def _ended(row: Process, end: Process) -> Process:
-    """Return the row of a process that has ended."""
-    made, stepped = max(row.made, end.made), row.stepped or end.made > 0
-    return row.but(**{name: getattr(end, name) for name in _END}, made=made, stepped=stepped, rate=None)
+                end = now(life_of(record), record).but(state=State.ENDED)
+            if end is not None:
+                made, stepped = max(row.made, end.made), row.stepped or end.made > 0
+                fields = {name: getattr(end, name) for name in _END}
+                self._row = row.but(**fields, made=made, stepped=stepped, rate=None)
 
 
 def _known_end(row: Process, record: Record, ends: dict[str, list[Process]]) -> Process | None:
@@ -208,39 +217,6 @@ def _known_end(row: Process, record: Record, ends: dict[str, list[Process]]) -> 
     left = [end for place in places for end in ends_below(place, [])]
     died = next((end for end in left if end.has_died), None)
     return died or (left[-1] if left and row.state is not State.DEAD else None)
-
-
-class _Numbers:
-    """The last samples of open windows, and the last logged numbers, of which a row shows one.
-
-    A Stat comes before a logged number of the same name, and an exact name before one that ends with it. While no
-    window of the Stat is open, the value is its last known one.
-    """
-
-    def __init__(self, show: str | None) -> None:
-        self._show = show
-        self._samples: dict[str, tuple[int, float]] = {}  # by the name of a Stat, with the number of the series
-        self._logged: dict[str, float] = {}
-
-    def see(self, record: Record) -> None:
-        """Take over logged numbers, of one name the latest; and windows, of several series with one name the first."""
-        for each in record.windows:  # in the order of their ends
-            name = each.series.name
-            if self._fits(name) and each.number <= self._samples.get(name, (each.number,))[0]:
-                self._samples[name] = each.number, each.window.last
-        logged = sorted((each for each in record.numbers if self._fits(each[0].name)), key=lambda each: each[1])
-        self._logged = {each.name: value for each, _, value in logged if each.name not in self._samples}
-
-    def _fits(self, name: str) -> bool:
-        return name.endswith("loss") if self._show is None else name == self._show
-
-    def shown(self) -> dict[str, Any]:
-        """Return numbers of a row: a name with its last value."""
-        samples = sorted(self._samples.items(), key=lambda each: each[1][0])
-        values = {**{name: value for name, (_, value) in samples}, **self._logged}
-        exact = self._show or "loss"
-        name = exact if self._show is not None or exact in values else next(iter(values), "")
-        return {"value_name": name, "value": values.get(name)}
 
 
 def _mapped(folder: Folder) -> mmap:

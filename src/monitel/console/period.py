@@ -6,7 +6,7 @@ from collections import deque
 from itertools import pairwise
 from operator import sub
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.context_page import Context, quantile, unpack_step_times
 from monitel.console.verdict import ENOUGH_STEPS
@@ -27,75 +27,62 @@ _ENOUGH_TIMES = 100  # steps, for quantiles of their times
 
 _LEAST, _MOST, _STEPS = 5, 15, 5  # parts of a period, and steps in one; in the least number of parts there may be fewer
 _LEAST_NS = 3 * _S  # of a period; a shorter one has too few snapshots
-_APART_NS = 19 * _S // 10  # between two looks that are kept: there is a snapshot each second, and one with each request
+_APART_NS = 19 * _S // 10  # between two looks that are kept: there is a snapshot each second
 _LONG_ENOUGH_NS = 20 * _S  # for a period that has no parts
 _PERIODS_NS = 60 * _S, 180 * _S
 
 
-class _Seen(NamedTuple):
-    life: Process  # as of a snapshot
-    page: Context  # of the look
-
-
 class Looks:
-    """The looks at one process in the last three minutes, of which the newest one is always kept."""
+    """The looks at one process in the last three minutes, the oldest first."""
 
     def __init__(self) -> None:
-        self._kept: deque[_Seen] = deque()
+        self._kept: deque[tuple[Process, Context]] = deque()
 
-    @property
-    def life(self) -> Process:
-        """The process as of the last snapshot; before the first one, a process without totals."""
-        return self._kept[-1].life if self._kept else Process()
-
-    def add(self, life: Process, page: Context = Context()) -> None:  # noqa: B008  it is immutable
-        """Add a look: the process as of the newest snapshot, and its page."""
+    def add(self, process: Process, page: Context = Context()) -> None:  # noqa: B008  it is immutable
+        """Add the process at a look, and its page."""
         kept = self._kept
-        if len(kept) > 1 and kept[-1].life.time_ns - kept[-2].life.time_ns < _APART_NS:
+        if len(kept) > 1 and kept[-1][0].time_ns - kept[-2][0].time_ns < _APART_NS:
             kept.pop()
-        kept.append(_Seen(life, page))
-        while life.time_ns - kept[0].life.time_ns > _PERIODS_NS[-1]:
+        kept.append((process, page))
+        while process.time_ns - kept[0][0].time_ns > _PERIODS_NS[-1]:
             kept.popleft()
 
-    def row(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """Return numbers of a row of ``monitel top``.
 
         Shares are those of the last ten seconds; of the life until three seconds were observed. Quantiles are those of
         all looks, or of the life if there are fewer than 100 steps in these.
         """
+        process, page = self._kept[-1]
         earlier = self._earlier(_RECENT_NS)
-        recent = self.life if earlier is None else self.life.since(earlier)
+        recent = process if earlier is None else process.since(earlier)
         elapsed_ns = sum(recent.activities.values()) - recent.activities.get(DOWN, 0)
-        data = stuck = None
+        data = waiting = None
         if elapsed_ns > 0:
             data, stuck = (recent.activities.get(name, 0) / elapsed_ns for name in ("data", "stuck"))
-        sync = [total.sum for key, total in recent.stages.items() if key.stage == "sync" and not key.device]
-        is_known = stuck is not None and (sync or stuck)
-        times = counts = unpack_step_times(self._kept[-1].page.step_times)
-        if (first := unpack_step_times(self._kept[0].page.step_times)) and times:
+            sync = [total.sum for key, total in recent.stages.items() if key.stage == "sync" and not key.device]
+            waiting = min(max(sum(sync) * _S / elapsed_ns, stuck), 1.0) if sync or stuck else None
+        times = counts = unpack_step_times(page.step_times)
+        if (first := unpack_step_times(self._kept[0][1].step_times)) and times:
             since = [*map(sub, times, first)]
             counts = tuple(since) if sum(since) >= _ENOUGH_TIMES and min(since) >= 0 else times
-        return {
-            "data": data,
-            "waiting": min(max(sum(sync) * _S / elapsed_ns, stuck or 0.0), 1.0) if is_known else None,
-            "step_p50": quantile(counts, 0.5),
-            "step_p99": quantile(counts, 0.99) if sum(counts) >= _ENOUGH_TIMES else None,
-        }
+        slowest = quantile(counts, 0.99) if sum(counts) >= _ENOUGH_TIMES else None
+        return {"data": data, "waiting": waiting, "step_p50": quantile(counts, 0.5), "step_p99": slowest}
 
     def rate(self, process: Process, now_ns: int) -> float | None:
         """Return steps per second over the last ten seconds that were seen; before, the mean of the life.
 
-        The time since the last step counts if the step is overdue: the ten seconds end now, at a monotonic time.
+        The ten seconds end with the last step, or now, at a monotonic time, if the next one is overdue.
         """
         marks: list[tuple[int, int]] = []  # steps, and the monotonic times of their begin, the latest first
         for _, page in reversed(self._kept):
-            step, begin_ns = page.step, page.step_ns
-            if step is None or begin_ns is None or (marks and (step > marks[-1][0] or begin_ns > marks[-1][1])):
-                break  # before, the steps had not begun, or were others
-            if marks and step == marks[-1][0]:
-                marks.pop()
-            marks.append((step, begin_ns))
-            if marks[0][1] - begin_ns > _RECENT_NS:
+            if page.step is None or page.step_ns is None:
+                break  # the steps had not begun
+            if marks and (page.step > marks[-1][0] or page.step_ns > marks[-1][1]):
+                break  # they were others
+            if not marks or page.step < marks[-1][0]:
+                marks.append((page.step, page.step_ns))
+            if marks[0][1] - page.step_ns > _RECENT_NS:
                 break
         mean = process.mean_rate
         if len(marks) < 2:  # noqa: PLR2004  the ends of an interval
@@ -104,11 +91,8 @@ class Looks:
             return mean * max(_RECENT_NS - age_ns, 0) / _RECENT_NS if mean is not None and overdue else mean
         (last, last_ns), (_, before_ns) = marks[:2]
         end_ns = now_ns if now_ns - last_ns > _LATE * (last_ns - before_ns) else last_ns
-        begin_ns = max(end_ns - _RECENT_NS, marks[-1][1])
-        first = next(number for number, mark in enumerate(marks) if mark[1] <= begin_ns)
-        (step, step_ns), (after, after_ns) = marks[first], marks[max(first - 1, 0)]
-        share = (begin_ns - step_ns) / ((after_ns - step_ns) or 1)  # between two marks the steps rise steadily
-        return (last - step - share * (after - step)) * _S / (end_ns - begin_ns)
+        first, first_ns = next((mark for mark in marks if mark[1] <= end_ns - _RECENT_NS), marks[-1])
+        return (last - first) * _S / (end_ns - first_ns)
 
     def _earlier(self, period_ns: int) -> Process | None:
         """Return the process before the last nanoseconds; None if fewer than three seconds were observed.
@@ -117,7 +101,7 @@ class Looks:
         """
         found = None
         for each, _ in self._kept:
-            age_ns = self.life.time_ns - each.time_ns
+            age_ns = self._kept[-1][0].time_ns - each.time_ns
             if age_ns < _LEAST_NS:
                 break
             found = each
@@ -125,24 +109,24 @@ class Looks:
                 break
         return found
 
-    def usual(self, period_ns: int) -> Process | None:
-        """Return the totals of the last nanoseconds with their usual times: those of parts of the time.
+    def usual(self, process: Process, period_ns: int) -> Process | None:
+        """Return the process with the totals and the usual times of the last nanoseconds: those of parts of the time.
 
         If looks are far apart, the time has too few parts; then the usual times of stages are those of the life. It is
         None if the time has too few parts because it was not observed for long enough.
         """
-        life, earlier = self.life, self._earlier(period_ns)
+        earlier = self._earlier(period_ns)
         if earlier is None:
             return None
-        found, parts = life.since(earlier), self._parts(earlier, life)
-        if not parts and life.time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
+        found, parts = process.since(earlier), self._parts(earlier)
+        if not parts and self._kept[-1][0].time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
             return None
-        found = found.but(stages=_usual_stages(parts, found) if parts else life.stages)
+        found = found.but(stages=_usual_stages(parts, found) if parts else process.stages)
         return found if found.stages else found.but(usual_data=_usual_data(parts))
 
-    def _parts(self, earlier: Process, life: Process) -> list[Process]:
+    def _parts(self, earlier: Process) -> list[Process]:
         """Return the looks that divide a period into parts with about as many steps each; none for fewer than five."""
-        steps = life.made - earlier.made
+        steps = self._kept[-1][0].made - earlier.made
         number = min(max(steps // _STEPS, _LEAST), _MOST)
         ends = [earlier]
         for each, _ in self._kept:
@@ -156,10 +140,8 @@ def _usual_stages(parts: Sequence[Process], period: Process) -> dict[StageKey, T
     """Return the stages of a period with their usual times: the medians of the means of its parts."""
     found: dict[StageKey, Total] = {}
     for key, total in period.stages.items():
-        rests = [
-            (after.count - before.count, after.sum - before.sum)
-            for before, after in pairwise([each.stages.get(key, NO_SAMPLES) for each in parts])
-        ]
+        totals = [each.stages.get(key, NO_SAMPLES) for each in parts]
+        rests = [(after.count - before.count, after.sum - before.sum) for before, after in pairwise(totals)]
         means = [seconds / count for count, seconds in rests if count > 0 and seconds >= 0]
         found[key] = Total(total.count, total.count * median(means)) if means else total
     return found
@@ -173,27 +155,15 @@ def _usual_data(parts: Sequence[Process]) -> float | None:
     return median(shares) if shares else None
 
 
-_TOTALS = (
-    *("first_step", "made", "unmade_ns", "skipped", "step_time", "stages", "activities", "recompilations"),
-    *("recompiling_ns", "usual_data"),
-)
-
-
 def over_a_period(processes: Sequence[Process], looks: Mapping[Path, Looks]) -> tuple[Process, ...]:
     """Return the processes of a job with the totals of one period, by their looks, of which some may be missing.
 
     It is the last minute, or the last three, if all readable processes that run have made twenty steps in it; otherwise
     the life of the processes.
     """
-    running = [each.box for each in processes if each.runs and not each.problem]
-    known = {each.box: looks[each.box] for each in processes if each.box in looks}
+    running = {each.box for each in processes if each.runs and not each.problem}
     for period_ns in _PERIODS_NS if running else ():
-        periods = {box: period for box, each in known.items() if (period := each.usual(period_ns))}
-        if all(box in periods and periods[box].made >= ENOUGH_STEPS for box in running):
-            return tuple(with_totals(each, periods.get(each.box, Process())) for each in processes)
+        found = [looks[each.box].usual(each, period_ns) if each.box in looks else None for each in processes]
+        if running <= {each.box for each in found if each is not None and each.made >= ENOUGH_STEPS}:
+            return tuple(each or life.since(life) for each, life in zip(found, processes, strict=True))
     return tuple(processes)
-
-
-def with_totals(process: Process, of: Process) -> Process:
-    """Return a process with the totals of another period."""
-    return process.but(**{name: getattr(of, name) for name in _TOTALS})

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.console.made_processes import START, S, alive, ended
+from tests.unit.console.made_processes import START, S, ended
 from tests.unit.promises.test_verdict import WORK
 
 from monitel.console.job import jobs_of
-from monitel.console.period import Looks, over_a_period, with_totals
+from monitel.console.period import Looks, over_a_period
 from monitel.console.verdict import Verdict
-from monitel.runs.process import Process, StageKey, Total
+from monitel.runs.process import Process, StageKey, State, Total
 
 #: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
 Delay = Callable[[int, float, int, str], float]
@@ -81,15 +82,16 @@ class Schedule:
 
 def looks(schedule: Schedule, seconds: int) -> Iterator[tuple[float, Verdict]]:
     """Yield the time and the verdict of each look of ``monitel top``, one a second."""
-    all_looks = [Looks() for _ in range(RANKS)]
-    rows = [alive(rank, step_age_ns=0, rate=8.0, step_p50=0.12, box=f"/boxes/{rank}") for rank in range(RANKS)]
-    by_box = {row.box: each for row, each in zip(rows, all_looks, strict=True)}
+    all_looks = {Path(f"/boxes/{rank}"): Looks() for rank in range(RANKS)}
+    now_ns = 0
     for at_s in range(1, seconds + 1):
-        for own, each in zip(all_looks, schedule.until(at_s), strict=True):
-            if each.time_ns > own.life.time_ns:
-                own.add(each)
-        lives = [with_totals(row, own.life) for row, own in zip(rows, all_looks, strict=True)]
-        (job,) = jobs_of(over_a_period(lives, by_box))
+        rows = []
+        for each, (box, own) in zip(schedule.until(at_s), all_looks.items(), strict=True):
+            rows.append(each.but(box=box, state=State.ALIVE, status="", step_age_ns=0, rate=8.0, step_p50=0.12))
+            if each.time_ns > now_ns:
+                own.add(rows[-1])
+        now_ns = rows[0].time_ns
+        (job,) = jobs_of(over_a_period(rows, all_looks))
         yield schedule.now_s, job.verdict
 
 

@@ -16,6 +16,7 @@ SECOND = 10**9
 class Seen:
     def __init__(self) -> None:
         self.looks, self.counts, self.now_ns, self.step, self.step_ns = Looks(), [0] * COUNTERS, 0, 0, 0
+        self._looked_ns = 0
 
     def make(self, steps: int, seconds: float, *, every: float = 0.0) -> Seen:
         """Make steps, and look at the process after each, or in intervals and at the end."""
@@ -23,13 +24,14 @@ class Seen:
             self.now_ns += round(seconds * SECOND)
             self.step, self.step_ns = self.step + 1, self.now_ns
             self.counts[counter_of(round(seconds * SECOND))] += 1
-            if self.now_ns - self.looks.life.time_ns >= every * SECOND or number == steps - 1:
+            if self.now_ns - self._looked_ns >= every * SECOND or number == steps - 1:
                 self.look()
         return self
 
     def look(self, *, counts: bool = True) -> None:
         times = struct.pack(f"={COUNTERS}Q", *self.counts) if counts else b""
         page = Context(self.step, self.step_ns, step_times=times)
+        self._looked_ns = self.now_ns
         self.looks.add(Process(time_ns=self.now_ns), page)
 
     def rate(self, later_s: float = 0.0) -> float | None:
@@ -38,7 +40,7 @@ class Seen:
     @property
     def times(self) -> tuple[float | None, float | None]:
         """The median, and the time that 99 of 100 steps do not exceed."""
-        row = self.looks.row()
+        row = self.looks.numbers()
         return row["step_p50"], row["step_p99"]
 
 
