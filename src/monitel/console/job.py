@@ -215,35 +215,29 @@ def _roots(processes: Sequence[Process]) -> list[Process]:
 
 
 def replaced(processes: Sequence[Process]) -> list[Process]:
-    """Return the ended processes whose place another process has taken.
+    """Return the ended processes whose place another process has taken, perhaps of another launcher.
 
-    The other process was made after the end of this one. It is the same rank, a later attempt, or the same process with
-    another box; or the job has begun again more than a minute after the process had ended. It may have another launcher
-    if no process of this one's launcher runs any more.
+    While processes of the same launcher run, only they do: two jobs without a run id may have the same names.
     """
-    newest, attempts = dict[tuple[object, ...], int](), dict[object, int]()
     launched = [
         (each.job, "" if each.job.run else root.parent) for each, root in zip(processes, _roots(processes), strict=True)
     ]
-    running = {job for each, job in zip(processes, launched, strict=True) if each.runs}
-    for each, job in zip(processes, launched, strict=True):
-        for of in (job, (job[0], "")):
-            for place in _places(each, of):
-                newest[place] = max(newest.get(place, 0), each.started_ns)
-            if each.rank is not None:
-                attempts[of] = max(attempts.get(of, 0), each.attempt or 0)
-    found = []
-    for each, job in zip(processes, launched, strict=True):
-        of = job if job in running else (job[0], "")
-        after_ns = max(each.started_ns, each.seen_ns + _BEATS_NS)
-        again = any(newest[place] > after_ns for place in _places(each, of) if place[0] != "job")
-        if each.rank is not None:
-            again |= attempts[of] > (each.attempt or 0) or each.seen_ns + _STARTS_NS < newest["job", of]
-        if again and not each.runs:
-            found.append(each)
-    return found
+    running = {of for each, of in zip(processes, launched, strict=True) if each.runs}
+    by_name: dict[JobName, list[tuple[Process, object]]] = {}
+    for each, of in zip(processes, launched, strict=True):
+        by_name.setdefault(each.job, []).append((each, of))
+    return [
+        each
+        for each, of in zip(processes, launched, strict=True)
+        if not each.runs
+        and any(_replaces(new, each) for new, of_new in by_name[each.job] if of_new == of or of not in running)
+    ]
 
 
-def _places(process: Process, job: object) -> list[tuple[object, ...]]:
-    place = ("process", process.host, process.pid)
-    return [place] if process.rank is None else [place, ("rank", job, process.rank), ("job", job)]
+def _replaces(new: Process, old: Process) -> bool:
+    """Return True for the same rank or process, a later attempt, or a start of the job a minute after an end."""
+    is_later = new.started_ns > max(old.started_ns, old.seen_ns + _BEATS_NS)
+    if old.rank is None or new.rank is None or (new.host, new.pid) == (old.host, old.pid):
+        return is_later and (new.host, new.pid) == (old.host, old.pid)
+    again = (new.attempt or 0) > (old.attempt or 0) or new.started_ns > old.seen_ns + _STARTS_NS
+    return again or (is_later and new.rank == old.rank)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.reading import Record
     from monitel.console.job import Job
 
-_MOST_GONE = 1000  # processes that have ended, and are still shown
+_MOST_GONE = 200  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched
 _END = (
     *("state", "death", "status", "exception", "seen_ns", "observed", "step", "step_age_ns", "activity"),

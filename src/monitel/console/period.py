@@ -121,8 +121,7 @@ class Looks:
         found, parts = process.since(earlier), self._parts(earlier)
         if not parts and self._kept[-1][0].time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
             return None
-        found = found.but(stages=_usual_stages(parts, found) if parts else process.stages)
-        return found if found.stages else found.but(usual_data=_usual_data(parts))
+        return found.but(stages=_usual_stages(parts, found) if parts else process.stages)
 
     def _parts(self, earlier: Process) -> list[Process]:
         """Return the looks that divide a period into parts with about as many steps each; none for fewer than five."""
@@ -145,14 +144,6 @@ def _usual_stages(parts: Sequence[Process], period: Process) -> dict[StageKey, T
         means = [seconds / count for count, seconds in rests if count > 0 and seconds >= 0]
         found[key] = Total(total.count, total.count * median(means)) if means else total
     return found
-
-
-def _usual_data(parts: Sequence[Process]) -> float | None:
-    """Return the usual share of ``data`` in the time of ``data`` and ``step``; None if it is not known."""
-    times = [(each.activities.get("data", 0), each.activities.get("step", 0)) for each in parts]
-    rests = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(times)]
-    shares = [data / (data + step) for data, step in rests if data >= 0 and step >= 0 and data + step > 0]
-    return median(shares) if shares else None
 
 
 def over_a_period(processes: Sequence[Process], looks: Mapping[Path, Looks]) -> tuple[Process, ...]:

@@ -7,7 +7,6 @@ same period.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,7 @@ from monitel.text import duration, named, percent, step_rate, verb
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
     from monitel.runs.process import Process
 
@@ -61,10 +61,7 @@ _LONGEST_FAILURE = 200  # characters
 
 
 def _ended_badly(job: Job) -> Verdict | None:
-    """The first process that has ended without completing.
-
-    One whose end is not known is the first only if it has ended seconds before the others.
-    """
+    """The first process that did not complete; one of unknown end only if it ended seconds before the others."""
     known = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
     until = min(map(_order, known), default=None)
     known += [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
@@ -74,30 +71,27 @@ def _ended_badly(job: Job) -> Verdict | None:
         return None
     first = min(ended, key=lambda each: _order(each, _BEATS_NS if known and each in unknown else 0))
     alike = [each for each in ended if _how(each) == _how(first)]
-    doubtful = first not in unknown and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
-    sure = first.seen_ns > 0 and first not in unknown
-    text = f"{named(alike)} {_how(first)}"
+    is_known = first not in unknown
+    doubtful = is_known and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
+    sure = first.seen_ns > 0 and is_known
+    kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
+    text = f"{kind}: {named(alike)} {_how(first)}"
     text += " before the first step" if first.step is None else f" at step {first.step:,}"
-    if first.status == "failed" and first.failure:
+    if kind == "failed" and first.failure:
         text += f": {first.failure[:_LONGEST_FAILURE]}"
     if len(alike) > 1 and sure:
         text += f", {named([first])} first"
-    kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
     if kind == "ended" and first.silent_ns:
         text += f", {duration(first.silent_ns)} ago"
     if others := len(ended) - len(alike):
         text += f"; {others:,} more ended{'' if doubtful else ' after it'}"
-    running = job.running
-    for key, pairs in shared_waits(running, len(running) // 2 + 1)[:1]:
-        waiting = [each for each, _ in pairs]
+    if shared := shared_waits(job.running, len(job.running) // 2 + 1):
+        key, waiting = shared[0][0], [each for each, _ in shared[0][1]]
         text += f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
-        break
-    else:
-        if kind == "ended" and running:
-            text += f"; {named(running)} {verb(running, 'runs', 'run')} on"
-    if first in unknown:
-        text += "; look at the end of the output"
-    return Verdict(kind, f"{kind}: {text}", first.rank if (sure or len(alike) == 1) and not doubtful else None)
+    elif kind == "ended" and job.running:
+        text += f"; {named(job.running)} {verb(job.running, 'runs', 'run')} on"
+    text += "" if is_known else "; look at the end of the output"
+    return Verdict(kind, text, first.rank if (sure or len(alike) == 1) and not doubtful else None)
 
 
 def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
@@ -109,10 +103,7 @@ def _has_exited(process: Process) -> bool:
 
 
 def _of_unknown_end(job: Job) -> list[Process]:
-    """Return the processes of which it is not known how they ended.
-
-    A process that has made as many steps as one that is known to have completed has done so too.
-    """
+    """Return the processes of unknown end, without those with as many steps as a completed one: these completed too."""
     found = [each for each in job.counted if each.state is State.ENDED and not each.status and not _has_exited(each)]
     last = [each.step for each in job.counted if each.status == COMPLETED and each.step is not None]
     return [each for each in found if not (job.over and last and each.step is not None and each.step >= max(last))]
@@ -146,9 +137,19 @@ def _silent(job: Job) -> Verdict | None:
 _STILL_NS, _STILL_STEPS = 30 * _S, 10  # a process stands still after this time without a step, and this many usual ones
 _STILL_UNKNOWN_NS = 300 * _S  # the same, if the usual step is not known
 _STUCK = "stuck"  # the activity of a wait over its threshold
-_QUIET = frozenset({"", "step", "other", _STUCK})  # activities in which a rank may wait for another one
+_QUIET = frozenset({"", "step", "other"})  # activities in which a rank may wait for another one
 _SLACK_NS = _S  # between the step and its time in the black box
 _LISTED = 3  # ranks
+
+
+class _Held(NamedTuple):
+    """Ranks that make no steps."""
+
+    holding: Sequence[Process]  # the others wait for them; all ranks if these are not known
+    waiting: Sequence[Process] = ()  # they wait for them
+    key: str = ""  # of the wait that most of the ranks are in
+    stage: str = ""  # in which most of the ranks wait for others, if it is one
+    sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
 
 
 def _standing_still(job: Job) -> Verdict | None:
@@ -158,19 +159,20 @@ def _standing_still(job: Job) -> Verdict | None:
         return None
     since_ns = _since_ns(still)
     stepping = [each for each in training if each.step_age_ns is not None and each.step_age_ns * 2 < since_ns]
-    found = _Standstill(still if stepping else training, over=job.over)  # others are about to reach their thresholds
-    held = found.held()
+    ranks = still if stepping else training  # others are about to reach their thresholds
+    since_ns = _since_ns(ranks)
+    held = _held([_lasting(each, since_ns) for each in ranks])
     endless = {"data", "shutdown"} if held.waiting else {"data"}
-    explained = all(found.is_active(each) and each.activity not in endless for each in held.holding)
-    kind, about = "paused" if explained else "stuck", found.about(held)
+    explained = all(_is_active(each) and each.activity not in endless for each in held.holding)
+    kind, about = "paused" if explained else "stuck", _about(held)
     if not held.sure:
         kind, about = "no-steps", ""
-    elif held.waiting and not held.key and any(found.stage(each) == "other" for each in held.holding):
+    elif held.waiting and not held.key and any(_stage(each) == "other" for each in held.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
-    text = f"{kind.replace('-', ' ')}: {found.text(held)}"
+    text = f"{kind.replace('-', ' ')}: {_text(held, duration(since_ns), job.over)}"
     if stepping:
         text += f"; {named(stepping)} {'went' if job.over else verb(stepping, 'goes', 'go')} on"
-    return Verdict(kind, text, _only(held.holding), about, found.since_ns / _S)
+    return Verdict(kind, text, _only(held.holding), about, since_ns / _S)
 
 
 def _stands_still(process: Process) -> bool:
@@ -192,166 +194,160 @@ def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, li
 
     Each has its key, and the processes in it with the time since its begin in ns; of equal ones the longest is first.
     """
-    found: dict[str, dict[int, int]] = {}
-    for place, each in enumerate(processes):
-        for wait in each.waits:
-            ages = found.setdefault(wait.key, {})
-            ages[place] = max(wait.age_ns, ages.get(place, 0))
-    shared = [(key, ages) for key, ages in found.items() if len(ages) >= least]
-    shared.sort(key=lambda wait: (len(wait[1]) == len(processes), -max(wait[1].values()), wait[0]))
-    return [(key, [(processes[place], age_ns) for place, age_ns in ages.items()]) for key, ages in shared]
+    found: dict[str, list[tuple[Process, int]]] = {}
+    for each in processes:
+        for key in dict.fromkeys(wait.key for wait in each.waits):
+            age_ns = max(wait.age_ns for wait in each.waits if wait.key == key)
+            found.setdefault(key, []).append((each, age_ns))
+    shared = [(key, waiting) for key, waiting in found.items() if len(waiting) >= least]
+    return sorted(
+        shared, key=lambda wait: (len(wait[1]) == len(processes), -max(age_ns for _, age_ns in wait[1]), wait[0])
+    )
 
 
-class _Held(NamedTuple):
-    holding: Sequence[Process]  # the others wait for them; all ranks if these are not known
-    waiting: Sequence[Process] = ()  # they wait for them
-    key: str = ""  # of the wait that most of the ranks are in
-    stage: str = ""  # in which most of the ranks wait for others, if it is one
-    sure: bool = True  # a wait, a stage or an activity shows it, and not only a missing step
+def _lasting(process: Process, since_ns: int) -> Process:
+    """Return a process with the activity, the stage and the waits that count, one of each key, the longest first.
 
-
-class _Standstill:
-    """Ranks that make no steps: the ones that the others wait for, and words for what they do.
-
-    Only waits and stages of the training thread count that began after the last step, and have lasted for half of the
-    standstill. A wait that is older than the step is that of a thread beside the training.
+    Waits and stages are those of the training thread that began after the last step, and have lasted for half of the
+    standstill: an older one is that of a thread beside the training. One wait for data is as long as the standstill.
     """
+    latest_ns = math.inf if process.step_age_ns is None else process.step_age_ns + _SLACK_NS
 
-    def __init__(self, ranks: Sequence[Process], *, over: bool) -> None:
-        self.since_ns, self._over = _since_ns(ranks), over
-        self._ranks = [self._lasting(each) for each in ranks]
+    def lasts(age_ns: int, thread: int) -> bool:
+        trains = 0 in {process.thread, thread} or thread == process.thread
+        return trains and since_ns <= age_ns * 2 and age_ns <= latest_ns
 
-    def _lasting(self, process: Process) -> Process:
-        """Return a process with the waits and the stage that count, the longest wait first and one of each key."""
-        latest_ns = math.inf if process.step_age_ns is None else process.step_age_ns + _SLACK_NS
+    waits: dict[str, Wait] = {}
+    for each in sorted(process.waits, key=lambda wait: -wait.age_ns):
+        if lasts(each.age_ns, each.thread):
+            waits.setdefault(each.key, each)
+    stage = process.stage if process.stage and lasts(process.stage.age_ns, process.stage.thread) else None
+    is_short = process.activity == "data" and (process.activity_age_ns or 0) * 2 < since_ns
+    activity = "" if is_short or process.activity in _QUIET else process.activity
+    return process.but(waits=tuple(waits.values()), stage=stage, activity=activity)
 
-        def lasts(age_ns: int, thread: int) -> bool:
-            trains = 0 in {process.thread, thread} or thread == process.thread
-            return trains and self.since_ns <= age_ns * 2 and age_ns <= latest_ns
 
-        waits = sorted(
-            (each for each in process.waits if lasts(each.age_ns, each.thread)), key=lambda wait: wait.age_ns
-        )
-        stage = process.stage if process.stage and lasts(process.stage.age_ns, process.stage.thread) else None
-        return replace(process, waits=tuple({wait.key: wait for wait in waits}.values())[::-1], stage=stage)
+def _is_active(process: Process) -> bool:
+    """Return True if the activity explains why others wait."""
+    return process.activity not in {"", _STUCK}
 
-    def held(self) -> _Held:  # noqa: PLR0911  a rule each
-        """Return the ranks that the others wait for, by the first of the documented rules 1 to 8 that applies."""
-        ranks = self._ranks
-        shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
-        if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
-            return self._by(outside, key=shared)
-        syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
-        outside = [each for each in ranks if each.stage is None or not each.stage.waits]
-        if outside and len(syncing) * 2 >= len(ranks):
-            least = min((each.step for each in syncing if each.step is not None), default=None)
-            ahead = least is not None and any((each.step or 0) > least for each in outside)
-            if not ahead and all(each.stage or each.waits or self.is_active(each) for each in outside):
-                return self._by(outside, stage=_common_stage(syncing))
-        active = [*filter(self.is_active, ranks)]
-        if 0 < len(active) < len(ranks):
-            return self._by(active)
-        if shared or not outside:
-            return _Held(ranks, key=shared, stage="" if shared else _common_stage(ranks))
-        waiting = [each for each in ranks if each.waits or each.activity == _STUCK]
-        if 0 < len(waiting) * 2 < len(ranks) and all(each.stage is None or not each.stage.waits for each in waiting):
-            return self._by(waiting)
-        if waiting or active:
-            return _Held(ranks)
-        steps = [each.step for each in ranks if each.step is not None]
-        behind = [each for each in ranks if steps and each.step == min(steps)]
-        return self._by(behind, sure=False) if len(behind) < len(ranks) == len(steps) else _Held(ranks, sure=False)
 
-    def _by(self, holding: Sequence[Process], key: str = "", stage: str = "", *, sure: bool = True) -> _Held:
-        held = {*map(id, holding)}
-        return _Held(holding, [each for each in self._ranks if id(each) not in held], key, stage, sure)
+def _held(ranks: Sequence[Process]) -> _Held:  # noqa: PLR0911  a rule each
+    """Return the ranks that the others wait for, by the first of the documented rules 1 to 8 that applies."""
 
-    def is_active(self, process: Process) -> bool:
-        """Return True if the activity explains why others wait. One wait for data is as long as the standstill."""
-        if process.activity == "data":
-            return process.activity_age_ns is not None and process.activity_age_ns * 2 >= self.since_ns
-        return process.activity not in _QUIET
+    def by(holding: Sequence[Process], key: str = "", stage: str = "", *, sure: bool = True) -> _Held:
+        return _Held(holding, [each for each in ranks if each not in holding], key, stage, sure)
 
-    def stage(self, process: Process) -> str:
-        """Return the stage that a rank is in, unless an activity or a wait tells more."""
-        return "" if self.is_active(process) or process.waits or process.stage is None else process.stage.name
-
-    def about(self, held: _Held) -> str:
-        """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
-        if held.key:
-            return held.key
-        if _only(held.holding) is None:
-            return "" if held.waiting else held.stage
-        return self.stage(held.holding[0]) or held.holding[0].activity
-
-    def text(self, held: _Held) -> str:
-        """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
-        holding, waiting, since = held.holding, held.waiting, duration(self.since_ns)
-        end = " before the end" if self._over else ""
-        if not held.sure and waiting:
-            behind = f"{named(holding)} {self._are(holding)} behind the others, at step {holding[0].step or 0:,}"
-            return f"none for {since}{end}; {behind}{self._stages(holding)}"
-        if not held.sure:
-            usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
-            usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
-            see = "" if self._over else "; see monitel autopsy"
-            return f"{named(holding)} made none for {since}{end}{usually}{self._stages(holding)}{see}"
-        doing = self._doing(holding)
-        if waiting and not doing and held.key:
-            doing = f"{self._are(holding)} not in this wait"
-        if doing:
-            text = f"{named(holding)} {doing}{end}"
-        else:
-            each = [f"{named([rank])} {self._doing([rank])}" for rank in holding[:_LISTED]]
-            more = [f"{len(holding) - _LISTED:,} more"] if len(holding) > _LISTED else []
-            text = f"{', '.join([*each, *more])}{end}"
-        if waiting:
-            where = f" in {held.key or held.stage}" if held.key or held.stage else ""
-            wait = "waited" if self._over else verb(waiting, "waits", "wait")
-            text += f"; {named(waiting)} {wait} for {verb(holding, 'it', 'them')}{where}"
-        return text
-
-    def _stages(self, ranks: Sequence[Process]) -> str:
-        """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
-        found: dict[str, list[Process]] = {}
-        for each in ranks:
-            if each.stage is not None:
-                found.setdefault(each.stage.name, []).append(each)
-        if [len(ranks)] == [*map(len, found.values())]:
-            return f", in {next(iter(found))}"
-        rarest = sorted(found.items(), key=lambda each: len(each[1]))
-        parts = [f"{named(of)} {self._are(of)} in {stage}" for stage, of in rarest]
-        return f"; {', '.join(parts)}" if parts else ""
-
-    def _doing(self, ranks: Sequence[Process]) -> str:
-        """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
-        facts = [self._facts(each) for each in ranks]
-        have = "had" if self._over else verb(ranks, "has", "have")
-        for fact in facts[0]:
-            if all(fact in of for of in facts):
-                return f"{have} {fact}{_for_longest(of[fact] for of in facts)}"
-        return f"{self._are(ranks)} in no known wait" if len(ranks) == 1 else ""
-
-    def _facts(self, process: Process) -> dict[str, int | None]:
-        """Return the activity, the waits and the stage of a rank as verbs, with their times, the best one first."""
-        found: dict[str, int | None] = {}
-        if self.is_active(process):
-            found[f"been in {process.activity}"] = process.activity_age_ns
-        found |= {f"waited in {wait.key}": wait.age_ns for wait in process.waits}
-        if process.activity == _STUCK:
-            found["been in a wait over its threshold"] = process.activity_age_ns
-        if process.stage is not None:
-            doing = "waited for other ranks in" if process.stage.waits else "been in"
-            found[f"{doing} {process.stage.name}"] = process.stage.age_ns
-        return found
-
-    def _are(self, ranks: Sequence[Process]) -> str:
-        return verb(ranks, "was", "were") if self._over else verb(ranks, "is", "are")
+    shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
+    if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
+        return by(outside, key=shared)
+    syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
+    outside = [each for each in ranks if each not in syncing]
+    if outside and len(syncing) * 2 >= len(ranks):
+        least = min((each.step for each in syncing if each.step is not None), default=None)
+        ahead = least is not None and any((each.step or 0) > least for each in outside)
+        if not ahead and all(each.stage or each.waits or _is_active(each) for each in outside):
+            return by(outside, stage=_common_stage(syncing))
+    active = [*filter(_is_active, ranks)]
+    if 0 < len(active) < len(ranks):
+        return by(active)
+    if shared or not outside:
+        return _Held(ranks, key=shared, stage="" if shared else _common_stage(ranks))
+    waiting = [each for each in ranks if each.waits or each.activity == _STUCK]
+    if 0 < len(waiting) * 2 < len(ranks) and not any(each in syncing for each in waiting):
+        return by(waiting)
+    if waiting or active:
+        return _Held(ranks)
+    steps = [each.step for each in ranks if each.step is not None]
+    behind = [each for each in ranks if steps and each.step == min(steps)]
+    return by(behind, sure=False) if len(behind) < len(ranks) == len(steps) else _Held(ranks, sure=False)
 
 
 def _common_stage(ranks: Sequence[Process]) -> str:
     names = {each.stage.name for each in ranks if each.stage is not None}
     return names.pop() if len(names) == 1 else ""
+
+
+def _stage(process: Process) -> str:
+    """Return the stage that a rank is in, unless an activity or a wait tells more."""
+    return "" if _is_active(process) or process.waits or process.stage is None else process.stage.name
+
+
+def _about(held: _Held) -> str:
+    """Return the stage, activity or wait of a verdict: that of the only rank which the others wait for."""
+    if held.key or _only(held.holding) is None:
+        return held.key or ("" if held.waiting else held.stage)
+    rank = held.holding[0]
+    return _stage(rank) or rank.activity or next((wait.key for wait in rank.waits), "")
+
+
+def _text(held: _Held, since: str, over: bool) -> str:
+    """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
+    holding, waiting = held.holding, held.waiting
+    end = " before the end" if over else ""
+    if not held.sure and waiting:
+        behind = f"{named(holding)} {_are(holding, over)} behind the others, at step {holding[0].step or 0:,}"
+        return f"none for {since}{end}; {behind}{_stages(holding, over)}"
+    if not held.sure:
+        usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
+        usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
+        see = "" if over else "; see monitel autopsy"
+        return f"{named(holding)} made none for {since}{end}{usually}{_stages(holding, over)}{see}"
+    doing = _doing(holding, over)
+    if waiting and not doing and held.key:
+        doing = f"{_are(holding, over)} not in this wait"
+    if doing:
+        text = f"{named(holding)} {doing}{end}"
+    else:
+        parts = [f"{named([rank])} {_doing([rank], over)}" for rank in holding[:_LISTED]]
+        more = [f"{len(holding) - _LISTED:,} more"] if len(holding) > _LISTED else []
+        text = f"{', '.join([*parts, *more])}{end}"
+    if waiting:
+        where = f" in {held.key or held.stage}" if held.key or held.stage else ""
+        wait = "waited" if over else verb(waiting, "waits", "wait")
+        text += f"; {named(waiting)} {wait} for {verb(holding, 'it', 'them')}{where}"
+    return text
+
+
+def _stages(ranks: Sequence[Process], over: bool) -> str:
+    """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
+    found: dict[str, list[Process]] = {}
+    for each in ranks:
+        if each.stage is not None:
+            found.setdefault(each.stage.name, []).append(each)
+    if [len(ranks)] == [*map(len, found.values())]:
+        return f", in {next(iter(found))}"
+    rarest = sorted(found.items(), key=lambda each: len(each[1]))
+    parts = [f"{named(of)} {_are(of, over)} in {stage}" for stage, of in rarest]
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _doing(ranks: Sequence[Process], over: bool) -> str:
+    """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
+    facts = [_facts(each) for each in ranks]
+    for fact in facts[0]:
+        if all(fact in of for of in facts):
+            have = "had" if over else verb(ranks, "has", "have")
+            return f"{have} {fact}{_for_longest(of[fact] for of in facts)}"
+    return f"{_are(ranks, over)} in no known wait" if len(ranks) == 1 else ""
+
+
+def _facts(process: Process) -> dict[str, int | None]:
+    """Return the activity, the waits and the stage of a rank as verbs, with their times, the best one first."""
+    found: dict[str, int | None] = {}
+    if _is_active(process):
+        found[f"been in {process.activity}"] = process.activity_age_ns
+    found |= {f"waited in {wait.key}": wait.age_ns for wait in process.waits}
+    if process.activity == _STUCK:
+        found["been in a wait over its threshold"] = process.activity_age_ns
+    if process.stage is not None:
+        doing = "waited for other ranks in" if process.stage.waits else "been in"
+        found[f"{doing} {process.stage.name}"] = process.stage.age_ns
+    return found
+
+
+def _are(ranks: Sequence[Process], over: bool) -> str:
+    return verb(ranks, "was", "were") if over else verb(ranks, "is", "are")
 
 
 def _for_longest(ages_ns: Iterable[int | None]) -> str:
@@ -366,24 +362,22 @@ _BEGINS_NS = 10 * _S  # within which a process has not set a step, or an activit
 
 
 def _starting(job: Job) -> Verdict | None:
-    starting = [
-        each
-        for each in job.present
-        if each.activity not in _NOT_STARTING
-        or (each.activity == "" and each.age_ns is not None and each.age_ns < _BEGINS_NS)
-    ]
-    if not starting or any(each.makes_steps for each in job.counted):
+    if any(each.makes_steps for each in job.counted):
         return None
     activities: dict[str, list[Process]] = {}
-    for each in starting:
-        activities.setdefault("" if each.activity in _NOT_STARTING else each.activity, []).append(each)
+    for each in job.present:
+        begins = each.activity == "" and each.age_ns is not None and each.age_ns < _BEGINS_NS
+        if begins or each.activity not in _NOT_STARTING:
+            activities.setdefault(each.activity, []).append(each)
     parts = []
     for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
         doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
         have = "had" if job.over else verb(processes, "has", "have")
         parts.append(f"{named(processes)} {have} {doing}{_for_longest(map(_starting_ns, processes))}")
     end = " before the end" if job.over else ""
-    return Verdict("starting", f"starting: {', '.join(parts[:3])}{end}", stage=starting[0].activity)
+    return (
+        Verdict("starting", f"starting: {', '.join(parts[:3])}{end}", stage=next(iter(activities))) if parts else None
+    )
 
 
 def _starting_ns(process: Process) -> int | None:
@@ -491,8 +485,6 @@ def _data_share(job: Job, process: Process) -> float | None:
     cycles = [stages for stages in job.stages(process).values() if set(stages) <= set(STAGES)]
     data, whole = (sum(stages.get("data", 0.0) for stages in cycles), sum(sum(stages.values()) for stages in cycles))
     if not whole:
-        if process.usual_data is not None:
-            return process.usual_data
         longest = process.step_time.largest * 1e9
         data, step = (max(process.activities.get(name, 0), 0) for name in ("data", "step"))
         pause = min(data, longest) if 0 <= longest < data + step else 0.0  # it may be all of the longest steps

@@ -170,7 +170,6 @@ class Process:
     activities: Mapping[str, int] = field(default_factory=dict)  # ns
     recompilations: int = 0
     recompiling_ns: int = 0
-    usual_data: float | None = None  # usual share of ``data`` in ``data`` and ``step`` in a period
 
     # Numbers of a row: shares are those of the last ten seconds that were observed.
     step_p50: float | None = None  # seconds

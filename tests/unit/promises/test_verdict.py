@@ -329,7 +329,7 @@ CASES: dict[str, tuple[Any, ...]] = {
         [still(rank, 4, waits={"share": 59.0} if rank == 3 else {}) for rank in range(4)],
         "stuck: rank 3 has waited in share for 59 s; ranks 0-2 wait for it",
         3,
-        "step",
+        "share",
     ),
     "rule 6: one of two ranks is in a wait": (
         [still(0, 2, waits={"all_reduce": 59.0}), still(1, 2)],
