@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel.console.autopsy import SEVERITIES, open_windows, rank_waits, steps_of, undelivered
 from monitel.text import rfc3339, to_json
 
 if TYPE_CHECKING:
@@ -94,14 +93,14 @@ def _process(process: Process) -> dict[str, Any]:
                 "last_step": numbers.last_step,
                 "start": rfc3339(numbers.start_ns),
             }
-            for series, numbers in open_windows(process)
+            for series, numbers in process.open_windows
         ],
         "counters": [
             {"name": name, "attributes": attributes, "value": total}
             for name, attributes, total in (record.counted if record else ())
         ],
         "events": [_event(each) for each in process.events],
-        "not_delivered": undelivered(process),
+        "not_delivered": process.undelivered,
         "stacks": process.stacks or None,
         "kernel": kernel
         and {
@@ -116,7 +115,6 @@ def _process(process: Process) -> dict[str, Any]:
 
 def _job(job: Job) -> dict[str, Any]:
     ranks = {each.rank: each for each in job.processes if each.rank is not None}
-    waits = rank_waits(job)
     return {
         "service": job.name.service,
         "run": job.name.run,
@@ -125,16 +123,6 @@ def _job(job: Job) -> dict[str, Any]:
         "ranks": [*ranks],
         "verdict": job.verdict._asdict(),
         "dead": [rank for rank, each in ranks.items() if each.state.value == "dead"],
-        "late": sorted({rank for *_, missing in waits for rank in missing}),
-        "waits": [
-            {
-                "key": key,
-                "waiting": [{"rank": rank, "seconds": _seconds(age_ns)} for rank, age_ns in waiting.items()],
-                "missing": missing,
-            }
-            for key, waiting, missing in waits
-        ],
-        "last_steps": [{"step": step, "ranks": of} for step, of in steps_of(job).items()],
     }
 
 
@@ -162,8 +150,8 @@ def _row(process: Process, time_ns: int) -> dict[str, Any]:
 
 
 def _event(event: PastEvent) -> dict[str, Any]:
-    severity = SEVERITIES.get(event.severity, str(event.severity))
-    return {"time": rfc3339(event.time_ns), "severity": severity, "name": event.name, "attributes": event.attributes}
+    at = rfc3339(event.time_ns)
+    return {"time": at, "severity": event.level, "name": event.name, "attributes": event.attributes}
 
 
 def _wait(wait: Wait, name: str) -> dict[str, Any]:

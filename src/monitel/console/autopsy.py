@@ -1,15 +1,20 @@
-"""The report about processes for a person, as lines that fit into the columns of a screen."""
+"""``autopsy``: what processes of this machine were doing when they died, or are doing now, as lines for a person."""
 
 from __future__ import annotations
 
 import re
+import sys
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from monitel import Severity
-from monitel.console.verdict import shared_waits
+from monitel.blackbox.folder import check_platform
+from monitel.console.as_json import report_as_json
+from monitel.console.job import jobs_of
+from monitel.console.reader import read_processes
 from monitel.runs.process import TIME, State
 from monitel.text import (
+    Screen,
     clock_time,
     cut,
     duration,
@@ -17,33 +22,29 @@ from monitel.text import (
     moment,
     number,
     pieces,
-    ranks_in_words,
+    show,
     step_rate,
     table,
+    warn,
     wrapped,
 )
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
-    from monitel.blackbox.forms import Definition
-    from monitel.blackbox.reading import Window
-    from monitel.console.job import Job
     from monitel.runs.process import Process
-    from monitel.stats.window import OpenWindow
-    from monitel.text import Screen
 
 _LISTED = 20  # windows, counters, events, waits and ranges
-_ACTIVITY, _RANK = "training.activity", "training.rank"
+_ALL = 1 << 30
+_RANK = "training.rank"
 _COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
-#: The names of severities by their numbers.
-SEVERITIES = {int(each): each.name for each in Severity}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _USUAL_WIDTH = 80
-_WAITS, _STEPS = 3, 4
-_LONG_NS = 10**9  # shorter waits are usual in a job that makes progress
 _UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
+_ADVICE = "to deliver the telemetry of dead processes: monitel replay"
 
 #: The text in place of a report where there is none.
 NO_BOXES = (
@@ -51,48 +52,44 @@ NO_BOXES = (
 )
 
 
-# ---- jobs
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "autopsy",
+        help="show what processes of this machine were doing when they died, or are doing now",
+        description="Show, for each process with a black box, how it died, its last step, waits in progress, open "
+        "windows, the last events, and the stacks of its threads. For a process that runs: the same, now. Nothing is "
+        "collected or delivered.",
+    )
+    text = "a process id; or a black box, a folder that holds black boxes, or a folder that holds spools. "
+    text += "Default: all black boxes of this user on this machine"
+    command.add_argument("target", nargs="?", type=target, metavar="DIR|PID", help=text)
+    command.add_argument("--all", action="store_true", help="all windows, counters, waits, ranges, events and threads")
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+    command.set_defaults(run=_run, interrupted="interrupted")
 
 
-def rank_waits(job: Job) -> list[tuple[str, dict[int, int], list[int]]]:
-    """Return the waits that at least half of several ranks are in: first one that a rank is not in.
-
-    Each has its key, the time since its begin in ns by rank, and the ranks that are not in it although it is long.
-    """
-    ranks = {each.rank: each for each in job.counted if each.rank is not None}
-    found = []
-    for key, waiting in shared_waits([*ranks.values()], (len(ranks) + 1) // 2) if len(ranks) > 1 else ():
-        ages = {each.rank: age_ns for each, age_ns in waiting if each.rank is not None}
-        is_long = max(ages.values()) >= _LONG_NS
-        found.append((key, ages, [rank for rank in ranks if is_long and rank not in ages]))
-    return found
-
-
-def steps_of(job: Job) -> dict[int, list[int]]:
-    """Return ranks by their last step, the latest step first."""
-    found: dict[int, set[int]] = {}
-    for each in job.processes:
-        if each.own_step is not None and each.rank is not None:
-            found.setdefault(each.own_step, set()).add(each.rank)
-    return {step: sorted(found[step]) for step in sorted(found, reverse=True)}
-
-
-def job_lines(job: Job, screen: Screen) -> Iterator[str]:
-    """Yield lines about a job of several ranks: the verdict, the waits that ranks share, and different last steps."""
-    yield from wrapped(screen.printable(job.verdict.text), screen.width)
-    over = not any(each.runs for each in job.processes)
-    for key, waiting, missing in rank_waits(job)[:_WAITS]:
-        verb = "waited" if over else "waits" if len(waiting) == 1 else "wait"
-        first = "" if len(waiting) == 1 else ", the first one"
-        text = f"{ranks_in_words(sorted(waiting))} {verb} in {key}{first} for {duration(max(waiting.values()))}"
-        if missing:
-            be = ("was" if over else "is") if len(missing) == 1 else "were" if over else "are"
-            text += f"; {ranks_in_words(missing)} {be} not"
-        yield from wrapped(screen.printable(text), screen.width)
-    if len(steps := steps_of(job)) > 1:
-        shown = [f"{step:,} ({ranks_in_words(ranks)})" for step, ranks in steps.items()]
-        more = f" and {len(shown) - _STEPS} more" if len(shown) > _STEPS else ""
-        yield from wrapped(f"last steps differ: {', '.join(shown[:_STEPS])}{more}", screen.width)
+def _run(arguments: argparse.Namespace) -> int:
+    check_platform()
+    problems: list[str] = []
+    processes = read_processes(arguments.target, problems)
+    jobs, now_ns = jobs_of(processes), time.time_ns()
+    if arguments.json:
+        show(report_as_json(processes, jobs, problems, now_ns))
+        return 0
+    screen = Screen.of(sys.stdout)
+    for problem in problems:
+        warn(problem)
+    if problems and not processes:
+        return 0
+    verdicts = [screen.printable(job.verdict.text) for job in jobs if len(job.processes) > 1]
+    first = [counts(processes) if processes else NO_BOXES, *verdicts]
+    sections = [[line for text in first for line in wrapped(text, screen.width)]]
+    sections += [[*process_lines(each, screen, now_ns, complete=arguments.all)] for each in processes]
+    if any(each.state is State.DEAD and not each.collected for each in processes):
+        sections.append([*wrapped(_ADVICE, screen.width)])
+    show("\n\n".join("\n".join(lines) for lines in sections))
+    return 0
 
 
 def counts(processes: Sequence[Process]) -> str:
@@ -112,30 +109,30 @@ def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bo
     Not complete are the first twenty windows, counters, waits and ranges, the last twenty events, and of a process that
     runs the threads of the application.
     """
-    limit = 1 << 30 if complete else _LISTED
-    yield from wrapped(screen.printable(", ".join(filter(None, _title(process)))), screen.width)
+    limit = _ALL if complete else _LISTED
+    yield from wrapped(screen.printable(_title(process)), screen.width)
     for label, text in _rows(process, now_ns, limit):
         lines = labelled(label, screen.printable(text), screen.width)
         if label == "state":
             yield screen.paint(next(lines), _COLOURS[process.state])
         yield from lines
-    for part in (
-        _window_lines(open_windows(process), screen, limit),
-        _event_lines(process, screen, limit),
-        stack_lines(process, screen, complete=complete),
-    ):
+    parts = _window_lines(process, screen, limit), _event_lines(process, screen, limit)
+    for part in (*parts, stack_lines(process, screen, complete=complete)):
         if lines_of_part := [*part]:
             yield from ("", *lines_of_part)
 
 
-def _title(process: Process) -> Iterator[str]:
-    if process.rank is not None:
-        yield f"rank {process.rank}{'' if process.world_size is None else f' of {process.world_size}'}"
-    yield "process unknown" if process.pid is None else f"process {process.pid}"
-    yield f"host {process.host}" if process.host else ""
-    yield process.job.service
-    yield f"run {process.job.run}" if process.job.run else ""
-    yield f"attempt {process.attempt}" if process.attempt else ""
+def _title(process: Process) -> str:
+    of = "" if process.world_size is None else f" of {process.world_size}"
+    parts = (
+        "" if process.rank is None else f"rank {process.rank}{of}",
+        "process unknown" if process.pid is None else f"process {process.pid}",
+        process.host and f"host {process.host}",
+        process.job.service,
+        process.job.run and f"run {process.job.run}",
+        f"attempt {process.attempt}" if process.attempt else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
@@ -153,20 +150,16 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     if process.stage is not None:
         waits_too = ", waiting for other ranks" if process.stage.waits else ""
         yield "stage", f"{process.stage.name} for {duration(process.stage.age_ns)}{waits_too}"
-    waits, ranges = (
-        [f"{each.key} for {duration(each.age_ns)}" for each in of] for of in (process.waits, process.ranges)
-    )
-    yield from _listed("waits", waits, limit)
-    yield from _listed("open ranges", ranges, limit)
+    for label, found in (("waits", process.waits), ("open ranges", process.ranges)):
+        yield from _listed(label, [f"{each.key} for {duration(each.age_ns)}" for each in found], limit)
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
     yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
+    counted = process.record.counted if process.record else ()
     counters = [
-        f"{name}{_attributes(attributes)} {number(total)}"
-        for name, attributes, total in (process.record.counted if process.record else ())
-        if name != TIME
+        f"{name}{_attributes(attributes)} {number(total)}" for name, attributes, total in counted if name != TIME
     ]
     yield from _listed("counters", sorted(counters), limit)
-    left = undelivered(process)
+    left = process.undelivered
     parts = [_count(left[f"{noun}s"], noun) for noun in ("item", "event") if left[f"{noun}s"]]
     if left["windows"]:
         parts.append(f"{_count(left['windows'], 'open window')} with {_count(left['samples'], 'sample')}")
@@ -176,11 +169,8 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
 
 
 def _listed(label: str, texts: Sequence[str], limit: int) -> Iterator[tuple[str, str]]:
-    for text in texts[:limit]:
-        yield label, text
-        label = ""
-    if (more := len(texts) - limit) > 0:
-        yield label, f"and {more:,} more"
+    shown = [*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])]
+    yield from zip([label, *[""] * len(shown)], shown, strict=False)
 
 
 def state_in_words(process: Process, now_ns: int) -> str:
@@ -209,38 +199,6 @@ def _step(process: Process) -> str:
     return f"{process.step:,}{age}{'' if rate is None else f', {step_rate(rate)}'}"
 
 
-def undelivered(process: Process) -> dict[str, int]:
-    """Return the telemetry that no backend has acknowledged.
-
-    It is the number of ``items`` (windows, logged numbers and spans), ``events``, open ``windows``, and of ``samples``
-    in these. Of a record that was collected, the items include everything.
-    """
-    record = process.record
-    waiting = Counter({} if record is None else record.waiting)
-    if process.collected:
-        return {"items": waiting.total(), "events": 0, "windows": 0, "samples": 0}
-    opened = [] if record is None or "metrics" in record.off else record.open_windows
-    samples = sum(each.window.count for each in opened)
-    items = waiting["metrics"] + waiting["traces"]
-    return {"items": items, "events": waiting["logs"], "windows": len(opened), "samples": samples}
-
-
-def open_windows(process: Process) -> list[tuple[Definition, OpenWindow]]:
-    """Return the newest window of each Stat, unless a backend has it, in the order of their names."""
-    record = process.record
-    if record is None or process.collected:
-        return []
-    newest: dict[int, Window] = {}
-    for each in record.windows:
-        known = newest.get(each.window.serial)
-        if not 0 < each.item <= record.settled.get("metrics", 0) and (
-            known is None or known.window.end_ns <= each.window.end_ns
-        ):
-            newest[each.window.serial] = each
-    found = [(each.series, each.window) for each in newest.values()]
-    return sorted(found, key=lambda pair: (pair[0].name, str(pair[0].attributes)))
-
-
 def _count(number_of: int, noun: str, plural: str = "s") -> str:
     return f"{number_of:,} {noun}{'' if number_of == 1 else plural}"
 
@@ -254,7 +212,8 @@ def _value(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _window_lines(windows: Sequence[tuple[Definition, OpenWindow]], screen: Screen, limit: int) -> Iterator[str]:
+def _window_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
+    windows = process.open_windows
     if not windows:
         return
     titles = ("count", "mean", "last", "min", "max")
@@ -275,9 +234,8 @@ def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
     older = len(process.events) - len(shown)
     yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
     for event in shown:
-        severity = SEVERITIES.get(event.severity, str(event.severity))
         data = "".join(f" {key}={_value(each)}" for key, each in event.attributes.items())
-        line = f"{clock_time(event.time_ns)} {severity:<5} {event.name}{data}"
+        line = f"{clock_time(event.time_ns)} {event.level:<5} {event.name}{data}"
         yield cut(screen.printable(line), screen.width) if limit == _LISTED else screen.escaped(line)
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 #: The module of each command, with a function ``add()``. ``run`` is apart: it starts its command at once.
 _MODULES = {
-    "top": "monitel.console.commands.top",
-    "autopsy": "monitel.console.commands.autopsy",
+    "top": "monitel.console.top",
+    "autopsy": "monitel.console.autopsy",
     "runs": "monitel.console.runs",
     "ledger": "monitel.console.commands.ledger",
     "compare": "monitel.console.commands.compare",

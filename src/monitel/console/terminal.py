@@ -21,7 +21,7 @@ from textual.widgets.option_list import Option
 
 from monitel.console.autopsy import process_lines, stack_lines
 from monitel.console.reader import read_boxes
-from monitel.console.table import COLUMNS, Row, summary, table_of
+from monitel.console.top import COLUMNS, Row, summary, table_of
 from monitel.text import CommandError, clock_time, labelled, wrapped
 from monitel.text import Screen as Stream
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from monitel.console.live import Live, Look
-    from monitel.console.table import Line, View
+    from monitel.console.top import Line, View
 
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"

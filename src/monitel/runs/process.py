@@ -8,12 +8,14 @@ from __future__ import annotations
 import operator
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel import Severity
 from monitel.attributes import INT64_MAX
 from monitel.blackbox.context_page import quantile, unpack_step_times
 from monitel.blackbox.death import Deaths, death_of
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from monitel.blackbox.account import Account
     from monitel.blackbox.activity import Stage, Wait
     from monitel.blackbox.death import Death
-    from monitel.blackbox.forms import LogRecord
+    from monitel.blackbox.forms import Definition, LogRecord
     from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
+    from monitel.stats.window import OpenWindow
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
 RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"
@@ -44,6 +47,7 @@ EXITED = "ended with exit code 0 "
 EXEC = "replaced by exec"
 _CTRL_C = "killed by SIGINT"
 _NOWHERE = Path()
+_SEVERITIES = frozenset(Severity)
 _OUTSIDE = frozenset({"startup", "init", "shutdown", DOWN, LOST})  # activities outside of the training loop
 _FEW = 10  # samples of a window
 _LONGEST = 200  # characters of a name
@@ -116,6 +120,11 @@ class PastEvent(NamedTuple):
     severity: int  # of OpenTelemetry
     name: str
     attributes: Mapping[str, Any]
+
+    @property
+    def level(self) -> str:
+        """The name of the severity; its number if it has none."""
+        return Severity(self.severity).name if self.severity in _SEVERITIES else str(self.severity)
 
 
 @dataclass(frozen=True)
@@ -287,6 +296,31 @@ class Process:
         frames = re.findall(r'^  File "(.*)", line (\d+) in (\S+)$', stack, re.MULTILINE)
         own = [each for each in frames if not _INSTALLED.search(each[0])] or frames
         return "{}:{} in {}".format(*own[0]) if own else ""
+
+    @property
+    def open_windows(self) -> list[tuple[Definition, OpenWindow]]:
+        """The newest window of each Stat, unless a backend has it, in the order of their names."""
+        if self.record is None or self.collected:
+            return []
+        last = self.record.settled.get("metrics", 0)
+        newest = {each.window.serial: each for each in self.record.windows if not 0 < each.item <= last}
+        found = [(each.series, each.window) for each in newest.values()]
+        return sorted(found, key=lambda pair: (pair[0].name, str(pair[0].attributes)))
+
+    @property
+    def undelivered(self) -> dict[str, int]:
+        """The telemetry that no backend has acknowledged.
+
+        It is the number of ``items`` (windows, logged numbers and spans), ``events``, open ``windows``, and of
+        ``samples`` in these. Of a record that was collected, the items include everything.
+        """
+        waiting = Counter({} if self.record is None else self.record.waiting)
+        if self.collected:
+            return {"items": waiting.total(), "events": 0, "windows": 0, "samples": 0}
+        opened = [] if self.record is None or "metrics" in self.record.off else self.record.open_windows
+        samples = sum(each.window.count for each in opened)
+        items = waiting["metrics"] + waiting["traces"]
+        return {"items": items, "events": waiting["logs"], "windows": len(opened), "samples": samples}
 
     def but(self, **changes: Any) -> Process:
         """Return the process with other fields. ``dataclasses.replace()`` takes ten times as long."""

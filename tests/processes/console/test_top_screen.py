@@ -49,7 +49,7 @@ def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, st
 HANGS = """
 import sys, threading
 from monitel.console.live import Live
-from monitel.console.table import View
+from monitel.console.top import View
 from monitel.console.terminal import run_app
 class Hanging(Live):
     looks = 0

@@ -16,7 +16,7 @@ from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import EVENT, NUMBERS, Item
 from monitel.console.as_json import report_as_json
-from monitel.console.autopsy import job_lines, process_lines
+from monitel.console.autopsy import process_lines
 from monitel.console.job import jobs_of
 from monitel.runs.process import EXEC, EXITED, JobName, PastEvent, Process, State
 from monitel.stats.window import OpenWindow, encode
@@ -228,25 +228,6 @@ def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -
     assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
     if not complete:
         assert width >= max(map(columns_of, shown.split("\n")))
-
-
-def sentences(*processes: Process) -> list[str]:
-    (job,) = jobs_of(processes)
-    return [*job_lines(job, Screen(width=1000))]
-
-
-def test_short_waits_accuse_nobody() -> None:
-    """Ranks of a job that makes progress are in waits for milliseconds."""
-    shown = sentences(rank_of(0, waits={"all_reduce": 0.004}), rank_of(1))
-    assert "rank 0 waits in all_reduce for 4 ms" == shown[1]
-
-
-def test_wait_that_a_rank_is_not_in_comes_first() -> None:
-    """A wait of all ranks, for instance of a background thread, does not hide the late rank."""
-    ranks = [rank_of(rank, waits={"queue": 900, "all_reduce": 5}) for rank in (0, 1, 3)]
-    shown = sentences(*ranks, rank_of(2, waits={"queue": 900}))
-    assert shown[1].endswith("; rank 2 is not")
-    assert shown[2].startswith("ranks 0-3 wait in queue")
 
 
 def strict(text: str) -> Any:

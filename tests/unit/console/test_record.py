@@ -23,7 +23,6 @@ from monitel.blackbox.folder import Folder
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
-from monitel.console.autopsy import open_windows, undelivered
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.reader import deaths_below, read_boxes
@@ -61,8 +60,8 @@ def test_what_a_backend_has_is_not_shown_as_left(process: Recorded) -> None:
     for journal in ("metrics", "logs"):
         process.settle(journal)
     found = only(process.path)
-    assert {"items": 0, "events": 0, "windows": 1, "samples": 2} == undelivered(found)
-    assert ["training.step.duration"] == [series.name for series, _ in open_windows(found)]
+    assert {"items": 0, "events": 0, "windows": 1, "samples": 2} == found.undelivered
+    assert ["training.step.duration"] == [series.name for series, _ in found.open_windows]
     assert [] == found.events
 
 
@@ -186,9 +185,7 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
 
 def test_fault_in_a_view_is_no_wrong_argument(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ends with the traceback."""
-    monkeypatch.setattr(
-        "monitel.console.commands.autopsy.process_lines", lambda *_, **__: [*zip((), (1,), strict=True)]
-    )
+    monkeypatch.setattr("monitel.console.autopsy.process_lines", lambda *_, **__: [*zip((), (1,), strict=True)])
     with pytest.raises(ValueError, match="zip"):
         command("autopsy", process.killed())
 

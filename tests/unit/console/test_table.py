@@ -18,7 +18,7 @@ from monitel.blackbox.process import this_process
 from monitel.console.job import Job
 from monitel.console.kernel import KernelState, UsageMeter, explain_silence, kernel_state
 from monitel.console.live import Look
-from monitel.console.table import COLUMNS, Row, View, fitting, table_of
+from monitel.console.top import COLUMNS, Row, View, fitting, table_of
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
 from monitel.text import UNLIMITED, Screen, columns_of
