@@ -103,13 +103,7 @@ def _process(process: Process) -> dict[str, Any]:
         "not_delivered": process.undelivered,
         "stacks": process.stacks or None,
         "kernel": kernel
-        and {
-            "state": kernel.letter,
-            "waiting_in": kernel.waiting_in or None,
-            "threads": dict(kernel.threads),
-            "cpu_seconds": kernel.cpu_ns / 1e9,
-            "tracer": kernel.tracer or None,
-        },
+        and {"state": kernel.letter, "waiting_in": kernel.waiting_in or None, "cpu_seconds": kernel.cpu_ns / 1e9},
     }
 
 

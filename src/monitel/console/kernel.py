@@ -1,4 +1,4 @@
-"""A process that runs, from outside: its state in the kernel, why it has no heartbeat, its stacks, and what it uses.
+"""A process that runs, from outside: why it has no heartbeat, its stacks, and the resources that it uses.
 
 Only files that any process of the user may read are used.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import time
-from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
 
     from monitel.runs.process import Process
 
-_BUSY = 0.2  # cores
-_BUSY_BESIDE_OTHERS = 0.05  # cores, of a thread that always waits for one; a thread that waits for the GIL takes less
-_THREADS = 512  # beyond, threads are not looked at
+_BUSY = 0.1  # cores; threads that wait for the GIL take less
 _STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
 _STACKS_PAUSE_S = 0.02
 
@@ -40,31 +36,16 @@ class KernelState(NamedTuple):
 
     letter: str
     waiting_in: str  # the kernel function in which the main thread sleeps; empty if it runs, or if that is secret
-    threads: Counter[str]  # by state
     cpu_ns: int  # of all threads so far
-    tracer: int  # process that traces it; 0 if there is none
-    stuck: tuple[str, ...] = ()  # kernel functions in which threads of state D wait
 
 
 def kernel_state(pid: str, start: str, proc: Path = Path("/proc")) -> KernelState | None:
-    """Return the state of the process that has started at these ticks since the boot.
-
-    It is None if that has ended, and another process perhaps has its id, or if there is no /proc.
-    """
-    folder = proc / pid
-    fields = _stat(folder) if pid.isdecimal() else None
+    """Return the state of the process that has started at these ticks since the boot; None if it has ended."""
+    fields = _stat(proc / pid) if pid.isdecimal() else None
     if fields is None or fields[_START] != start:
         return None
-    tasks = []
-    with suppress(OSError):
-        tasks = [folder / "task" / name for name in sorted(os.listdir(folder / "task"))[:_THREADS]]  # noqa: PTH208  only names are needed
-    states = [(task, each[_STATE]) for task in tasks if (each := _stat(task)) is not None]
-    stuck = {_text(task / "wchan") or "an unknown place" for task, state in states if state == "D"}
     cpu_ns = (int(fields[_UTIME]) + int(fields[_STIME])) * 10**9 // os.sysconf("SC_CLK_TCK")
-    tracer = re.search(r"^TracerPid:\s*(\d+)", _text(folder / "status"), re.MULTILINE)
-    threads = Counter(state for _, state in states)
-    traced_by = int(tracer[1]) if tracer else 0
-    return KernelState(fields[_STATE], _text(folder / "wchan"), threads, cpu_ns, traced_by, (*sorted(stuck),))
+    return KernelState(fields[_STATE], _text(proc / pid / "wchan"), cpu_ns)
 
 
 def _stat(folder: Path) -> list[str] | None:
@@ -86,24 +67,16 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
     if now.letter == "T":
         return ["a signal has stopped the process (state T)", f"kill -CONT {pid} lets it continue"]
     if now.letter == "t":
-        return [f"a debugger has stopped the process (state t): process {now.tracer}"]
-    found = []
-    if now.stuck:
-        found.append(
-            f"{now.threads['D']} of {now.threads.total()} threads in state D: they wait for a device or a file system, "
-            f"and cannot be interrupted, in {' and '.join(now.stuck)}"
-        )
-    share, runs = 0.0, False
-    if before is not None and elapsed_ns > 0:
-        share = (now.cpu_ns - before.cpu_ns) / elapsed_ns
-        runs = share >= _BUSY_BESIDE_OTHERS and "R" in {*now.threads} & {*before.threads}
-    if share >= _BUSY or runs:
-        found.append(f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)")
-    elif not now.stuck:
-        waits = f" in {now.waiting_in}" if now.waiting_in else ""
-        state = f"main thread: state {now.letter}{waits}"
-        found.append(f"no Python code runs: C code waits without releasing the GIL ({state})")
-    return [*found, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
+        return ["a debugger has stopped the process (state t)"]
+    share = 0.0 if before is None or elapsed_ns <= 0 else (now.cpu_ns - before.cpu_ns) / elapsed_ns
+    waits = f" in {now.waiting_in}" if now.waiting_in else ""
+    if now.letter == "D":
+        why = f"the process waits for a device or a file system, and cannot be interrupted (state D{waits})"
+    elif share >= _BUSY:
+        why = f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)"
+    else:
+        why = f"no Python code runs: C code waits without releasing the GIL (main thread: state {now.letter}{waits})"
+    return [why, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
 
 
 def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
@@ -117,16 +90,15 @@ def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
         waiting = {}
         for path in boxes:
             with suppress(FolderError, OSError):  # it may be removed
-                box = opened.enter_context(closing(Folder.open(path, probe=False)))
-                waiting[path] = box, _answer(box)
+                waiting[path] = box = opened.enter_context(closing(Folder.open(path, probe=False)))
+                box.unlink(STACKS_NOW)
                 with suppress(FileExistsError):  # another reader has asked
                     box.write_new(STACKS_WANTED, b"")
         while waiting:
             elapsed_s = time.monotonic() - begin
-            for path, (box, before) in [*waiting.items()]:
+            for path, box in [*waiting.items()]:
                 if not box.has(STACKS_WANTED):
-                    if _answer(box) != before:  # else another reader has withdrawn the request, or the box is removed
-                        answers[path] = text_of(box, STACKS_NOW)
+                    answers[path] = text_of(box, STACKS_NOW)
                 elif elapsed_s >= boxes[path]:
                     box.unlink(STACKS_WANTED)
                 else:
@@ -135,14 +107,6 @@ def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
             if waiting:
                 pause.wait(_STACKS_PAUSE_S)
     return answers
-
-
-def _answer(box: Folder) -> tuple[int, int] | None:
-    """Return a value that differs after each answer; None before the first one."""
-    with suppress(OSError):
-        status = box.status(STACKS_NOW)
-        return status.st_ino, status.st_mtime_ns
-    return None
 
 
 # ---- what processes use

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,56 +200,38 @@ def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
 START = "4711"
 
 
-def made_up(folder: Path, *, stat: bytes, wchan: str = "0", tasks: tuple[str, ...] = ()) -> None:
-    (folder / "7").mkdir(parents=True)
-    (folder / "7/stat").write_bytes(stat)
-    (folder / "7/wchan").write_text(wchan)
-    (folder / "7/status").write_text("Name:\tx\nTracerPid:\t99\n")
-    for number, letter in enumerate(tasks):
-        task = folder / f"7/task/{number}"
-        task.mkdir(parents=True)
-        (task / "stat").write_text(f"{number} (a) b) {letter} {'1 ' * 18}{START}")
-        (task / "wchan").write_text("nfs_wait_bit" if letter == "D" else "futex_wait_queue")
-
-
-def stat(letter: str) -> bytes:
+def stat(letter: str, user: str = "100") -> bytes:
     """Return a stat file with a hostile name, 100 ticks in user mode and 50 in the kernel."""
-    fields = [letter, *["1"] * 10, "100", "50", *["1"] * 6, START, "1"]
+    fields = [letter, *["1"] * 10, user, "50", *["1"] * 6, START, "1"]
     return b"7 (\xff) S 1 (" + b") " + " ".join(fields).encode()
 
 
-def test_threads_that_cannot_be_interrupted_are_named(tmp_path: Path) -> None:
-    """With the place in the kernel."""
-    made_up(tmp_path, stat=stat("D"), wchan="nfs_wait_bit", tasks=("S", "D", "D"))
+def test_state_in_the_kernel_is_read_and_explained(tmp_path: Path) -> None:
+    """With the place in the kernel. A damaged file gives no state: a process may end while its files are read."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_bytes(stat("D"))
+    (tmp_path / "7/wchan").write_text("nfs_wait_bit")
     state = kernel_state("7", START, tmp_path)
-    assert state is not None
-    assert ("D", "nfs_wait_bit", ("nfs_wait_bit",), 99) == (state.letter, state.waiting_in, state.stuck, state.tracer)
-    assert 150 * 10**9 // os.sysconf("SC_CLK_TCK") == state.cpu_ns
-    shown = explain_silence(7, state, None, 0)[0]
-    assert "2 of 3 threads in state D" in shown
-    assert "nfs_wait_bit" in shown
+    assert KernelState("D", "nfs_wait_bit", 150 * 10**9 // os.sysconf("SC_CLK_TCK")) == state
+    assert "cannot be interrupted (state D in nfs_wait_bit)" in explain_silence(7, state, None, 0)[0]
+    assert kernel_state("7", "4712", tmp_path) is None
+    for content in (b"", stat("S", "x")):
+        (tmp_path / "7/stat").write_bytes(content)
+        assert kernel_state("7", START, tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [b"", stat("S").replace(b"100", b"x")])
-def test_damaged_files_give_no_state(tmp_path: Path, content: bytes) -> None:
-    """A process may end while its files are read."""
-    made_up(tmp_path, stat=content)
-    assert kernel_state("7", START, tmp_path) is None
-
-
-def state_of(letter: str = "S", *, cpu_seconds: float = 0.0, waiting_in: str = "") -> KernelState:
-    return KernelState(letter, waiting_in, Counter({letter: 1}), round(cpu_seconds * 1e9), 99)
-
-
-def test_explanations_distinguish_computing_and_waiting() -> None:
-    """By the CPU time between two looks."""
-    waits = explain_silence(7, state_of(waiting_in="futex_wait_queue"), state_of(), 10**9)
-    assert "C code waits without releasing the GIL (main thread: state S in futex_wait_queue)" in waits[0]
-    assert "py-spy dump --pid 7" in waits[1]
-    assert "gdb -p 7" in waits[1]
-    computes = explain_silence(7, state_of(cpu_seconds=11.9), state_of(cpu_seconds=10), 2 * 10**9)
-    assert "C code computes without releasing the GIL (0.9 cores)" in computes[0] or "(1.0 cores)" in computes[0]
-    crowded = explain_silence(7, state_of("R", cpu_seconds=0.06), state_of("R"), 10**9)
-    assert "C code computes without releasing the GIL (0.1 cores)" in crowded[0]
-    assert "debugger" in explain_silence(7, state_of("t"), None, 0)[0]
-    assert "99" in explain_silence(7, state_of("t"), None, 0)[0]
+@pytest.mark.parametrize(
+    ("now", "cpu_s", "words"),
+    [
+        (("S", "futex_wait_queue"), 0.0, "C code waits without releasing the GIL (main thread: state S in futex_wait"),
+        (("S", ""), 1.8, "C code computes without releasing the GIL (0.9 cores)"),
+        (("T", ""), 0.0, "a signal has stopped the process (state T)"),
+        (("t", ""), 0.0, "a debugger has stopped the process"),
+    ],
+)
+def test_explanations_distinguish_computing_and_waiting(now: tuple[str, str], cpu_s: float, words: str) -> None:
+    """By the CPU time between two looks, two seconds apart."""
+    before, after = KernelState("S", "", 10 * 10**9), KernelState(*now, round((10 + cpu_s) * 1e9))
+    found = explain_silence(7, after, before, 2 * 10**9)
+    assert words in found[0]
+    assert now[0] != "S" or ("py-spy dump --pid 7" in found[1] and "gdb -p 7" in found[1])
