@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.activity import Stage, Wait
-from monitel.blackbox.context_page import Context
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
-from monitel.blackbox.reading import RecordError, page_of, read_record
+from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import ENDED, JOURNALS
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
@@ -44,26 +43,18 @@ _ENDED = "run.ended"
 def read_processes(target: str | None, problems: list[str], *, stacks: bool = True) -> list[Process]:
     """Return the processes that a user asks for: the dead ones first, then the silent ones.
 
-    It takes as long as the slowest answer of a process that runs, at most three seconds.
-
-    Args:
-        target: A process id; or a box, a folder of boxes, or a folder of spools. None for all boxes of this user on
-            this machine, or if there is none, for the boxes that were collected into the usual spools.
-        problems: Receives the description of each box or spool that cannot be read.
-        stacks: Ask the processes that run for their stacks, and read the spools of all processes. Otherwise nothing is
-            waited for, and nothing is written.
-
-    Raises:
-        FolderError: There is no such process or folder, or nothing is in it.
+    The target is a process id; or a box, a folder of boxes, or one of spools. None stands for all boxes of this user on
+    this machine, or if there is none, for those that were collected into the usual spools. With stacks, those that
+    run are asked for them, for at most three seconds, and the spools of all are read; otherwise nothing is written.
     """
     found = read_boxes(boxes_of(target, problems), problems, stacks=stacks)
     found = [*(deaths_beside(found) if target is None else ()), *found]
     if not found or (target is not None and _is_folder(target)):
         again: list[str] = []  # a box is looked at for the second time
-        found += deaths_of(target, again)
+        found += _deaths_of(target, again)
         problems += [each for each in again if each not in problems]
     if not found and target is not None:
-        raise nothing_known(target, problems)
+        raise _nothing_known(target, problems)
     return found
 
 
@@ -92,7 +83,7 @@ def _read_box(path: Path, problems: list[str]) -> list[Process]:
 
 
 def _looked_at(processes: Sequence[Process]) -> list[Process]:
-    """Return processes; those that run with their stacks, rate and state in the kernel, from a second look at each.
+    """Return processes; those that run with their stacks and their state in the kernel.
 
     Those that do not answer may have ended meanwhile, or have called exec a moment ago. One that runs Python code
     answers within a second.
@@ -103,16 +94,16 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
     answers = request_stacks(patience_s)
     found = [each for each in processes if not each.runs]
     for each, earlier in zip(running, before, strict=True):
+        stacks = answers.get(each.box, "")
+        if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
+            found += ended
+            continue
         kernel, silence = _kernel(each), list[str]()
         if each.state is State.SILENT:
             silence = ["the process is in another container: there is nothing about it in /proc"]
             if kernel is not None:
                 silence = explain_silence(each.pid, kernel, earlier, time.monotonic_ns() - began_ns)
-        stacks = answers.get(each.box, "")
-        if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
-            found += ended  # it was replaced by exec, or has ended, while it was asked
-        else:
-            found.append(each.but(kernel=kernel, stacks=stacks, rate=_rate(each), silence=silence))
+        found.append(each.but(kernel=kernel, stacks=stacks, silence=silence))
     return found
 
 
@@ -120,17 +111,6 @@ def _kernel(process: Process) -> KernelState | None:
     """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
     owner = process.owner
     return kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near(this_process()) else None
-
-
-def _rate(process: Process) -> float | None:
-    """Return the steps per second since a process was read, by its page; None if no step has begun since then."""
-    before = Context() if process.record is None else process.record.page
-    with suppress(FolderError, OSError), closing(Folder.open(process.box, probe=False)) as folder:
-        page = page_of(folder)
-        if None not in {before.step, before.step_ns, page.step, page.step_ns}:
-            steps, elapsed_ns = page.step - before.step, page.step_ns - before.step_ns  # type: ignore[operator]
-            return steps * 1e9 / elapsed_ns if steps > 0 and elapsed_ns > 0 else None
-    return None
 
 
 def _with_spools(processes: Sequence[Process]) -> list[Process]:
@@ -190,20 +170,22 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
     """
     jobs: dict[tuple[object, ...], list[Process]] = {}
     for each in processes:
-        if each.rank is not None:
+        if each.rank is not None and each.runs:
             jobs.setdefault((each.job, each.attempt or 0), []).append(each)
-    began_ns, roots = dict[tuple[object, ...], int](), set[Path]()
-    for job, ranks in jobs.items():
-        running = [each for each in ranks if each.runs]
-        if running and len({each.rank for each in ranks}) < max(each.world_size or 0 for each in ranks):
-            began_ns[job] = min(each.started_ns for each in running)
-            roots |= {Path(each).parent for of in running for each in (of.spool, of.box) if each}
+    jobs = {
+        key: of
+        for key, of in jobs.items()
+        if len({each.rank for each in of}) < max(each.world_size or 0 for each in of)
+    }
+    roots = {Path(path).parent for of in jobs.values() for each in of for path in (each.spool, each.box) if path}
     died: list[Process] = []
     _within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [], ["logs"])))
+    known = {(each.job, each.attempt or 0, each.rank) for each in processes}
     found = {}
     for each in sorted(died, key=lambda each: each.seen_ns):
         job = each.job, each.attempt or 0
-        if job in began_ns and each.seen_ns > began_ns[job] and each.rank not in {None, *(of.rank for of in jobs[job])}:
+        missing = job in jobs and each.rank is not None and (*job, each.rank) not in known
+        if missing and each.seen_ns > min(of.started_ns for of in jobs[job]):
             found[job, each.rank] = each
     return [*found.values()]
 
@@ -298,7 +280,7 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
     return _boxes(problems, path) if holds_boxes(path) else []
 
 
-def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
+def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     """Return the deaths that a user asks for of processes whose boxes were collected into spools."""
     if target is not None and _is_folder(target):
         path = Path(target)
@@ -310,7 +292,7 @@ def deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     return found if target is None else [each for each in found if each.pid == int(target)]
 
 
-def nothing_known(target: str, problems: list[str]) -> FolderError:
+def _nothing_known(target: str, problems: list[str]) -> FolderError:
     """Return the error about a process or a folder of which nothing is known."""
     if _is_folder(target):
         words = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
@@ -318,18 +300,17 @@ def nothing_known(target: str, problems: list[str]) -> FolderError:
     if problems:
         return FolderError("; ".join(problems))
     words = (
-        "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
-        "monitel doctor, run with its variables, shows where boxes are made"
+        "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
+        "look for the event process.died in the backend"
     )
-    try:
-        owner = os.stat(f"/proc/{int(target)}").st_uid  # noqa: PTH116  only the owner is needed
+    with suppress(OSError):
+        owner = Path(f"/proc/{int(target)}").stat().st_uid
+        words = (
+            "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
+            "monitel doctor, run with its variables, shows where boxes are made"
+        )
         if owner != os.geteuid():
             words = f"the process belongs to another user (id {owner}): run this command as that user"
-    except OSError:
-        words = (
-            "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
-            "look for the event process.died in the backend"
-        )
     return FolderError(f"there is no black box of process {int(target)}: {words}")
 
 
