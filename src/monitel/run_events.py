@@ -193,20 +193,22 @@ def preempt() -> None:
     begin_shutdown(take_over=False)  # a handler of the application may let the training go on
 
 
-def failed() -> bool:
-    """Return True if this process ends, and not well: by an exception, an exit code or SIGTERM.
-
-    It is for the thread that ends the process. Exit codes are known only with run events.
-    """
-    return _preempted or sys.exc_info()[1] is not None or _status_at_exit() != _COMPLETED
-
-
 def status() -> str:
     """Return the status of the last run, or that of a run that would end now, as ``run.ended`` has it.
 
     Without run events a failure is known only by an exception or SIGTERM.
     """
     return _PREEMPTED if _preempted else _due or _last or _status_at_exit()
+
+
+def final_status() -> str:
+    """Return the status of this process in the thread that ends it, which may handle the exception that does."""
+    global _exception
+    found, error = status(), sys.exc_info()[1]
+    if found == _COMPLETED:
+        _exception = _exception or _described(error)
+        found = _status_at_exit() if error is None else _status_of(error)
+    return found
 
 
 def end_if_due() -> None:

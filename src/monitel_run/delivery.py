@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Event, Thread
 from typing import TYPE_CHECKING
 
-from monitel_run.folder import CHILD, LINE, start_time
+from monitel_run.folder import LINE, UNRECORDED, start_time
 from monitel_run.parent import Ended
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class ProcessWatch(Thread):
             while part := os.read(self._announcements, 65536):
                 *new, self._rest = (self._rest[-64:] + part.decode("ascii", "replace")).split("\n")
                 lines += new
-        self.children |= f"{CHILD} " in lines
+        self.children |= f"{UNRECORDED} " in lines
         for pid, start, rank in (found.groups() for found in map(LINE.fullmatch, lines) if found):
             self.announced += 1
             self.begun.set()

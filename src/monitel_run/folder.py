@@ -17,9 +17,11 @@ VARIABLE = "MONITEL_RUN_FOLDER"
 #: The variable with which a recorded process marks itself for the processes that it starts.
 PROCESS = "MONITEL_RUN_PROCESS"
 #: An announcement: process id, start time in ticks since the boot, and rank as the launcher has set it.
-LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9})", re.ASCII)
-#: The announcement of a child of multiprocessing, which is not recorded.
+LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9}|child)", re.ASCII)
+#: In the place of the rank, of a process that another recorded process has started, such as a forked child.
 CHILD = "child"
+#: The announcement of a child of multiprocessing that is not recorded.
+UNRECORDED = "unrecorded"
 
 _FIFO = "processes"
 _NAME = re.compile(r"-run-\d+-\d+-")
@@ -52,6 +54,12 @@ def announce(process: str, rank: str) -> None:
                 os.write(descriptor, f"{process} {rank}\n".encode())
         finally:
             os.close(descriptor)
+
+
+def announce_child() -> None:
+    """Announce this process, which an exporter records, unless it has announced itself."""
+    if VARIABLE in os.environ and os.environ.get(PROCESS, "").partition(" ")[0] != (process := identify()):
+        announce(process, CHILD)
 
 
 def is_run_folder(path: str) -> bool:

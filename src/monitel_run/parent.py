@@ -44,7 +44,7 @@ class Ended(NamedTuple):
     start: str  # in ticks since the boot: an earlier process may have had the same id
     status: int | None  # as ``os.waitpid`` returns it; None if it is unknown
     time_ns: int  # Unix ns
-    rank: str = ""  # as the launcher has set it
+    rank: str = ""  # as the launcher has set it; ``child`` of one that another recorded process has started
 
 
 class Parent:

@@ -24,7 +24,7 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.settings import mark_of
-from monitel.run_events import last_exception, status
+from monitel.run_events import final_status, last_exception
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before
@@ -81,13 +81,14 @@ def store_end(
                 names.append(Definition(STAT, name, name, "", "", False, each.plain_attributes))
         counters = [(each.name, "", "", dict(each.attributes), total, 0, None) for each, total, _ in monitel.counters()]
         values: dict[str, Any] = {"doing": doing, "totals": totals, "counters": counters, "before": before().plain}
+        ending = final_status()
         values["exception"] = last_exception()
         record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, 0, b"", (), values))  # noqa: PTH100  without looking at the disk
         book = before().ledger()
         ended = replace(
             doing_at(life_of(record), record, time_ns),
             state=State.ENDED,
-            status=status(),
+            status=ending,
             started_ns=0 if book is None else book.start_ns,
             activities={} if book is None else book.activities,
             run_time=run_time,

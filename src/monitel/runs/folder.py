@@ -1,9 +1,7 @@
 """The folders of runs below the spool root: which process belongs to which run, and the files of a run.
 
 A file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock of a folder
-writes into it. Until a process begins, it stores its start beside the folders, so that the time of one that is killed
-before its first step counts as ``startup`` instead of ``down``. That takes no lock, because a process that never begins
-may live as long as the run, such as the parent of all ranks.
+writes into it.
 """
 
 from __future__ import annotations
@@ -16,29 +14,32 @@ import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
-from monitel.blackbox.process import Owner, process_start, this_process
-from monitel.runs.history import History, RunTime, decode, encode
+from monitel.blackbox.process import process_start, this_process
+from monitel.runs.history import decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
-    from monitel.runs.history import Attempt
+    from monitel.runs.history import History
 
 _log = logging.getLogger("monitel.otlp")
 
 LEDGERS = "ledgers"
 FILE = "ledger.json"
 RUNS = 100  # runs that are kept
-STARTS = 100  # starts that are kept
 
 _FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
+
+
+class InUseError(FolderError):
+    """Raised for the folder of a run that another process uses."""
 
 
 class RunIdentity(NamedTuple):
@@ -78,36 +79,39 @@ def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
+def is_child() -> bool:
+    """Return True in a child of multiprocessing."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
 class RunFolder:
     """The locked folder of a run below the folder of spools, which is made if it is missing. All may raise OSError.
 
-    If it is new, the oldest runs are removed. A forked child must call :meth:`close`.
-
-    Raises:
-        FolderError: Another process uses the folder, or it is unsafe.
+    If it is new, the oldest runs are removed. InUseError is raised if another process uses it. A forked child must
+    call :meth:`close`.
     """
 
     def __init__(self, root: Path, identity: RunIdentity) -> None:
+        make_folder(root / LEDGERS)
         with ExitStack() as opened:
-            self._ledgers = opened.enter_context(closing(_ledgers(root)))
-            existing = self._ledgers.names()
+            ledgers = opened.enter_context(closing(Folder.open(root / LEDGERS)))
+            existing = ledgers.names()
             name = identity.folder(existing)
-            self.path = self._ledgers.path / name
+            self.path = ledgers.path / name
             make_folder(self.path)
             self._folder = opened.enter_context(closing(Folder.open(self.path)))
             if (lock := Lock.take(self._folder)) is None:
-                raise InUseError(self.path, self._folder)
+                raise InUseError(f"{str(self.path)!r} is in use by a running process")
             opened.callback(lock.close)
             if name not in existing:
-                self._prune([each for each in existing if each.startswith(_FOLDERS)])
+                _prune(ledgers, [each for each in existing if each.startswith(_FOLDERS)])
             self._opened = opened.pop_all()
-        self._identity = identity
-        self._starts: list[str] = []
 
     def load(self) -> History | None:
         """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
         try:
-            return _read(self._folder)
+            return decode(self._folder.read(FILE, LIMIT_BYTES + 1))
         except FileNotFoundError:
             return None
         except StoredError as error:
@@ -122,30 +126,6 @@ class RunFolder:
     def store(self, history: History) -> None:
         """Replace the history. If that fails, the previous one is still there."""
         self._folder.replace(FILE, encode(history))
-        while self._starts:
-            self._ledgers.unlink(self._starts.pop())
-
-    def starts(self) -> list[Attempt]:
-        """Return the starts that failed, in the order of their ends. The next :meth:`store` removes all starts."""
-        found, own = [], this_process()
-        self._starts = _starts(self._ledgers, f"start-{self._identity.prefix}-")
-        for name in self._starts:
-            with suppress(OSError, StoredError, TypeError):  # the name is not that of a start
-                if not Owner(*name.removesuffix(".json").split("-")[-len(own) :]).is_running(own):
-                    found.append(_read(self._ledgers, name).attempt)
-        return sorted(found, key=lambda attempt: attempt.last_ns)
-
-    def _prune(self, existing: list[str]) -> None:
-        """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
-        surplus = len(existing) + 1 - RUNS
-        for name in _oldest_first(self._ledgers, existing) if surplus > 0 else ():  # each heartbeat renames a file
-            with suppress(OSError, FolderError), closing(Folder.open(self._ledgers.path / name)) as folder:
-                if (lock := Lock.take(folder)) is not None:
-                    with closing(lock):
-                        folder.remove()
-                    surplus -= 1
-            if not surplus:
-                break
 
     def remove(self) -> None:
         """Remove the folder with its files."""
@@ -159,15 +139,19 @@ class RunFolder:
         self._opened.close()
 
 
-class InUseError(FolderError):
-    """Raised for the folder of a run that another process uses."""
-
-    def __init__(self, path: Path, folder: Folder) -> None:
-        super().__init__(f"{str(path)!r} is in use by a running process")
-        self.by_sibling = False  # it and this process are children of one process, by multiprocessing
-        with suppress(OSError, StoredError, IndexError):
-            status = Path(f"/proc/{_read(folder).attempt.name.rpartition('-')[2]}/stat").read_text("utf-8", "replace")
-            self.by_sibling = _is_child() and status.rpartition(")")[2].split()[1] == str(os.getppid())
+def _prune(ledgers: Folder, existing: list[str]) -> None:
+    """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
+    surplus = len(existing) + 1 - RUNS
+    # Each heartbeat renames a file.
+    oldest_first = sorted(existing, key=lambda name: ledgers.status(name).st_mtime_ns) if surplus > 0 else []
+    for name in oldest_first:
+        with suppress(OSError, FolderError), closing(Folder.open(ledgers.path / name)) as folder:
+            if (lock := Lock.take(folder)) is not None:
+                with closing(lock):
+                    folder.remove()
+                surplus -= 1
+        if not surplus:
+            break
 
 
 def stored_runs(root: Path, problems: list[str], *, foreign: bool = True) -> Iterator[tuple[Folder, History]]:
@@ -182,7 +166,7 @@ def stored_runs(root: Path, problems: list[str], *, foreign: bool = True) -> Ite
             for path in sorted(ledgers.path / each for each in ledgers.names() if each.startswith(_FOLDERS)):
                 try:
                     with closing(Folder.open(path, foreign=foreign)) as folder:
-                        yield folder, _read(folder)
+                        yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed
                 except (StoredError, FolderError, OSError) as error:
@@ -213,45 +197,3 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
             if lock is not None:
                 with closing(lock):
                     folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
-
-
-def store_start(root: Path, identity: RunIdentity, attempt: Attempt) -> None:
-    """Store the start of this process, unless the run is not known, or it is a child of multiprocessing."""
-    if identity.joins and not _is_child():
-        with closing(_ledgers(root)) as ledgers:
-            ledgers.replace(_start(identity), encode(History(RunTime(identity.run), attempt)))
-            with suppress(OSError):
-                for name in _oldest_first(ledgers, _starts(ledgers))[:-STARTS]:
-                    ledgers.unlink(name)
-
-
-def remove_start(root: Path, identity: RunIdentity) -> None:
-    """Remove the start of this process, if there is one. Idempotent."""
-    with suppress(OSError, FolderError), closing(Folder.open(root / LEDGERS)) as ledgers:
-        ledgers.unlink(_start(identity))
-
-
-def _is_child() -> bool:
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and processes.parent_process() is not None
-
-
-def _ledgers(root: Path) -> Folder:
-    make_folder(root / LEDGERS)
-    return Folder.open(root / LEDGERS)
-
-
-def _read(folder: Folder, name: str = FILE) -> History:
-    return decode(folder.read(name, LIMIT_BYTES + 1))
-
-
-def _start(identity: RunIdentity) -> str:
-    return f"start-{identity.prefix}-{'-'.join(this_process())}.json"
-
-
-def _starts(ledgers: Folder, begin: str = "start-") -> list[str]:
-    return [name for name in ledgers.names() if name.startswith(begin) and name.endswith(".json")]
-
-
-def _oldest_first(ledgers: Folder, names: list[str]) -> list[str]:
-    return sorted(names, key=lambda name: ledgers.status(name).st_mtime_ns)

@@ -42,8 +42,7 @@ REPEATED = "repeated"
 STEP = "step"
 
 _EARLY = ("startup", "init", "compile", "checkpoint.load", "data")  # what a process does first
-#: Of the start of a process, which the system rounds down.
-TOLERANCE_NS = 10**8
+TOLERANCE_NS = 10**8  # of the start of a process, which the system rounds down
 
 
 class _Elapsed:
@@ -183,27 +182,6 @@ def at(line: tuple[Mark, ...], step: int) -> int:
         if step < high:
             return low_ns + (step - low) * (high_ns - low_ns) // (high - low)
     return line[-1][1]
-
-
-def joined(found: History | None, starts: Iterable[Attempt], run: str, own: Attempt) -> tuple[History, Past]:
-    """Return the run with its new attempt ``own``, and the past of that for the counters.
-
-    A start that failed is an attempt if it lies between the last one and the new one. Any other start is that of a
-    parent or a helper. Those without an activity have exported no ``training.time``.
-    """
-    earlier, last = (RunTime(run), None) if found is None else (found.time, found.attempt)
-    failed_ns = unseen_ns = 0
-    for each in starts:
-        start = each.after(last)
-        overlap_ns = max(start.overlap_ns, own.after(start).overlap_ns)
-        if start.name != own.name and overlap_ns <= TOLERANCE_NS:
-            earlier, last = History(earlier, start).time, start
-            failed_ns += start.down_ns
-            if not {*start.activities} - {"startup", "shutdown"}:
-                unseen_ns += start.elapsed_ns - start.overlap_ns
-    history = History(earlier, own.after(last), RunValues() if found is None else found.values.ended)
-    past = history.past
-    return history, past._replace(down_ns=past.down_ns + failed_ns, startup_ns=unseen_ns)
 
 
 def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:

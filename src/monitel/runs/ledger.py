@@ -13,13 +13,11 @@ from monitel.blackbox.folder import AVAILABLE, FolderError
 from monitel.blackbox.process import this_process
 from monitel.clock import since_boot_ns
 from monitel.counter import find
-from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
-from monitel.process.os_threads import Lock
 from monitel.process.worker import Worker
-from monitel.run_events import failed, status
-from monitel.runs.folder import InUseError, RunFolder, identify, remove_start, store_start
-from monitel.runs.history import MARKS, STEP, Attempt, History, RunTime, ascending, joined, summed
+from monitel.run_events import final_status
+from monitel.runs.folder import InUseError, RunFolder, identify, is_child
+from monitel.runs.history import STEP, Attempt, History, RunTime, ascending, summed
 from monitel.runs.values import CurrentValues
 from monitel.training.activities import total_ns
 from monitel.training.counters import Past, before, continue_run, repeat
@@ -34,61 +32,52 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-HEARTBEAT = 1.0  # seconds
+FIRST_PAUSE, HEARTBEAT = 0.1, 1.0  # seconds; the pauses double
 
-_FORK_PATIENCE = 0.1  # seconds that a fork waits
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
 _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
 _STEPS = ("training.steps", "training.steps.skipped")
 
 _process = token_hex(8)
-_opening = Lock()  # held while a lock is taken whose descriptor a forked child would inherit
-_forking = False
 
 
 class RunLedger:
-    """Stores the ledger of a run, and continues that of earlier attempts, in rank zero.
+    """Stores the ledger of a run in rank zero, from its first step or activity, and continues earlier attempts.
 
-    Before the first activity or step only the start of this process is stored, and nothing by a process whose rank is
-    not zero. If the disk fails or hangs, the ledger of this process is still complete in memory. A forked child must
-    call :meth:`abandon`.
-
-    Args:
-        root: The folder that holds the spool folders.
-        attributes: Attributes of the resource.
+    If the disk fails or hangs, the ledger of this process is still complete in memory. ``root`` is the folder that
+    holds the spools, ``attributes`` are those of the resource.
     """
 
-    def __init__(self, root: Path, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, attributes: Mapping[str, Any], *, forked: bool = False) -> None:
         self._root = root.absolute()
         self._attributes = attributes
+        self._forked = forked
         self._ranks = {name: int(rank) for name in _RANKS if (rank := str(attributes.get(name))).isdecimal()}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self._before = before()
         self._name = f"{_process}{self._before.time_ns or ''}-{os.getpid()}"
-        self._boot = this_process().boot
-        self._worker = Worker("monitel-otlp-ledger", self._beat, first=HEARTBEAT, ended=self._end)
-        self._marks = StepMarks(self._worker.wake)
+        self._worker = Worker("monitel-otlp-ledger", self._beat, first=FIRST_PAUSE, ended=self._end)
+        self._pause = FIRST_PAUSE
+        self._marks: tuple[Mark, ...] = ()
+        self._begun = False  # the process has set a step itself
         self._stages: Callable[[], Mapping[str, int]] = dict
-        self._has_start = False
         self._status = ""  # until the end: how the process ends
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
         self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
         self._values: CurrentValues | None = None
-        self._resumed = False
-        self._refused = self._given_up = False
-        self._warned = False
+        self._resumed = self._refused = self._given_up = self._warned = False
 
     def start(self, latest: Callable[[], RunValues | None], stages: Callable[[], Mapping[str, int]]) -> None:
         """Start the heartbeat with the values and the nanoseconds of the stages so far, unless this is another rank."""
         if self._is_rank_zero():
             self._values = CurrentValues(self._attributes, latest)
             self._stages = stages
-            self._marks.install()
-            if AVAILABLE:  # else the ledger of this process is only in memory
-                self._worker.start()
+            watch(self._on_first_step)
+            if not self._forked:  # a helper needs no thread
+                self._start_worker()
 
     def run_time(self) -> RunTime | None:
         """Return the time of the run up to now; None without activities or steps, and in ranks other than zero.
@@ -101,45 +90,53 @@ class RunLedger:
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds."""
-        self._status = status()
-        if self._status == "completed" and failed():  # as without run events
-            self._status = "failed"
+        self._status = final_status()
         if self._worker.started:
             self._worker.stop()
             self._worker.join(time.monotonic() + timeout)
 
-    def abandon(self) -> None:
-        """Leave the ledger to the parent, in a forked child."""
+    def in_child(self) -> RunLedger | None:
+        """Leave the ledger to the parent, in a forked child; return one for the child if the parent has not begun."""
         folder, self._folder, self._given_up = self._folder, None, True
         if folder is not None:
             folder.close()
+        return RunLedger(self._root, self._attributes, forked=True) if self._place is None else None
+
+    def _on_first_step(self, _step: int) -> None:
+        unwatch(self._on_first_step)
+        self._start_worker()
+        self._worker.wake()
+
+    def _start_worker(self) -> None:
+        if AVAILABLE:  # else the ledger of this process is only in memory
+            self._worker.start()
 
     def _beat(self) -> float | None:
         """Store a heartbeat; return the pause until the next one."""
         if self._given_up:
             return None
         self._store()
-        return HEARTBEAT
+        pause, self._pause = self._pause, min(2 * self._pause, HEARTBEAT)
+        return pause
 
     def _end(self) -> None:
         """Store the end of this process, in the thread of the heartbeat."""
-        if self._given_up:
-            return
-        try:
-            self._store()
-            if self._folder is not None:
-                self._folder.close()
-        except Exception as error:  # the thread ends here, and nothing else may
-            self._warn_once(error)
-        self._give_up()
+        if not self._given_up:
+            try:
+                self._store()
+                if self._folder is not None:
+                    self._folder.close()
+            except Exception as error:  # the thread ends here, and nothing else may
+                self._warn_once(error)
+            self._given_up = True
 
     def _store(self) -> None:
         try:
             folder = self._folder = self._folder or self._opened()
             if folder is None:
-                self._store_start()
-            elif not self._is_rank_zero():
-                self._withdraw(folder)  # torch.distributed was initialized after the first activity
+                return
+            if not self._is_rank_zero():  # torch.distributed was initialized after the first activity
+                self._withdraw(folder)
             elif (history := self._history(self._place)) is not None:
                 if not self._resumed and history.attempt.begin is not None:
                     self._resumed = True
@@ -154,63 +151,51 @@ class RunLedger:
                 self._folder.close()  # it was removed; the next heartbeat makes it again
                 self._folder = None
 
-    def _store_start(self) -> None:
-        """Store the start of this process until it has begun. A process that ends well without that was a helper."""
-        if self._given_up or self._has_begun() or self._status == "completed":
-            if self._has_start:
-                self._has_start = False
-                remove_start(self._root, self._identity)
-        elif self._is_rank_zero() and (history := self._history(None)) is not None:
-            self._has_start = True
-            store_start(self._root, self._identity, history.attempt)
-
-    def _has_begun(self) -> bool:
-        book = self._before.ledger()
-        return book is not None and bool({*book.activities} - _NOT_YET)
-
     def _opened(self) -> RunFolder | None:
         """Open the folder of the run, and join the earlier attempts; return None if that is not due, or refused."""
-        if not self._has_begun():
+        book = self._before.ledger()
+        if book is None or not {*book.activities} - _NOT_YET:
             return None
         if not self._is_rank_zero():
-            self._give_up()
+            self._given_up = True
             return None
-        with _opening:
-            try:
-                folder = RunFolder(self._root, self._identity)
-            except FolderError as error:  # an earlier attempt has not ended yet
-                if isinstance(error, InUseError) and error.by_sibling:  # it does the same as the other one
-                    _log.info("the ledger of the run is that of another child of the same process")
-                    self._give_up()
-                elif self._refused:
-                    self._warn_once(error)
-                self._refused = True
-                return None
-            try:
-                self._found = found = folder.load()
-                if found is not None or self._place is None:
-                    self._place = self._join(found, folder)
-            except BaseException:
-                folder.close()
-                raise
-            return folder
+        try:
+            folder = RunFolder(self._root, self._identity)
+        except InUseError as error:  # an earlier attempt has not ended yet
+            if self._forked or is_child():
+                _log.info("the ledger of the run is that of another process: %s", error)
+                self._given_up = True
+            elif self._refused:
+                self._warn_once(error)
+            self._refused = True
+            return None
+        try:
+            self._found = found = folder.load()
+            if found is not None or self._place is None:
+                self._place = self._join(found)
+        except BaseException:
+            folder.close()
+            raise
+        self._pause = FIRST_PAUSE
+        return folder
 
-    def _join(self, found: History | None, folder: RunFolder) -> History:
+    def _join(self, found: History | None) -> History:
         """Return the run with this process, whose counters continue it."""
         if found is not None and found.attempt.name == self._name:  # an earlier pipeline of this process
             return found
-        own = self._history(None)
-        assert own is not None  # because it has begun
-        place, past = joined(found, folder.starts(), self._identity.run, own.attempt)
-        continue_run(past)
-        return replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
+        place = self._history(None)
+        assert place is not None  # because it has begun
+        place = replace(place, attempt=replace(place.attempt, marks=(), stages={}))  # those of this pipeline are added
+        if found is not None:
+            place = History(found.time, place.attempt.after(found.attempt), found.values.ended)
+        continue_run(place.past)
+        return place
 
     def _history(self, place: History | None) -> History | None:
         """Return the history up to now of the run as this process has joined it, if it has; None without a ledger."""
-        if (step := get_step()) is not None:
-            self._marks.notice(step)
+        self._mark_step()
         place = place or History(RunTime(self._identity.run), Attempt(self._name, {}, 0))
-        marks = ascending([*place.attempt.marks, *self._marks.snapshot()])  # before the ledger, whose time is later
+        marks = ascending([*place.attempt.marks, *self._marks])  # before the ledger, whose time is later
         begin, stages = first_step(), summed(place.attempt.stages, self._stages())
         book = self._before.ledger()
         if book is None:
@@ -220,7 +205,7 @@ class RunLedger:
             place.attempt,
             activities=book.activities,
             last_ns=last_ns if abs(now_ns - last_ns) < _STEPPED_NS else now_ns,
-            boot=self._boot,
+            boot=this_process().boot,
             boot_ns=since_boot_ns(),
             status=self._status,
             begin=begin,
@@ -229,6 +214,16 @@ class RunLedger:
             stages=stages,
         )
         return replace(place, attempt=attempt)
+
+    def _mark_step(self) -> None:
+        """Note the time in ``step`` before the present step, as if that had begun at this moment."""
+        step, first = get_step(), first_step()
+        now_ns = total_ns(STEP) - self._before.activities.get(STEP, 0)
+        if first is not None and not self._begun:  # what a source has counted, it has counted from 1
+            self._begun, self._marks = True, ((first, now_ns if self._marks else 0),)
+        earlier = self._marks[-1][0] if self._marks else self._before.step
+        if step is not None and step != earlier:
+            self._marks = ascending([*(mark for mark in self._marks if mark[0] < step), (step, now_ns)])
 
     def _made_steps(self) -> int:
         counted = [each for name in _STEPS if (each := find(name)) is not None]
@@ -252,87 +247,9 @@ class RunLedger:
         self._folder = None
         continue_run(Past(0, 0, 0))
         repeat(0)
-        self._give_up()
-
-    def _give_up(self) -> None:
         self._given_up = True
-        self._marks.uninstall()
 
     def _warn_once(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
             _log.warning("the ledger of the run cannot be stored: %s", error)
-
-
-class StepMarks:
-    """Records the steps of this process with the time in ``step`` before each, thinned out except for the last one.
-
-    The training thread takes no lock for it.
-    """
-
-    def __init__(self, began: Callable[[], object] = lambda: None) -> None:
-        self._began = began  # called in the training thread when the process sets its first step itself
-        self._before_step, self._zero_ns = before().step, before().activities.get(STEP, 0)
-        self._marks: list[Mark] = []
-        self._spacing_ns = 0
-        first = first_step()
-        self._begun = first is not None
-        if first is not None:
-            self._record_at(first, 0)
-
-    def install(self) -> None:
-        """Record each step from now on."""
-        watch(self.record)
-
-    def uninstall(self) -> None:
-        """Record no more steps. Idempotent."""
-        unwatch(self.record)
-
-    def record(self, step: int) -> None:
-        """Record that a step begins now, in the thread that sets it."""
-        if is_first := not self._begun and first_step() is not None:
-            self._begun, self._marks = True, []  # a source has counted them from 1, wherever the run resumes
-        self._record_at(step, total_ns(STEP) - self._zero_ns)
-        if is_first:
-            self._began()
-
-    def notice(self, step: int) -> None:
-        """Record the current step if nobody has recorded it. Any thread may call it."""
-        if step > self._marks[-1][0] if self._marks else step != self._before_step:
-            self._record_at(step, total_ns(STEP) - self._zero_ns)
-
-    def snapshot(self) -> list[Mark]:
-        """Return the marks so far. Any thread may call it."""
-        return list(self._marks)
-
-    def _record_at(self, step: int, before_ns: int) -> None:
-        marks = self._marks
-        if marks and step == marks[-1][0]:
-            return  # the same step again
-        if marks and step < marks[-1][0]:
-            marks = self._marks = [mark for mark in marks if mark[0] < step]
-        if len(marks) > 1 and marks[-1][1] - marks[-2][1] < self._spacing_ns:
-            marks[-1] = step, before_ns
-        else:
-            marks.append((step, before_ns))
-            if len(marks) >= MARKS:
-                self._marks = [*marks[:-1:2], marks[-1]]
-                self._spacing_ns = 2 * (before_ns - marks[0][1]) // MARKS
-
-
-def _before_fork() -> None:
-    global _forking
-    _forking = _opening.acquire(timeout=_FORK_PATIENCE)
-
-
-def _after_fork() -> None:
-    if _forking:
-        _opening.release()
-
-
-def _in_child() -> None:
-    global _opening
-    _opening = Lock()
-
-
-register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -34,7 +34,7 @@ LONGEST_TEXT = 1000  # characters of a setting or attribute
 MOST = 1000  # values, settings, and attributes
 LIMIT_BYTES = 1 << 18  # of all together as JSON
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two writes
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
 _PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals: of Stats, and of counters
 _FIELDS = {"value": "last", "min": "min", "max": "max", "stddev": "stddev"}  # of a window, by the end of a name
@@ -117,7 +117,7 @@ def _limited(value: Scalar) -> Scalar:
 
 
 class CurrentValues:
-    """The values of the run of this process. The pause between two reads doubles from a second to a minute."""
+    """The values of the run of this process. The pause between two reads doubles up to a minute."""
 
     def __init__(self, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
         scalars = ((str(name), each if isinstance(each, Scalar) else str(each)) for name, each in attributes.items())

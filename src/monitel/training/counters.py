@@ -74,8 +74,7 @@ class Past(NamedTuple):
 
     elapsed_ns: int  # from the start of the first attempt to the start of this process
     productive_ns: int  # time in step, without what is lost
-    down_ns: int  # from the end of the last attempt to the start of this process, without startup_ns
-    startup_ns: int = 0  # of processes in between that ended in their start, and exported nothing
+    down_ns: int  # from the end of the last attempt to the start of this process
 
 
 class Before(NamedTuple):
@@ -194,7 +193,7 @@ def _follow_ledger() -> list[CounterReading]:
     totals = dict(book.activities)
     if lost_ns:
         totals["step"] -= lost_ns
-    for name, past_ns in ((LOST, lost_ns), (DOWN, _past.down_ns), ("startup", _past.startup_ns)):
+    for name, past_ns in ((LOST, lost_ns), (DOWN, _past.down_ns)):
         if past_ns:
             totals[name] = totals.get(name, 0) + past_ns  # a program may use the name itself
     found = []

@@ -98,8 +98,8 @@ finally:
                 if _name in sys.modules:  # the other sitecustomize has imported it
                     _watch.executed(_name)
         elif any(word == "--multiprocessing-fork" or "multiprocessing.forkserver" in word for word in sys.orig_argv):
-            from monitel_run.folder import CHILD, announce
+            from monitel_run.folder import UNRECORDED, announce
 
-            announce(CHILD, "")
+            announce(UNRECORDED, "")
     except Exception:
         pass

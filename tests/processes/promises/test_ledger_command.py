@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN as MONITEL_RUN
-from tests.processes.console.commands import line, running, split
+from tests.processes.console.commands import line, outcome, running, split
 from tests.processes.console.jobs import Console
 from tests.processes.promises.recorded_runs import (
     END,
@@ -176,9 +176,8 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
     [
         ("monitel.set_step(1)\n", {"RANK": "1", "WORLD_SIZE": "2"}),
         ("monitel.emit('event')\n", {}),
-        ("if not os.fork():\n    monitel.set_step(1)\n    sys.exit()\nos.wait()\n", {}),
     ],
-    ids=["rank one", "no step and no activity", "forked child"],
+    ids=["rank one", "no step and no activity"],
 )
 def test_only_rank_zero_of_a_training_has_a_ledger(
     train: Run, console: Console, script: str, env: dict[str, str]
@@ -208,18 +207,49 @@ def test_only_processes_with_one_run_id_are_joined(train: Run, console: Console)
     assert "\nattempts    2, with" in console("ledger", "run-7", "--spool-dir", "spool").output
 
 
-def test_start_that_fails_is_startup_of_the_run(train: Run, console: Console) -> None:
-    """Processes that end before their first step are attempts; only the time between processes is ``down``."""
-    failing = "monitel_otlp.configure(spool_dir='spool')\ntime.sleep(0.5)\n"
-    began = time.monotonic()
-    for end, status in (("raise KeyError\n", 1), ("os.kill(os.getpid(), 15)\n", -signal.SIGTERM)):
-        train(failing + end, env={**RUN, "MONITEL_RUN_EVENTS": "1"}, returncode=status)
+def test_start_that_fails_is_down(train: Run, console: Console) -> None:
+    """A process that ends before its first step is not an attempt: without a step between two others, it is a gap."""
     train(QUICK, env=RUN)
-    whole = time.monotonic() - began
+    train("monitel_otlp.configure(spool_dir='spool')\ntime.sleep(0.5)\nraise KeyError\n", env=RUN, returncode=1)
+    train(QUICK, env=RUN)
     run = run_of(console, "run-7")
-    assert 3 == run["attempts"]
-    assert 2 * 0.5 < run["activities"]["startup"] < whole
-    assert "repeated" not in run["activities"]
+    assert (2, True) == (run["attempts"], run["activities"]["down"] > 0.5)
+
+
+FORKED = """\
+import multiprocessing, os, sys, time, monitel
+def work():
+    for step in range(1, 31):
+        monitel.set_step(step)
+        monitel.log({{"loss": 1 / step}})
+        time.sleep(0.02)
+    {end}
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start(); child.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "verdict"),
+    [
+        ("pass", "completed", "healthy: "),
+        ("raise ValueError('x')", "failed", r"failed: process \d+ failed at step 30: ValueError: x \(\S*train.py:7\)"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL", r"dead: process \d+ killed by SIGKILL at step 30"),
+    ],
+)
+def test_forked_child_that_trains_has_the_ledger(console: Console, end: str, state: str, verdict: str) -> None:
+    """If its parent makes no steps. The views agree about it, in its first second, too."""
+    Path("train.py").write_text(FORKED.format(end=end))
+    command = [*MONITEL_RUN[:-1], "--name", "run-7", "--", sys.executable, "train.py"]
+    summary = " ".join(outcome(command, env={**os.environ, "MONITEL_SPOOL_DIR": "spool"}).summary.split())
+    (found,) = console.json("runs", "--spool-dir", "spool")["runs"]
+    assert ("run-7", state, "loss") == (found["run"], found["state"], found["loss_name"])
+    assert 10 <= found["last_step"] <= 30
+    assert 1 / found["last_step"] <= found["loss"] < 0.5
+    assert re.search(f"verdict {verdict}", summary), summary
+    ledger = console.json("ledger", "run-7", "--spool-dir", "spool")
+    assert state == ledger["state"]
+    assert ("ledger" in summary.partition("verdict")[2]) == ("killed" not in state)
 
 
 def test_living_attempt_keeps_the_ledger(console: Console, tmp_path: Path) -> None:

@@ -88,13 +88,13 @@ def test_pause_between_reads_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPa
     read: list[float] = []
     each = CurrentValues({}, lambda: read.append(now))
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    for second in range(3600):
-        now = float(second)
+    for number in range(64 * 3600):
+        now = number / 64
         each.after(RunValues(), last=False)
-    assert [0, 1, 3, 7, 15, 31, 63, 123, 183] == read[:9]
-    assert len(read) < 70
+    assert [0, 0.1, 0.3, 0.7, 1.5] == pytest.approx(read[:5], abs=0.1)
+    assert len(read) < 75
     each.after(RunValues(), last=True)
-    assert 3599 == read[-1]
+    assert now == read[-1]
 
 
 def test_attempts_are_added_up_and_the_newest_value_counts() -> None:

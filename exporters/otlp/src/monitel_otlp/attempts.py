@@ -29,6 +29,7 @@ from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import deliver_marked
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
+from monitel_run.folder import CHILD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +110,7 @@ class Attempt:
         signal, code = _signal_and_code(end)
         attributes |= {"process.exit.signal": signal} if signal else {"process.exit.code": code}
         attributes["run.duration"] = max(0, end.time_ns - self._began_ns) / 1e9
-        for first in [each for each in ends if each.status][:1]:
+        for first in [each for each in ends if each.status and each.rank != CHILD][:1]:
             signal, code = _signal_and_code(first)
             attributes["attempt.first_death"] = f"killed by {signal}" if signal else f"exit status {code}"
             attributes["attempt.first_death.pid"] = first.pid

@@ -40,6 +40,7 @@ from monitel_otlp.config.settings import sdk_is_disabled
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.messages.attributes import plain_attributes
+from monitel_run.folder import announce_child
 
 if TYPE_CHECKING:
     import os
@@ -155,11 +156,7 @@ class Pipeline:
             self._ranges.listen()
         self._shut_down_at_exit()
         register_at_fork(after_in_child=_weakly(self._in_child))
-        if run_ledger is not None:
-            run_ledger.start(
-                lambda: None if self.engine is None else self.engine.latest(),
-                lambda: {} if self.engine is None else self.engine.recorder.stage_times(),
-            )
+        self._start_ledger()
 
     @property
     def is_recording(self) -> bool:
@@ -491,6 +488,7 @@ class Pipeline:
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
         self._rank_check = RankCheck(rank)
+        announce_child()
         return Engine(
             self._settings,
             self._point_attributes,
@@ -507,6 +505,13 @@ class Pipeline:
             self._log_handler.put_back()
         self._rank_check.check()
 
+    def _start_ledger(self) -> None:
+        if self._run_ledger is not None:
+            self._run_ledger.start(
+                lambda: None if self.engine is None else self.engine.latest(),
+                lambda: {} if self.engine is None else self.engine.recorder.stage_times(),
+            )
+
     def _queue_ranges(self) -> None:
         if self._spans is not None:
             self._ranges = self._spans.queue(first=self._first_range, sampler=self._application.sampler)
@@ -521,8 +526,8 @@ class Pipeline:
             self.engine.abandon()
             self.engine = None
         if self._run_ledger is not None:
-            self._run_ledger.abandon()
-            self._run_ledger = None
+            self._run_ledger = self._run_ledger.in_child()
+            self._start_ledger()
         self._lost, self._final = Counter(), None
         if self._state is State.PROVISIONAL:
             self._state = State.RECORDING
