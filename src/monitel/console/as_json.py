@@ -12,12 +12,25 @@ from monitel.text import rfc3339, to_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from monitel.blackbox.activity import Wait
+    from monitel.blackbox.activity import Stage, Wait
     from monitel.console.job import Job
     from monitel.console.live import Look
     from monitel.runs.process import PastEvent, Process
 
 _VERSION = 1
+#: Fields of a row of ``top``, and the attributes of the process.
+_MEASURED = {
+    "steps_per_second": "rate",
+    "step_seconds_p50": "step_p50",
+    "step_seconds_p99": "step_p99",
+    "data_share": "data",
+    "wait_share": "waiting",
+    "goodput": "goodput",
+    "cpu_cores": "cpu",
+    "memory_bytes": "memory",
+    "gpu_share": "gpu",
+    "gpu_memory_bytes": "gpu_memory",
+}
 
 
 def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: Sequence[str], now_ns: int) -> str:
@@ -41,31 +54,19 @@ def look_as_json(look: Look, processes: Iterable[Process], *, indent: int | None
 
 def _common(process: Process) -> dict[str, Any]:
     """Return the fields that both forms have."""
-    stage = process.stage
+    stage, job = process.stage, process.job
     return {
         "state": process.state.value,
-        "pid": process.pid,
-        "host": process.host or None,
-        "service": process.job.service or None,
-        "run": process.job.run or None,
-        "rank": process.rank,
-        "world_size": process.world_size,
-        "attempt": process.attempt,
+        **{name: getattr(process, name) for name in ("pid", "rank", "world_size", "attempt", "step")},
+        **{name: getattr(process, name) or None for name in ("host", "death", "activity")},
+        "service": job.service or None,
+        "run": job.run or None,
         "last_seen": rfc3339(process.seen_ns),
-        "death": process.death or None,
         "exception": process.exception and dict(zip(("type", "message", "place"), process.exception, strict=True)),
-        "step": process.step,
         "step_age_seconds": _seconds(process.step_age_ns),
-        "activity": process.activity or None,
         "activity_age_seconds": _seconds(process.activity_age_ns),
-        "stage": stage
-        and {
-            "name": stage.name,
-            "seconds": _seconds(stage.age_ns),
-            "waits_for_ranks": stage.waits,
-            "thread": stage.thread or None,
-        },
-        "waits": [_wait(each, "key") for each in process.waits],
+        "stage": stage and {**_in_progress(stage, "name"), "waits_for_ranks": stage.waits},
+        "waits": [_in_progress(each, "key") for each in process.waits],
     }
 
 
@@ -81,16 +82,13 @@ def _process(process: Process) -> dict[str, Any]:
         "replaced_by_exec": process.is_replaced,
         "silence": list(process.silence),
         "steps_per_second": process.mean_rate if process.rate is None else process.rate,
-        "ranges": [_wait(each, "name") for each in process.ranges],
+        "ranges": [_in_progress(each, "name") for each in process.ranges],
         "windows": [
             {
-                "name": series.name,
-                "attributes": series.attributes,
-                "unit": series.unit,
+                **{name: getattr(series, name) for name in ("name", "attributes", "unit")},
                 **{name: getattr(numbers, name) for name in ("count", "sum", "last", "min", "max")},
+                **{name: getattr(numbers, name) for name in ("first_step", "last_step")},
                 "mean": numbers.sum / numbers.count if numbers.count else float("nan"),
-                "first_step": numbers.first_step,
-                "last_step": numbers.last_step,
                 "start": rfc3339(numbers.start_ns),
             }
             for series, numbers in process.open_windows
@@ -125,16 +123,7 @@ def _row(process: Process, time_ns: int) -> dict[str, Any]:
         "time": rfc3339(time_ns),
         **_common(process),
         "namespace": process.job.namespace or None,
-        "steps_per_second": process.rate,
-        "step_seconds_p50": process.step_p50,
-        "step_seconds_p99": process.step_p99,
-        "data_share": process.data,
-        "wait_share": process.waiting,
-        "goodput": process.goodput,
-        "cpu_cores": process.cpu,
-        "memory_bytes": process.memory,
-        "gpu_share": process.gpu,
-        "gpu_memory_bytes": process.gpu_memory,
+        **{field: getattr(process, name) for field, name in _MEASURED.items()},
         "value_name": process.value_name or None,
         "value": process.value,
         "event": process.event and _event(process.event),
@@ -148,8 +137,8 @@ def _event(event: PastEvent) -> dict[str, Any]:
     return {"time": at, "severity": event.level, "name": event.name, "attributes": event.attributes}
 
 
-def _wait(wait: Wait, name: str) -> dict[str, Any]:
-    return {name: wait.key, "seconds": _seconds(wait.age_ns), "thread": wait.thread or None}
+def _in_progress(found: Wait | Stage, name: str) -> dict[str, Any]:
+    return {name: found[0], "seconds": _seconds(found.age_ns), "thread": found.thread or None}
 
 
 def _seconds(time_ns: int | None) -> float | None:

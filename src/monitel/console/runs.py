@@ -1,4 +1,4 @@
-"""The runs on this machine: the ledgers that rank zero stores, and the deaths of their processes.
+"""The runs on this machine: the ledgers that rank zero stores, the deaths of their processes, and ``monitel runs``.
 
 The values of a run that has not ended by itself are at most a minute old, its last step a second.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.discovery import find_boxes, pid_of
+from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import FolderError, Lock, check_platform
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS, default_root
@@ -29,7 +29,7 @@ from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monitel.runs.process import Process
     from monitel.runs.values import Value
@@ -99,21 +99,26 @@ class Run:
             return RUNNING
         return "hung" if self.held else "killed or hung"  # None: on another machine
 
+    @property
+    def time_as_json(self) -> dict[str, Any]:
+        """The fields about its time that all commands have in JSON."""
+        return {
+            "started": rfc3339(self.time.start_ns),
+            "last_seen": rfc3339(self.time.last_ns),
+            "duration_seconds": self.time.elapsed_ns / 1e9,
+            "attempts": self.time.attempts,
+            "goodput": self.time.goodput,
+        }
+
+    @property
+    def activities_as_json(self) -> dict[str, float]:
+        """The seconds of each activity."""
+        return {name: time_ns / 1e9 for name, time_ns in self.time.activities.items()}
+
 
 def is_given(run: str) -> bool:
     """Return True for a run id that a person has chosen: not empty, and not random digits."""
     return run != "" and _UUID.fullmatch(run.lower()) is None
-
-
-def time_as_json(run: RunTime) -> dict[str, Any]:
-    """Return the fields about the time of a run that all commands have in JSON."""
-    return {
-        "started": rfc3339(run.start_ns),
-        "last_seen": rfc3339(run.last_ns),
-        "duration_seconds": run.elapsed_ns / 1e9,
-        "attempts": run.attempts,
-        "goodput": run.goodput,
-    }
 
 
 def read_runs(root: Path, problems: list[str]) -> list[Run]:
@@ -145,31 +150,35 @@ class Runs:
         return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
 
     def find(self, target: str) -> Run:
-        """Return the run that a user names by its id or start, its folder or its running process, with its outcome."""
-        root, named = self._root, self.named(target)
-        if len(named) > 1:
+        """Return the run that a user names by its id or start, its running process or its folder, with its outcome."""
+        root = self._root
+        found = [each for each in self.all if each.time.run == target][-1:]
+        found = found or [each for each in self.all if each.name == target]
+        if len(found) > 1:
             advice = "give the process id of one that runs, or set training.run.id to give runs a name"
-            raise FolderError(f"{len(named):,} runs without an id have started at {target}: {advice}")
-        if not named and Path(target).is_dir():
+            raise FolderError(f"{len(found):,} runs without an id have started at {target}: {advice}")
+        found = found or [each for each in self.all if each.held and each.attempt.name.endswith(f"-{target}")]
+        if not found and Path(target).is_dir():
             root = Path(target)
-            named = read_runs(root, self.problems)
-            if len(named) > 1:
-                raise _listed(f"{target!r} holds {len(named):,} runs; give one of them by its name:", named)
-            if not named:
+            found = read_runs(root, self.problems)
+            if len(found) > 1:
+                raise _listed(f"{target!r} holds {len(found):,} runs; give one of them by its name:", found)
+            if not found:
                 raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
-        if not named and target.isdecimal():  # the job may have another spool_dir, which its box names
-            boxes = [each for each in find_boxes(self._boxes).live if pid_of(each) == int(target)]
-            for each in read_boxes(boxes, self.problems, stacks=False):
-                if each.spool and not named:
-                    root = Path(each.spool).parent
-                    named = _of_process(read_runs(root, self.problems), target)
-        if not named:
+        if not found:
             raise self.unknown(f"run, folder or process {target!r}")
-        return self.with_outcome(named[0], root)
+        return self.with_outcome(found[0], root)
 
     def with_outcome(self, run: Run, root: Path | None = None) -> Run:
-        """Return a run with its outcome, by the ends below the folder of its spools (that of all runs by default)."""
-        return replace(run, outcome=outcome_of(run, self._ends(root or self._root), time.time_ns()))
+        """Return a run with its outcome, by the ends in black boxes and below the folder of its spools."""
+        reads: dict[Path | None, Callable[[], list[Process]]] = {
+            None: lambda: read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False),
+            (root := root or self._root): lambda: ends_below(root, self.problems, ["logs"]),
+        }
+        for place, read in reads.items():
+            if place not in self._ended:
+                self._ended[place] = read()
+        return replace(run, outcome=outcome_of(run, self._ended[None] + self._ended[root], time.time_ns()))
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
@@ -180,20 +189,6 @@ class Runs:
             f"there is no ledger of a run below {root!r}: rank zero of a job with monitel_otlp.configure() writes one; "
             "if it has another spool_dir, give --spool-dir"
         )
-
-    def named(self, name: str) -> list[Run]:
-        """Return the run with an id, or those without one that have started at a time, or that of a running process."""
-        found = [each for each in self.all if each.time.run == name != ""][-1:]
-        found = found or [each for each in self.all if each.name == name]
-        return found or _of_process(self.all, name)
-
-    def _ends(self, root: Path) -> list[Process]:
-        """Return the processes that have ended: of black boxes, and of records below a folder."""
-        if None not in self._ended:
-            self._ended[None] = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
-        if root not in self._ended:
-            self._ended[root] = ends_below(root, self.problems, ["logs"])
-        return self._ended[None] + self._ended[root]
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
@@ -214,12 +209,7 @@ def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
     rank = "" if first.rank is None else f"rank {first.rank} "
     more = f", and {len(bad) - 1:,} more" if len(bad) > 1 else ""
     end = f"{rank}{first.death or first.status or (_KILLED if killed else 'died')}{more}"
-    state = "failed" if state == COMPLETED else state
-    return end if killed else f"{state}; {end}"
-
-
-def _of_process(runs: Sequence[Run], pid: str) -> list[Run]:
-    return [each for each in runs if each.held and each.attempt.name.endswith(f"-{pid}")]
+    return end if killed else f"{'failed' if state == COMPLETED else state}; {end}"
 
 
 def _has_ended_in(process: Process, run: Run) -> bool:
@@ -240,18 +230,26 @@ def _listed(text: str, runs: Sequence[Run]) -> FolderError:
     return FolderError("\n  ".join([text, *(each.name for each in runs[: -_LISTED - 1 : -1]), *more]))
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """Add the options ``--spool-dir`` and ``--json``."""
-    command.add_argument(
-        "--spool-dir",
-        type=target,
-        metavar="DIR",
-        help="the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folder that jobs use by default",
-    )
-    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
-
-
 # ---- the command
+
+
+def add_options(command: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    """Add the options ``--spool-dir`` and ``--json``, and the function of the command."""
+    text = "the spool_dir of the jobs; default: MONITEL_SPOOL_DIR, or the folder that jobs use by default"
+    command.add_argument("--spool-dir", type=target, metavar="DIR", help=text)
+    command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
+    command.set_defaults(run=run, interrupted="interrupted")
+
+
+def report(arguments: argparse.Namespace, problems: Sequence[str], fields: dict[str, Any], lines: Sequence[str]) -> int:
+    """Print an object or lines, and the problems; return the exit status."""
+    if arguments.json:
+        show(to_json({"version": 1, **fields, "problems": problems}))
+    else:
+        for problem in problems:
+            warn(problem)
+        show("\n".join(lines))
+    return 1 if problems else 0
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -263,42 +261,30 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "duration over all attempts, last step and last loss. monitel ledger and monitel compare take the ID of a run, "
         "or without one its start. Nothing is changed.",
     )
-    add_options(command)
-    command.set_defaults(run=_run, interrupted="interrupted")
+    add_options(command, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = Runs.given(arguments)
+    found, screen = Runs.given(arguments), Screen.of(sys.stdout)
     runs = [found.with_outcome(each) for each in found.all[::-1]]
-    if arguments.json:
-        listed = [run_as_json(each) for each in runs]
-        show(to_json({"version": 1, "time": rfc3339(time.time_ns()), "runs": listed, "problems": found.problems}))
-    else:
-        for problem in found.problems:
-            warn(problem)
-        show("\n".join(lines_of(runs, Screen.of(sys.stdout))) if runs else str(found.unknown("run")))
-    return 1 if found.problems else 0
+    rows = [_TITLES, *(_cells(each, screen) for each in runs)]
+    shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
+    lines = [*table([row[:shown] for row in rows], screen.columns, _RIGHT)] if runs else [str(found.unknown("run"))]
+    fields = {"time": rfc3339(time.time_ns()), "runs": [*map(_as_json, runs)]}
+    return report(arguments, found.problems, fields, lines)
 
 
-def run_as_json(run: Run) -> dict[str, Any]:
-    """Return a run for programs. Unknown values are null."""
+def _as_json(run: Run) -> dict[str, Any]:
     loss = run.loss
     return {
         "run": run.time.run or None,
         "name": run.title or None,
         "state": run.outcome,
-        **time_as_json(run.time),
+        **run.time_as_json,
         "last_step": run.time.last_step,
         "loss_name": None if loss is None else loss.name,
         "loss": None if loss is None else loss.value,
     }
-
-
-def lines_of(runs: Sequence[Run], screen: Screen) -> list[str]:
-    """Return the heading and a row for each run. The ids are left out if they are the names of all runs."""
-    rows = [_TITLES, *(_cells(each, screen) for each in runs)]
-    shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1
-    return [*table([row[:shown] for row in rows], screen.columns, _RIGHT)]
 
 
 def _cells(run: Run, screen: Screen) -> Sequence[str]:

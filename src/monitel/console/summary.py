@@ -45,15 +45,11 @@ def print_summary(
     children: bool = False,
     endpoint_given: bool = False,
 ) -> None:
-    """Print the summary of all processes that have stored their end. Never raises.
+    """Print the summary of all processes that have stored their end in the folder of the run. Never raises.
 
-    Args:
-        folder: The folder of the run, which ``MONITEL_RUN_FOLDER`` names in its processes.
-        stream: The output; stderr by default, so that the job's output stays as it is.
-        cause: Returns how a process ended, in words, and when, Unix ns; None if the caller does not know that.
-        running: The keys of the recorded processes that ran when the command ended.
-        children: There were children of multiprocessing that are not recorded.
-        endpoint_given: The endpoint was an option of the command, and not in the user's variables.
+    ``cause`` returns how a process ended, in words, and when, Unix ns; ``running`` are the keys of processes that ran
+    when the command ended. There may be children of multiprocessing that are not recorded, and the endpoint may be an
+    option of the command, and not in the user's variables.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
@@ -98,7 +94,7 @@ def summary_lines(
 ) -> list[str]:
     """Return the lines of the summary of processes at their ends, with the process ids of those that still run."""
     processes = [*processes]
-    attempts: dict[tuple[JobName, object], list[Job]] = {}
+    attempts: dict[tuple[JobName, object], list[Job]] = {}  # of each job
     for job in jobs_of(processes):
         first = job.processes[0]
         attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)

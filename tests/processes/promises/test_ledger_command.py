@@ -200,7 +200,7 @@ def test_only_processes_with_one_run_id_are_joined(train: Run, console: Console)
     ):
         train(QUICK, number, env=env)
     errors = console("ledger", "run-8", "--spool-dir", "spool", status=1).errors
-    assert "there is no run 'run-8'; the runs below 'spool' are\n" in errors
+    assert "there is no run, folder or process 'run-8'; the runs below 'spool' are\n" in errors
     listed = errors.splitlines()[1:]
     assert 3 == len(listed)
     assert "  run-7" == listed[0]

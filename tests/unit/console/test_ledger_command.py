@@ -10,7 +10,7 @@ from monitel.console.commands.ledger import table
 from monitel.console.runs import Run
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime
-from monitel.text import Screen
+from monitel.text import Screen, columns_of
 
 pytestmark = pytest.mark.usefixtures("utc")
 
@@ -55,6 +55,18 @@ for the storage system\""""
     assert expected.splitlines() == table(Run(run, outcome="killed or hung"), screen, NOW)
 
 
+@pytest.mark.parametrize("width", [20, 21, 30, 40, 60])
+def test_table_fits_the_screen(width: int) -> None:
+    """Bars go first, then the times; the names of the activities and their shares stay."""
+    activities = {"checkpoint.save": 3631 * SECOND, "step": 47 * SECOND}
+    run = Run(RunTime("run-7", activities, 1, NOW), outcome="killed or hung")
+    lines = table(run, Screen(width), NOW)
+    assert max(map(columns_of, lines)) <= width
+    assert ["1 %", "99 %", "100 %"] == [
+        line[-5:].strip() for line in lines if line.endswith(" %") and "goodput" not in line
+    ]
+
+
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
     """Without an argument, the run with the latest heartbeat in the default folder is shown."""
     store(tmp_path / "state" / "monitel", "older", {"step": 3.0})
@@ -92,6 +104,6 @@ def test_unknown_run_lists_the_latest_runs(program: Program, tmp_path: Path) -> 
     printed = program("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", status=1)
     assert "" == printed.stdout
     first, *listed, last = printed.stderr.splitlines()
-    assert "monitel: there is no run 'run-\\x1b]0;x\\x07'; the runs below 'runs' are" == first
+    assert "monitel: there is no run, folder or process 'run-\\x1b]0;x\\x07'; the runs below 'runs' are" == first
     assert [f"  run-{number}" for number in range(24, 4, -1)] == listed
     assert "  and 5 older ones" == last

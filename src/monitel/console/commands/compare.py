@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.runs import Runs, add_options, time_as_json
+from monitel.console.runs import Runs, add_options, report
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
 from monitel.text import (
@@ -23,9 +23,6 @@ from monitel.text import (
     pad,
     per_second,
     rfc3339,
-    show,
-    to_json,
-    warn,
     wrapped,
 )
 from monitel_run.arguments import target
@@ -49,7 +46,7 @@ _GAP = "  "
 _LONGEST_CELL = 60  # columns
 _DIGITS = 15  # characters of a value
 _SHOWN = 30  # rows of values
-_MOST = 16  # runs
+_LEAST, _MOST = 2, 16  # runs
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,24 +57,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show outcome, time, steps, goodput, the last values and the configuration that differs of several "
         "runs, each in a column, with differences from the first one in percent. Nothing is changed.",
     )
-    command.add_argument(
-        "runs",
-        nargs="+",
-        type=target,
-        metavar="RUN",
-        help="a training.run.id, or the start of a run without one, as monitel runs lists them; the spool_dir of one "
-        "run; or the id of the process of rank zero, while it runs. 2 to 16 runs",
+    text = (
+        "a training.run.id, or the start of a run without one, as monitel runs lists them; the id of the process of "
+        "rank zero, while it runs; or the spool_dir of one run. 2 to 16 runs"
     )
-    add_options(command)
+    command.add_argument("runs", nargs="+", type=target, metavar="RUN", help=text)
     command.add_argument("--all", action="store_true", help="all values")
-    command.set_defaults(run=_run, interrupted="interrupted")
+    add_options(command, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if len(arguments.runs) < 2:  # noqa: PLR2004  one has nothing to be compared with
-        raise CommandError(
-            "expected at least two runs to compare, got one; monitel ledger RUN shows the time of one run"
-        )
+    if len(arguments.runs) < _LEAST:
+        advice = "monitel ledger RUN shows the time of one run"
+        raise CommandError(f"expected at least two runs to compare, got one; {advice}")
     if len(arguments.runs) > _MOST:
         raise CommandError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
     known = Runs.given(arguments)
@@ -85,13 +77,8 @@ def _run(arguments: argparse.Namespace) -> int:
         runs = [known.find(each) for each in arguments.runs]
     except FolderError as error:
         raise FolderError("\n".join([*dict.fromkeys(known.problems), str(error)])) from error  # which may be why
-    problems = [*dict.fromkeys(known.problems)]
-    if arguments.json:
-        show(to_json(comparison_as_json(runs, problems, time.time_ns())))
-        return 0
-    for problem in problems:
-        warn(problem)
-    show("\n".join(comparison_lines(runs, Screen.of(sys.stdout), complete=arguments.all)))
+    lines = comparison_lines(runs, Screen.of(sys.stdout), complete=arguments.all)
+    report(arguments, [*dict.fromkeys(known.problems)], comparison_as_json(runs, time.time_ns()), lines)
     return 0
 
 
@@ -141,48 +128,45 @@ def _lines(rows: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
                 yield from labelled(f"  {place}", cell, screen.columns)
 
 
-def comparison_as_json(runs: Sequence[Run], problems: Sequence[str], now_ns: int) -> dict[str, Any]:
+def comparison_as_json(runs: Sequence[Run], now_ns: int) -> dict[str, Any]:
     """Return a comparison for programs. Its form is documented; later versions only add fields."""
-    return {
-        "version": 1,
-        "time": rfc3339(now_ns),
-        "runs": [_run_as_json(each) for each in runs],
-        "config_differs": _as_json(_config(runs)),
-        "attributes_differ": _as_json(_attributes(runs)),
-        "problems": problems,
+    differing = {
+        name: {key: [None if each is _MISSING else each for each in row] for key, row in settings.differing.items()}
+        for name, settings in (("config_differs", _config(runs)), ("attributes_differ", _attributes(runs)))
     }
+    return {"time": rfc3339(now_ns), "runs": [_run_as_json(each) for each in runs], **differing}
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
     values, time = run.values, run.time
-    named = "name", "attributes", "unit", "value", "total"
-    listed = ((each.name, dict(each.attributes), each.unit, each.value, bool(each.total)) for each in values.values)
     return {
         "run": run.name,
         "outcome": run.outcome,
-        **time_as_json(time),
-        "activities": {name: time_ns / 1e9 for name, time_ns in time.activities.items()},
+        **run.time_as_json,
+        "activities": run.activities_as_json,
         "steps": time.steps or None,
         "last_step": time.last_step,
         "steps_per_second": run.rate,
-        "values": [dict(zip(named, each, strict=True)) for each in listed],
+        "values": [
+            {
+                **{name: getattr(each, name) for name in ("name", "unit", "value")},
+                "attributes": dict(each.attributes),
+                "total": bool(each.total),
+            }
+            for each in values.values
+        ],
         "config": values.config,
         "attributes": values.attributes,
         "left_out": values.left_out,
     }
 
 
-def _as_json(settings: Settings) -> dict[str, list[Any]]:
-    """Return a list for each setting, with null where a run does not have it."""
-    return {name: [None if each is _MISSING else each for each in row] for name, row in settings.differing.items()}
-
-
 def _row(
     name: str, values: Sequence[Any], text: Callable[[Any], str], change: Callable[[Any, Any], str] = lambda *_: ""
 ) -> list[str]:
     """Return a row of values, which may be None, with the differences from the first one."""
-    texts = [_NOTHING if each is None else text(each) for each in values]
     changes = [change(each, values[0]) for each in values]
+    texts = [_NOTHING if each is None else text(each) for each in values]
     return [name, *(f"{each} ({by})" if by else each for each, by in zip(texts, changes, strict=True))]
 
 
@@ -216,14 +200,13 @@ def _time_rows(runs: Sequence[Run]) -> list[list[str]]:
     """Return the rows of the ledgers: the activities in the order of the largest times, ``step`` first."""
     parts = [{part.name: part for part in parts_of(run.time.activities)} for run in runs]
     largest = {name: max(each[name].time_ns for each in parts if name in each) for name in set().union(*parts)}
+
+    def change(part: Any, first: Any) -> str:
+        return difference(part and part.time_ns, first and first.time_ns)
+
     return [
-        _row(
-            name,
-            [of_run.get(name) for of_run in parts],
-            lambda part: f"{duration(part.time_ns)}, {part.share}",
-            lambda part, first: difference(part and part.time_ns, first and first.time_ns),
-        )
-        for name in (part.name for part in parts_of(largest))
+        _row(name, [each.get(name) for each in parts], lambda part: f"{duration(part.time_ns)}, {part.share}", change)
+        for name, *_ in parts_of(largest)
     ]
 
 
@@ -253,9 +236,10 @@ def _config(runs: Sequence[Run]) -> Settings:
 
 
 def _attributes(runs: Sequence[Run]) -> Settings:
-    return _settings(
-        [{name: each for name, each in run.values.attributes.items() if name not in _NOT_COMPARED} for run in runs]
-    )
+    compared = [
+        {name: each for name, each in run.values.attributes.items() if name not in _NOT_COMPARED} for run in runs
+    ]
+    return _settings(compared)
 
 
 def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
@@ -266,7 +250,7 @@ def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
     for name in names:
         if len({_setting(settings.get(name, _MISSING)) for settings in known}) > 1:
             differing[name] = [settings.get(name, _MISSING) for settings in each_run]
-        elif any(MASK in str(settings[name]) for settings in known[:1]):
+        elif MASK in str(known[0][name]):
             masked += 1
     return Settings(differing, len(names) - len(differing) - masked, masked)
 
@@ -286,13 +270,12 @@ def _remarks(runs: Sequence[Run], config: Settings) -> Iterator[str]:
     if without := ", ".join(run.name for run in runs if not run.values.config):
         yield f"no configuration found for {without}"
     if sum(bool(run.values.config) for run in runs) > 1:
-        if not config.differing and any(run.values.left_out for run in runs):
-            yield "the settings that were stored are the same"
-        elif not config.differing:
-            yield "the configuration is the same"
+        if not config.differing:
+            what = "settings that were stored are" if any(run.values.left_out for run in runs) else "configuration is"
+            yield f"the {what} the same"
         elif config.equal:
-            settings = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
-            yield f"{config.equal:,} other {settings} the same"
+            what = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
+            yield f"{config.equal:,} other {what} the same"
         if config.masked:
             yield f"{config.masked:,} {'setting is' if config.masked == 1 else 'settings are'} masked, and may differ"
     for run in runs:

@@ -6,10 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from monitel.console.runs import RUNNING, Runs, add_options, time_as_json
+from monitel.console.runs import RUNNING, Runs, add_options, report
 from monitel.runs.history import REPEATED, STEP
 from monitel.runs.shares import largest_overhead, parts_of, sentences
-from monitel.text import Screen, columns_of, duration, labelled, moment, pad, show, to_json, warn, wrapped
+from monitel.text import Screen, columns_of, duration, labelled, moment, pad, wrapped
 from monitel.training.counters import DOWN
 
 if TYPE_CHECKING:
@@ -20,43 +20,34 @@ if TYPE_CHECKING:
 
 _LABEL = 12  # columns of the labels above the table
 _SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24
-_LEAST_BAR, _SHORT_BAR, _LONGEST_BAR = 4, 8, 40
+_SHORTEST_BAR, _BAR, _LONGEST_BAR = 4, 8, 40
+_SHARE = len("100 %")
 _GAP = "  "
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
-    command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
-    add_options(command)
-    command.set_defaults(run=_run, interrupted="interrupted")
+    text = "the training.run.id of a run, or another name as for compare; default: the latest run"
+    command.add_argument("name", nargs="?", metavar="RUN", help=text)
+    add_options(command, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     found = Runs.given(arguments)
-    runs = found.all if arguments.name is None else found.named(arguments.name)
-    run = found.with_outcome(runs[-1]) if runs else None
-    if not arguments.json:
-        for problem in found.problems:
-            warn(problem)
-    if run is None:
-        raise found.unknown("run" if arguments.name is None else f"run {arguments.name!r}")
-    if arguments.json:
-        fields = {
-            "version": 1,
-            "state": run.outcome,
-            "run": run.time.run or None,
-            **time_as_json(run.time),
-            "activities": {name: time_ns / 1e9 for name, time_ns in run.time.activities.items()},
-            "waiting": {name.replace(" ", "_"): share for name, share in run.time.waiting.items()},
-        }
-        show(to_json({**fields, "problems": found.problems}))
+    if arguments.name is not None:
+        run, several = found.find(arguments.name), 1
+    elif found.all:
+        run, several = found.with_outcome(found.all[-1]), len(found.all)
     else:
-        show("\n".join(table(run, Screen.of(sys.stdout), time.time_ns(), latest_of=len(runs))))
-    return 1 if found.problems else 0
+        raise found.unknown("run")
+    waiting = {name.replace(" ", "_"): share for name, share in run.time.waiting.items()}
+    fields = {"state": run.outcome, "run": run.time.run or None, **run.time_as_json}
+    fields |= {"activities": run.activities_as_json, "waiting": waiting}
+    return report(arguments, found.problems, fields, table(run, Screen.of(sys.stdout), time.time_ns(), several))
 
 
-def table(run: Run, screen: Screen, now_ns: int, *, latest_of: int = 1) -> list[str]:
+def table(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str]:
     """Return the lines that describe a run, which may be the latest one of several."""
     time = run.time
     latest = f" (the latest of {latest_of:,} runs)" if latest_of > 1 else ""
@@ -84,24 +75,29 @@ def _state(run: Run, now_ns: int) -> str:
 
 
 def _activities(run: RunTime, screen: Screen) -> list[str]:
-    """Return the rows of the activities, each with a bar, and their sum."""
+    """Return the rows of the activities, each with a bar and its time if there is space, and their sum."""
     parts = parts_of(run.activities)
+    overhead, whole = largest_overhead(parts), sum(part.time_ns for part in parts)
     names = [*(screen.printable(part.name) for part in parts), "total"]
-    times = max(len(duration(time_ns)) for time_ns in (run.elapsed_ns, *(part.time_ns for part in parts)))
-    used = times + len("100 %") + 3 * len(_GAP)
-    left = screen.width - used
-    least = max(left - _SHORT_BAR, min(_SHORT_NAME, left + len(_GAP)), len("total"))
-    name_columns = min(max(map(columns_of, names)), _LONGEST_NAME, least)
-    bars = min(left - name_columns, _LONGEST_BAR)
+    times = [*(duration(part.time_ns) for part in parts), duration(run.elapsed_ns)]
+    time_columns = max(map(len, times))
+    space = screen.width - time_columns - _SHARE - 2 * len(_GAP)  # for the name and the bar
+    if space < len("total"):
+        space, time_columns = screen.width - _SHARE - len(_GAP), 0
+    name_columns = min(max(map(columns_of, names)), _LONGEST_NAME, max(space - len(_GAP) - _BAR, _SHORT_NAME))
+    bar_columns = min(space - len(_GAP) - name_columns, _LONGEST_BAR)
+    if bar_columns < _SHORTEST_BAR:
+        name_columns, bar_columns = min(name_columns, space), 0
 
-    def row(name: str, bar: str, cells: int, time_ns: int, share: str) -> str:
-        space = "" if bars < _LEAST_BAR else f"{_GAP}{bar}{(bars - cells) * ' '}"
-        return f"{pad(name, name_columns)}{space}{_GAP}{duration(time_ns):>{times}}{_GAP}{share:>5}"
+    def row(name: str, bar: str, cells: int, shown: str, share: str) -> str:
+        columns = [pad(name, name_columns)]
+        columns += [bar + (bar_columns - cells) * " "] if bar_columns else []
+        columns += [shown.rjust(time_columns)] if time_columns else []
+        return _GAP.join([*columns, share.rjust(_SHARE)])
 
     rows = []
-    overhead, whole = largest_overhead(parts), sum(part.time_ns for part in parts)
-    for name, part in zip(names, parts, strict=False):
-        cells = max((part.time_ns * max(bars, 0) + whole // 2) // whole, min(part.percent, 1))
+    for name, shown, part in zip(names, times, parts, strict=False):
+        cells = max((part.time_ns * bar_columns + whole // 2) // whole, min(part.percent, bar_columns, 1))
         colour = "green" if part.name == STEP else "red" if part is overhead else ""
-        rows.append(row(name, screen.paint(cells * screen.block, colour), cells, part.time_ns, part.share))
-    return [*rows, row("total", "", 0, run.elapsed_ns, "100 %")]
+        rows.append(row(name, screen.paint(cells * screen.block, colour), cells, shown, part.share))
+    return [*rows, row("total", "", 0, times[-1], "100 %")]
