@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from enum import IntEnum
+from time import time_ns as real_time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monitel import clock
@@ -13,6 +14,8 @@ from monitel.stats._window import get_step
 
 if TYPE_CHECKING:
     from monitel.stats.window import Window
+
+_new = object.__new__
 
 #: The types of a value in an Event's data (torch/monitor/__init__.py has the same name).
 data_value_t = TypeVar("data_value_t", str, int, float, bool)
@@ -133,16 +136,16 @@ class Event:
         """The closed window that a Stat logged with this Event; None for every other Event."""
         return self._window
 
-    def fields(self) -> tuple[int, int, str, int | None, dict[str, Any]]:
-        """Return the time in nanoseconds since the Unix epoch, severity, name, step and data."""
+    def _fields(self) -> tuple[Any, ...]:
+        """Return the first fields of a ``LogRecord``: times, severity, name, step, attributes and body."""
         time_ns = self._time_ns if self._timestamp is None else clock.timestamp_ns(self._timestamp)
         data = self.data if self._data is None else self._data
-        return time_ns, self._severity._value_, self._name, self._step, data
+        return time_ns, real_time_ns(), self._severity._value_, self._name, self._step, data, None
 
     @classmethod
     def of_now(cls, time_ns: int, name: str, data: Mapping[str, Any], severity: Severity | str) -> Event:
         """Return an Event without a timestamp, whose time is known in nanoseconds since the Unix epoch."""
-        event = cls.__new__(cls)
+        event = _new(cls)
         event._name = name if type(name) is str and name.isascii() else checked_text("Event name", name)
         event._timestamp = None
         event._time_ns = time_ns

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
-from monitel.attributes import escape_surrogates, recordable
+from monitel.attributes import escape_surrogates, items_of, recordable
 from monitel.counter import leave_out
 from monitel.event import STAT_EVENT, Event, Severity
 from monitel.process.failures import raise_first
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Log = Callable[[Event], None]
-    DetailsHook = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
+    DetailsHook = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
 
 
 class EventHandlerHandle:
@@ -175,46 +175,35 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
 atexit.register(_warn_of_no_handler, ends=True)  # after the flush of Stats, which is registered later
 
 
-def _merged(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
-    """Return an event's data and the function that logs it: the default details hook."""
-    return {**data, **attributes} if attributes and isinstance(data, Mapping) else data, log_event
+_details_hook: DetailsHook | None = None
 
 
-_details_hook: DetailsHook = _merged
+def set_details_hook(hook: DetailsHook | None) -> DetailsHook | None:
+    """Set the ``hook(details) -> details, log`` of :func:`monitel.emit`, and return the previous one.
 
-
-def set_details_hook(hook: DetailsHook) -> DetailsHook:
-    """Set the ``hook(data, attributes) -> details, log`` of :func:`monitel.emit`, and return the previous one."""
+    It returns the details that are known now, and the function that logs their event when all of them are known.
+    """
     global _details_hook
     with _lock:
         previous, _details_hook = _details_hook, hook
     return previous
 
 
-def details_of(
-    data: Mapping[str, Any], attributes: Mapping[str, Any], left_out: Callable[[object, object], object]
-) -> tuple[Mapping[str, Any], Log]:
-    """Return the details that are known now, and the function that logs their event when all of them are known.
-
-    ``left_out`` is called with each detail that cannot be read, such as a tensor that is distributed over ranks.
-    """
+def details_of(given: Mapping[str, Any], left_out: Callable[[object, object], object]) -> tuple[Mapping[str, Any], Log]:
+    """Pass details through the hook. Those that it cannot read, such as a distributed tensor, are left out."""
+    if _details_hook is None or not isinstance(given, Mapping):
+        return given, log_event
     try:
-        return _details_hook(data, attributes)
+        return _details_hook(given)
     except Exception:
-        if not isinstance(data, Mapping):
-            raise
-        given = dict(attributes)
-        try:
-            given = {**data, **attributes}
-        except Exception:  # raised by the class of the mapping
-            left_out("", data)
-        for name, value in [*given.items()]:
+        sound = {}
+        for name, value in items_of(given, left_out):
             try:
-                _details_hook({name: value}, {})
+                _details_hook({name: value})
+                sound[name] = value
             except Exception:
                 left_out(name, value)
-                del given[name]
-        return _details_hook(given, {})
+        return _details_hook(sound)
 
 
 def emit(
@@ -250,7 +239,10 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     time_ns = clock.time_ns()
-    details, log = details_of({} if data is None else data, attributes, _left_out)
+    details: Mapping[Any, Any] = attributes if data is None else data
+    if attributes and details is not attributes:
+        details = _merged(details, attributes)
+    details, log = (details, log_event) if _details_hook is None else details_of(details, _left_out)
     try:
         event = Event.of_now(time_ns, name, details, severity)
     except Exception:  # clean name and details; any other argument raises again
@@ -260,6 +252,16 @@ def emit(
     if timestamp is not None:
         event.timestamp = timestamp
     log(event)
+
+
+def _merged(data: Mapping[Any, Any], attributes: dict[str, Any]) -> Mapping[Any, Any]:
+    if not isinstance(data, Mapping):
+        return data  # Event raises
+    try:
+        return {**data, **attributes}
+    except Exception:  # raised by the class of the mapping
+        _left_out("", data)
+        return attributes
 
 
 _left_out = partial(leave_out, "emit()")

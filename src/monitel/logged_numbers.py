@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,10 @@ class LoggedNumbers(Event):
         event._time_ns, event._timestamp = self._time_ns, self._timestamp
         return event
 
+    def _fields(self) -> tuple[Any, ...]:
+        fields = Event._fields(self)
+        return *fields[:5], self._attributes, fields[5]
+
     def __getstate__(self) -> tuple[Any, ...]:
         return super().__getstate__(), self._attributes, self._left_out
 
@@ -146,33 +151,28 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
         )
     own_step = get_step() if step is None else checked_step(step)
     numbers: dict[str, Any] = {}
-    left_out = _LeftOut()
+    left_out: list[object] = []  # the names of values
     write: Log = log_event
-    checked = recordable(attributes, left_out.add) if attributes else {}
+    checked = recordable(attributes, partial(_leave_out, left_out)) if attributes else {}
     if not _flatten(values, "", numbers, left_out, 0) or waiting:
         numbers, write = _converted(numbers, left_out)
-    write(LoggedNumbers._of(numbers, own_step, checked, left_out.number))
+    write(LoggedNumbers._of(numbers, own_step, checked, len(left_out)))
 
 
-class _LeftOut:
-    """The number of values of one call that are left out."""
-
-    number = 0
-
-    def add(self, name: object, value: object) -> bool:
-        """Count a value and return False; log the first one of the process."""
-        self.number += 1
-        leave_out("log()", name, value)
-        return False
+def _leave_out(left_out: list[object], name: object, value: object) -> bool:
+    """Count a value in the process, where the first one is logged, and in the call; return False."""
+    left_out.append(name)
+    leave_out("log()", name, value)
+    return False
 
 
-def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left_out: _LeftOut, depth: int) -> bool:
+def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left_out: list[object], depth: int) -> bool:
     """Collect the values by dotted name; return True if all of them are exactly floats and ints, as usual."""
     plain = True
-    for key, value in items_of(values, left_out.add):
+    for key, value in values.items() if type(values) is dict else items_of(values, partial(_leave_out, left_out)):
         name = key if type(key) is str and key and key.isascii() else text_of(key)
         if not name:
-            left_out.add(key, value)
+            _leave_out(left_out, key, value)
             continue
         if prefix:
             name = f"{prefix}.{name}"
@@ -187,19 +187,19 @@ def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left
     return plain
 
 
-def _converted(values: dict[str, Any], left_out: _LeftOut) -> tuple[dict[str, Any], Log]:
+def _converted(values: dict[str, Any], left_out: list[object]) -> tuple[dict[str, Any], Log]:
     """Return the numbers, and the function that logs their Event.
 
     A number that is still on a device is not among the numbers: the function adds it when it has arrived.
     """
-    kept = {name: value for name, value in values.items() if _may_be_number(value) or left_out.add(name, value)}
-    details, write = details_of(kept, {}, left_out.add)
+    kept = {name: value for name, value in values.items() if _may_be_number(value) or _leave_out(left_out, name, value)}
+    details, write = details_of(kept, partial(_leave_out, left_out))
     numbers = {}
     for name, value in details.items():
         try:
             numbers[name] = _number(value)
         except Exception:
-            left_out.add(name, value)
+            _leave_out(left_out, name, value)
     return numbers, write
 
 

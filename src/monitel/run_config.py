@@ -75,6 +75,9 @@ class RunConfig(Event):
         """The configuration, in dicts and lists of None, bool, int (64 bits), float and str."""
         return self._config
 
+    def _fields(self) -> tuple[Any, ...]:
+        return *super()._fields()[:5], {}, self._config
+
     def __getstate__(self) -> tuple[Any, ...]:
         return super().__getstate__(), self._config
 

@@ -10,7 +10,6 @@ import logging
 import marshal
 import math
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -266,16 +265,13 @@ class Recorder:
         """Append an event other than that of a window; with that of ``monitel.log()`` its numbers, too."""
         if self.is_idle:
             self.begin()
-        time_ns, severity, name, step, attributes = event.fields()
-        body: Any = None
-        if is_numbers := isinstance(event, monitel.LoggedNumbers):
-            attributes, body = event._attributes.copy(), attributes
-            self._append_numbers(body, attributes, event._time_ns)
-        elif isinstance(event, monitel.RunConfig):
-            plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(event.config)}
+        record = event._fields()
+        is_numbers = isinstance(event, monitel.LoggedNumbers)
+        if is_numbers:
+            self._append_numbers(record[6], record[5], event._time_ns)
+        elif record[6] is not None:  # a RunConfig
+            plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(record[6])}
             self.config = {**self.config, **plain}
-            attributes, body = {}, event.config
-        record: tuple[Any, ...] = time_ns, time.time_ns(), severity, name, step, attributes, body
         if ids := self._ids():
             record += ids
         try:

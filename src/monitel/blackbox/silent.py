@@ -51,7 +51,7 @@ class _Record:
         self._box.start()
 
     def _take(self, event: monitel.Event) -> None:
-        if event.window is None:
+        if event._window is None:
             self._recorder.event(event)
 
     def leave(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
 from contextvars import copy_context
 from functools import partial
 from types import FunctionType
@@ -23,7 +22,7 @@ from monitel.stats.stat import Stat
 from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from monitel.event import Event
     from monitel.handlers import DetailsHook, Log
@@ -206,7 +205,7 @@ class Tensors(Source):
         for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
             never_compile(hook)
         self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
-        self._details_hook: DetailsHook = set_details_hook(self._to_details)
+        self._details_hook: DetailsHook | None = set_details_hook(self._to_details)
 
     def remove(self) -> None:
         """Hooks that somebody else has set since stay; ours then only pass calls on."""
@@ -229,9 +228,9 @@ class Tensors(Source):
             stat._add_pending(partial(staged.put, value), self._fetcher.wait)
         return None
 
-    def _to_details(self, data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
-        given, log = self._details_hook(data, attributes)
-        if not self._on or not isinstance(given, Mapping):
+    def _to_details(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
+        given, log = (given, log_event) if self._details_hook is None else self._details_hook(given)
+        if not self._on:
             return given, log
         details, pending = dict(given), {}
         for key, value in given.items():

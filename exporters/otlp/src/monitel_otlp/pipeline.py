@@ -311,7 +311,7 @@ class Pipeline:
 
     def _take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
-        if event.window is not None or not (self._state is _RECORDING or self._keep(Pipeline._take, event)):
+        if event._window is not None or not (self._state is _RECORDING or self._keep(Pipeline._take, event)):
             return
         engine = self.engine or self._engine_for("logs")
         if engine is not None:
