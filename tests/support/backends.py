@@ -49,7 +49,7 @@ def accounts_add_up(fresh_state: None) -> Iterator[None]:
 
 def _forget_series() -> None:
     """Forget what pipelines have sent: with a manual clock, counters of several tests have one start."""
-    sys.modules["monitel_otlp.metrics.points"]._sent.clear()
+    sys.modules["monitel_otlp.metrics.points"].SENT.clear()
     sys.modules["monitel_otlp.export.engine"]._newest_ns.clear()  # clocks of tests run ahead
 
 

@@ -442,6 +442,20 @@ def test_pipeline_counts_what_it_delivers_and_drops(receiver: Receiver, start: S
         assert "monitel.queue.size" in {point.metric for point in request.points}
 
 
+def test_sizes_of_the_next_pipeline_follow_those_of_the_last_one(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """More than one request in a millisecond moves their times ahead of the clock."""
+    for _ in range(2):
+        pipeline = start()
+        for value in range(3):
+            monitel.log({"loss": value})
+            assert pipeline.force_flush(DEADLINE)
+        assert pipeline.shutdown(DEADLINE)
+    times = [point.time_ns for point in receiver.points("monitel.queue.size")]
+    assert sorted({*times}) == times
+
+
 def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Items whose backend is away wait in memory; those without an endpoint wait on disk."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)

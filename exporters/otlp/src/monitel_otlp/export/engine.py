@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,13 @@ from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSer
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
-from monitel_otlp.metrics.points import MILLISECOND_NS
+from monitel_otlp.metrics.points import MILLISECOND_NS, Points
 from monitel_otlp.metrics.readings import (
     COALESCED,
     DISCARDED,
     LEFT_OUT,
     NONFINITE,
     OwnMetrics,
-    OwnValues,
     Readings,
 )
 from monitel_otlp.metrics.windows import Mapping, Totals
@@ -292,13 +292,14 @@ class Engine:
             return
         self._windows_seen = windows
         self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
-        for content, points, changed in self._readings.messages(self._read_ns, self._own, self._own_values(accounts)):
+        own = partial(self._write_own, accounts)
+        for content, points, changed in self._readings.messages(self._read_ns, own):
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
             if changed or journal.settled == journal.next - 1:
                 number = journal.append(READING, marshal.dumps((content, points, windows), 2))
                 self._changed_reading = number if changed else self._changed_reading
 
-    def _own_values(self, accounts: dict[str, Account]) -> OwnValues:
+    def _write_own(self, accounts: dict[str, Account], points: Points) -> None:
         recorder = self.recorder
         left_out = sum(self.box.journals[signal].left_out for signal in SIGNALS) if self.settings.box.root else 0
         totals = {
@@ -308,7 +309,8 @@ class Engine:
             LEFT_OUT: left_out,
         }
         seconds = {signal: sender.seconds for signal, sender in self._senders.items()}
-        return OwnValues(accounts, totals, self.box.disk_bytes, seconds)
+        spool_bytes = self.box.disk_bytes
+        self._own.write(points, self._read_ns, accounts, totals=totals, spool_bytes=spool_bytes, seconds=seconds)
 
     def _write_queue_size(self, metrics: Any) -> None:
         self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())

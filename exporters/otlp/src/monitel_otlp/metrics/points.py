@@ -30,7 +30,6 @@ class Points:
         self.number = 0
         self._metrics = metrics
         self._of_name: dict[str, Any] = {}
-        self._added: list[Any] = []  # lists of points since the last commit()
 
     def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
         self,
@@ -59,7 +58,6 @@ class Points:
             points = self._of_name[key] = data.data_points
         point = points.add()
         self.number += 1
-        self._added.append(points)
         point.time_unix_nano = time_ns
         if attributes:
             point.attributes.extend(attributes)
@@ -76,21 +74,6 @@ class Points:
         point = self.add(time_ns, attributes, *metric, "sum", CUMULATIVE)
         point.start_time_unix_nano = min(start_ns, time_ns)  # if the clock was set back
         fill(point, value)
-
-    def commit(self) -> None:
-        """Keep the points so far."""
-        self._added.clear()
-
-    def rollback(self) -> None:
-        """Remove the points since the last commit, of something that cannot be encoded."""
-        for points in self._added:
-            del points[-1]
-        self.number -= len(self._added)
-        self._added.clear()
-        for index in range(len(self._metrics) - 1, -1, -1):
-            if not getattr(self._metrics[index], self._metrics[index].WhichOneof("data")).data_points:
-                del self._metrics[index]
-        self._of_name = {key: points for key, points in self._of_name.items() if points}
 
 
 def fill(point: Any, value: float) -> None:
@@ -117,12 +100,12 @@ class Sent(NamedTuple):
     total: float
 
 
-#: The last point of each sum of this process: a later pipeline continues from there.
-_sent: dict[tuple[Hashable, int], Sent] = {}
+#: The last point of each sum of this process, by key and start: a later pipeline continues from there.
+SENT: dict[tuple[Hashable, int], Sent] = {}
 
 
 class RisingSums:
-    """Makes the points of sums that only rise, from their totals. Use it in one thread at a time. Takes no lock.
+    """Makes the points of sums that only rise, from their totals. Use it in one thread at a time.
 
     With cumulative temporality each total is a point, and a series begins with a point of value zero at the start of
     the sum, or later if the series did not exist in the previous round. With delta temporality a point is the
@@ -132,7 +115,7 @@ class RisingSums:
 
     def __init__(self, *, delta: bool, sent: dict[tuple[Hashable, int], Sent] | None = None) -> None:
         self._delta = delta
-        self._sent = _sent if sent is None else sent
+        self._sent = SENT if sent is None else sent
 
     def write(
         self,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,21 +21,18 @@ from monitel.wait_counter import began_ns, own_waits, source_waits, wait_keys, w
 from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import Encoder, write_scope
-from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, Points, RisingSums
+from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, SENT, Points, RisingSums, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.account import Account
     from monitel.blackbox.forms import PlainCounter
     from monitel.blackbox.record import Item
-    from monitel.blackbox.recorder import Series
     from monitel_otlp.export.recorder import MetricSeries
     from monitel_otlp.metrics.points import Metric
-
-_log = logging.getLogger("monitel.otlp")
 
 READINGS_PER_REQUEST = 500  # a wait counter takes 0.5 kB; a larger message would occupy the GIL for too long
 
@@ -60,6 +57,7 @@ LEFT_OUT = (
     *("monitel.black_box.left_out", "{item}"),
     "Items that were recorded in memory without a file of the black box",
 )
+_SIZE_KEY = QUEUE_SIZE[0], 0
 _WITH_ZERO = {NONFINITE, DISCARDED}  # the other counters have a series once there is something to count
 NAMES.reserve(
     *(each[0] for each in (QUEUE_SIZE, _DURATION, _SPOOL, EXPORTED, DROPPED, NONFINITE, DISCARDED, COALESCED, LEFT_OUT))
@@ -83,6 +81,15 @@ class ReadingsEncoder(Encoder):
         return int(points)
 
 
+class _Sum(NamedTuple):
+    """The series of one or more counters, as its points need it."""
+
+    metric: Metric
+    plain_attributes: dict[str, Any]
+    attributes: list[KeyValue]
+    key: Hashable  # that identifies it in the process
+
+
 class Readings:
     """Decides in which rounds the process is read, and writes what is read, in one or more messages.
 
@@ -92,18 +99,10 @@ class Readings:
     * a wait has been in flight for five seconds, or such a wait has ended;
     * a counter, a wait counter or the step is there for the first time.
 
-    A counter is a monotonic sum with its bare name. Time and number of waits are monotonic sums; the number of active
-    waits is a sum that may fall; the longest wait is a gauge, with a point if a wait has ended since the last request.
-
     All totals of a round are read at once, and their points have the same time, so that the activities of
     ``training.time`` add up. Reading takes no lock, except that of sources of waits, and of the longest waits: they are
     read by :meth:`call_sources`, which may hang and therefore runs in the application's thread. Use the other methods
     in one thread at a time.
-
-    Args:
-        table: The series of counters.
-        delta: Use delta temporality.
-        idle_interval: Seconds between two readings without windows; 0 for one in each round.
     """
 
     def __init__(self, table: MetricSeries, *, delta: bool, idle_interval: float) -> None:
@@ -118,8 +117,7 @@ class Readings:
         self._sums = RisingSums(delta=delta)
         self._points = Points(ResourceMetrics().scope_metrics.add().metrics)  # of the current message
         self._pace = Pace()
-        self._series: dict[monitel.Counter, Series] = {}
-        self._of_series: dict[Series, tuple[Metric, list[KeyValue], Hashable]] = {}
+        self._of_counter: dict[monitel.Counter, _Sum] = {}
         self._maxima = monitel.WaitMaxima()
         self._of_sources: dict[str, monitel.WaitReading] = {}
         self._in_flight: dict[str, int] = {}  # by key of a source: waits that had ended, if another one was active
@@ -127,7 +125,6 @@ class Readings:
         self._maximum: dict[str, float] = {}  # by key: the longest wait since the last request
         self._seen_waits: dict[str, tuple[monitel.WaitReading, int]] = {}  # with the start of the active ones
         self._last_step: int | None = None
-        self._warned: set[str] = set()
 
     def is_due(self, lost: int) -> bool:
         """Return True if the process is to be read without windows, too. Call it once in each round.
@@ -144,105 +141,75 @@ class Readings:
         self._of_sources = source_waits()
         self._longest.append(self._maxima.read_sources())
 
-    def messages(self, now_ns: int, own: OwnMetrics, values: OwnValues) -> Iterator[tuple[bytes, int, bool]]:
-        """Read the process at a time that is at least a millisecond after the last one. Never raises.
+    def messages(self, now_ns: int, write_own: Callable[[Points], object]) -> Iterator[tuple[bytes, int, bool]]:
+        """Read the process at a time that is at least a millisecond after the last one.
 
         It yields serialized ``ResourceMetrics`` without a resource, each with its number of points, and True if a
-        reading in it differs from that of the last round.
+        reading in it differs from that of the last round. ``write_own`` adds points to the first one.
         """
         self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
         self._unseen_ns, self._now_ns = self._now_ns, now_ns
-        readings, is_first = self._read(), True
+        readings, write = self._read(), write_own
         while True:
             message = ResourceMetrics()
             scope = message.scope_metrics.add()
             write_scope(scope)
             self._points = Points(scope.metrics)
             found = [*islice(readings, READINGS_PER_REQUEST)]
-            if is_first:
-                own.write(self._points, now_ns, values)
+            write(self._points)
             if self._points.number:
                 yield message.SerializeToString(), self._points.number, any(found)
             if len(found) < READINGS_PER_REQUEST:
                 return
-            is_first = False
+            write = _write_nothing
 
     def plain(self) -> list[PlainCounter]:
         """Return the counters with their current totals and last points, as plain values. It writes no point."""
         found = []
-        for series, (total, start_ns) in self._by_series().items():
-            metric, _, key = self._sum_of(series)
+        for (metric, attributes, _, key), total, start_ns in self._totals():
             name, unit, description = map(escape_surrogates, metric)
             sent = self._sums.sent(key, start_ns)
             last = None if sent is None else (int(sent.start_ns), int(sent.time_ns), plain_number(sent.total))
-            number = plain_number(total)
-            found.append((name, unit, description, series.plain_attributes, number, int(start_ns), last))
+            found.append((name, unit, description, attributes, plain_number(total), int(start_ns), last))
         return found
 
     def _read(self) -> Iterator[bool]:
         """Write one reading after the other into the current message, and yield True for each that differs."""
         activities = 0  # whose time has changed
-        for series, (total, start_ns) in self._by_series().items():
-            changed = self._written(f"counter {series.name!r}", self._write_counter, series, total, start_ns)
-            is_time = series.name == NAME
+        for (metric, _, attributes, key), total, start_ns in self._totals():
+            times: dict[str, Any] = {"start_ns": start_ns, "now_ns": self._now_ns, "unseen_ns": self._unseen_ns}
+            changed = self._sums.write(self._points, metric, attributes, key, total, **times)
+            is_time = metric[0] == NAME
             activities += changed and is_time
             yield changed and not is_time
         # Time that passes in one activity is stored with the next change, so that a process that hangs fills no disk. A
         # delta has to be stored.
         yield activities > (0 if self._delta else 1)
-        for key, reading in self._read_waits():
-            yield self._written(f"wait counter {key!r}", self._write_wait, key, reading)
+        for each, reading in self._read_waits():
+            self._pace.pause()
+            yield self._write_wait(each, reading)
         last, self._last_step = self._last_step, monitel.get_step()
         for metric, value in ((STEP, self._last_step), (GOODPUT, goodput())):
             if value is not None:
                 self._points.add_gauge(self._now_ns, self._attributes, metric, value)
         yield self._last_step not in {None, last}
 
-    def _written(self, noun: str, write: Callable[..., bool], *arguments: Any) -> bool:
-        """Write a reading, or leave it out if it cannot be encoded; return True if it differs from the last one."""
-        self._pace.pause()
-        self._points.commit()
-        try:
-            return write(*arguments)
-        except Exception:
-            self._points.rollback()
-            self._warn(noun)
-            return False
-
-    def _warn(self, noun: str) -> None:
-        kind = noun.partition(" ")[0]
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _log.exception("%s cannot be encoded and is left out (others are not logged)", noun)
-
-    # ---- counters
-
-    def _by_series(self) -> dict[Series, tuple[float, int]]:
+    def _totals(self) -> Iterable[tuple[_Sum, float, int]]:
         """Return total and start of each series; counters beyond the limit of series share one."""
-        found: dict[Series, tuple[float, int]] = {}
+        found: dict[Hashable, tuple[_Sum, float, int]] = {}
         for counter, total, start_ns in monitel.counters():
             self._pace.pause()
-            series = self._series.get(counter)
-            if series is None:
-                try:
-                    series = self._series[counter] = self._table.of_counter(counter)
-                except Exception:
-                    self._warn(f"counter {counter.name!r}")
-                    continue
-            others, began_ns = found.get(series, (0, start_ns))
-            found[series] = others + total, min(began_ns, start_ns)
-        return found
+            known = self._of_counter.get(counter) or self._define(counter)
+            _, others, began_ns = found.get(known.key, (known, 0, start_ns))
+            found[known.key] = known, others + total, min(began_ns, start_ns)
+        return found.values()
 
-    def _write_counter(self, series: Series, total: float, start_ns: int) -> bool:
-        times: dict[str, Any] = {"start_ns": start_ns, "now_ns": self._now_ns, "unseen_ns": self._unseen_ns}
-        return self._sums.write(self._points, *self._sum_of(series), total, **times)
-
-    def _sum_of(self, series: Series) -> tuple[Metric, list[KeyValue], Hashable]:
-        """Return the metric of a series, its attributes, and what identifies it in the process."""
-        if (found := self._of_series.get(series)) is None:
-            name, definition, attributes = series.name, series.definition, series.plain_attributes
-            metric = name, definition.unit, definition.description
-            found = self._of_series[series] = metric, key_values(attributes), (name, typed_items(attributes))
+    def _define(self, counter: monitel.Counter) -> _Sum:
+        series = self._table.of_counter(counter)
+        definition, attributes = series.definition, series.plain_attributes
+        metric = series.name, definition.unit, definition.description
+        found = _Sum(metric, attributes, key_values(attributes), (series.name, typed_items(attributes)))
+        self._of_counter[counter] = found
         return found
 
     # ---- wait counters
@@ -287,23 +254,19 @@ class Readings:
         return changed or seconds is not None
 
 
-class OwnValues(NamedTuple):
-    """The numbers of a pipeline: accounts, totals, bytes in the spool, durations of attempts to take out."""
-
-    accounts: Mapping[str, Account]
-    totals: Mapping[Metric, int]
-    spool_bytes: int
-    seconds: Mapping[str, deque[float]]
+def _write_nothing(_points: Points) -> None:
+    pass
 
 
+@dataclass
 class _Durations:
     """The histogram of the attempts of one signal since a time."""
 
-    def __init__(self, start_ns: int) -> None:
-        self.start_ns = start_ns
-        self.buckets = [0] * (len(_BOUNDS) + 1)
-        self.sum = 0.0
-        self.least, self.most = float("inf"), 0.0
+    start_ns: int
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    sum: float = 0.0
+    least: float = float("inf")
+    most: float = 0.0
 
     def add(self, seconds: float) -> None:
         self.buckets[bisect_left(_BOUNDS, seconds)] += 1
@@ -320,26 +283,44 @@ class OwnMetrics:
         self._sums = RisingSums(delta=temporality == "delta", sent={})
         self._delta_durations = temporality != "cumulative"
         self._start_ns = start_ns
-        self._seen_ns = self._size_ns = 0  # times of the previous call of write(), and of the last queue size
+        self._seen_ns = 0  # time of the previous call of write()
         self._durations: dict[str, _Durations] = {}
 
     def write_queue_size(self, metrics: Any, waiting: int, now_ns: int) -> None:
-        """Add the number of waiting items to a list of metrics. Any sender may call it."""
-        self._size_ns = max(now_ns, self._size_ns + MILLISECOND_NS)
-        Points(metrics).add_level(self._size_ns, self._attributes, QUEUE_SIZE, waiting, self._start_ns)
+        """Add the number of waiting items to a list of metrics, after that of an earlier pipeline."""
+        last = SENT.get(_SIZE_KEY)
+        now_ns = max(now_ns, 0 if last is None else last.time_ns + MILLISECOND_NS)
+        SENT[_SIZE_KEY] = Sent(self._start_ns, now_ns, waiting)
+        Points(metrics).add_level(now_ns, self._attributes, QUEUE_SIZE, waiting, self._start_ns)
 
-    def write(self, points: Points, now_ns: int, values: OwnValues) -> None:
-        """Add the other metrics to the points of a message."""
+    def write(
+        self,
+        points: Points,
+        now_ns: int,
+        accounts: Mapping[str, Account],
+        *,
+        totals: Mapping[Metric, int],
+        spool_bytes: int,
+        seconds: Mapping[str, deque[float]],
+    ) -> None:
+        """Add the other metrics to the points of a message; the durations of attempts are taken out of ``seconds``."""
         times: dict[str, Any] = {"start_ns": self._start_ns, "now_ns": now_ns, "unseen_ns": self._seen_ns}
-        for metric, attributes, value in _totals(values):
+        rising: list[tuple[Metric, dict[str, str], int]] = [
+            (metric, {}, total) for metric, total in totals.items() if total or metric in _WITH_ZERO
+        ]
+        for signal, account in accounts.items():
+            own = {"signal": signal}
+            rising += [(EXPORTED, own, account.delivered)] * bool(account.delivered)
+            rising += [(DROPPED, {**own, "error.type": reason}, items) for reason, items in account.dropped.items()]
+        for metric, attributes, value in rising:
             key = (metric[0], *attributes.items())
             self._sums.write(points, metric, self._all(attributes), key, value, **times)
         self._seen_ns = now_ns
-        points.add_level(now_ns, self._attributes, _SPOOL, values.spool_bytes, self._start_ns)
-        for signal, seconds in values.seconds.items():
+        points.add_level(now_ns, self._attributes, _SPOOL, spool_bytes, self._start_ns)
+        for signal, ended in seconds.items():
             durations = self._durations.setdefault(signal, _Durations(self._start_ns))
-            while seconds:
-                durations.add(seconds.popleft())
+            while ended:
+                durations.add(ended.popleft())
             if sum(durations.buckets):
                 self._write_durations(points, now_ns, signal, durations)
 
@@ -355,14 +336,3 @@ class OwnMetrics:
 
     def _all(self, attributes: dict[str, str]) -> list[KeyValue]:
         return key_values({**attributes, **self._own}) if attributes else self._attributes
-
-
-def _totals(values: OwnValues) -> Iterator[tuple[Metric, dict[str, str], int]]:
-    for signal, account in values.accounts.items():
-        if account.delivered:
-            yield EXPORTED, {"signal": signal}, account.delivered
-        for reason, items in account.dropped.items():
-            yield DROPPED, {"signal": signal, "error.type": reason}, items
-    for metric, total in values.totals.items():
-        if total or metric in _WITH_ZERO:
-            yield metric, {}, total
