@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Scalar = str | bool | int | float
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -19,6 +19,7 @@ _log = logging.getLogger("monitel.otlp")
 Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
 
 _EXACT = frozenset({type(None), bool, int, float, str, bytes})
+_FIELDS = {bool: "bool_value", str: "string_value", int: "int_value", float: "double_value", bytes: "bytes_value"}
 _TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -106,8 +107,8 @@ def _truncated(value: Plain, length: int) -> Plain:
 def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool = False) -> None:
     """Append attributes to a repeated field of ``KeyValue``; with ``scalars`` only of type str, int, float and bool.
 
-    Fields are assigned one by one, because message constructors with keywords take twice as long. It raises a TypeError
-    or a ValueError for what the protocol cannot hold.
+    Fields are assigned one by one, because message constructors with keywords take twice as long. Raises TypeError or
+    ValueError for what the protocol cannot hold.
     """
     add = field.add
     for key, value in attributes.items():
@@ -128,32 +129,24 @@ def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool
             write_value(pair.value, value)
 
 
-def write_value(field: Any, value: Any) -> None:
-    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. It raises as above."""
-    if isinstance(value, bool):
-        field.bool_value = value
-    elif isinstance(value, str):
-        field.string_value = value
-    elif isinstance(value, int):
-        field.int_value = value
-    elif isinstance(value, float):
-        field.double_value = value
-    elif isinstance(value, bytes):
-        field.bytes_value = value
-    elif isinstance(value, Mapping):
+def write_value(field: Any, value: Plain) -> None:
+    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. Raises as above."""
+    kind = type(value)
+    if kind in _FIELDS:
+        setattr(field, _FIELDS[kind], value)
+    elif isinstance(value, dict):
         field.kvlist_value.SetInParent()
         write_attributes(field.kvlist_value.values, value)
-    elif value is not None:
+    elif isinstance(value, (list, tuple)):
         field.array_value.SetInParent()
         for each in value:
             write_value(field.array_value.values.add(), each)
+    elif value is not None:
+        raise TypeError(f"the protocol has no {kind}")
 
 
-def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyValue]:
+def key_values(attributes: Mapping[str, Plain]) -> list[KeyValue]:
     """Return attributes as messages that several points or spans can share."""
-    found = []
-    for key, value in attributes.items():
-        pair = KeyValue(key=key, value=AnyValue())
-        write_value(pair.value, value)
-        found.append(pair)
-    return found
+    found = KeyValueList()
+    write_attributes(found.values, attributes)
+    return [*found.values]

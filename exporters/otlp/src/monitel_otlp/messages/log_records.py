@@ -26,9 +26,8 @@ _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application em
 class LogsEncoder(Encoder):
     """Writes log records with the same fields as :class:`monitel_otel.log_records.LogRecords` and the SDK.
 
-    Attributes beyond the limits are dropped, and long texts are truncated, like in the SDK. A structured body has no
-    limits. Attributes that the protocol cannot hold, because ``event.data`` was changed after its check, are left out,
-    with a warning for each name.
+    Attributes have the SDK's limits, a structured body has none. Attributes that the protocol cannot hold, because
+    ``event.data`` was changed after its check, are left out, with a warning for each name.
     """
 
     def __init__(self, resource: bytes) -> None:
@@ -62,36 +61,30 @@ class LogsEncoder(Encoder):
             record.body.string_value = name
         else:
             write_value(record.body, plain.body)
-        self._write_attributes(plain, name, record)
+        self._write_attributes(plain, plain.attributes, name, record)
         if plain.flags:
             record.flags = plain.flags
         if plain.trace_id:
             record.trace_id = plain.trace_id
             record.span_id = plain.span_id
 
-    def _write_attributes(self, plain: LogRecord, name: str, record: Any) -> None:
+    def _write_attributes(self, plain: LogRecord, attributes: dict[str, Any], name: str, record: Any) -> None:
         has_lists = plain.scope or name in _WITH_LISTS
+        found = attributes if plain.step is None else {"training.step": plain.step, **attributes}
+        if self._limits.exceeded(len(found)):
+            found = dict(found)
+            if dropped := self._limits.apply(name, found):
+                record.dropped_attributes_count = dropped
         try:
-            if "" in plain.attributes and not has_lists:
+            if "" in attributes and not has_lists:
                 raise ValueError("an attribute has no name")
-            self._write_limited(plain.step, plain.attributes, name, record, scalars=not has_lists)
+            write_attributes(record.attributes, found, scalars=not has_lists)
         except (TypeError, ValueError):
             if has_lists:
                 raise
             del record.attributes[:]
-            sound = recordable(plain.attributes, lambda key, _value: self._warn_once(name, text_of(key)))
-            self._write_limited(plain.step, sound, name, record, scalars=True)
-
-    def _write_limited(
-        self, step: int | None, attributes: dict[str, Any], name: str, record: Any, *, scalars: bool
-    ) -> None:
-        if step is not None:
-            attributes = {"training.step": step, **attributes}
-        if self._limits.exceeded(len(attributes)):
-            attributes = dict(attributes)
-            if dropped := self._limits.apply(name, attributes):
-                record.dropped_attributes_count = dropped
-        write_attributes(record.attributes, attributes, scalars=scalars)
+            sound = recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
+            self._write_attributes(plain, sound, name, record)
 
     def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:

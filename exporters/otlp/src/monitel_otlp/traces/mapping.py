@@ -42,10 +42,7 @@ class RangeMapping:
         self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
 
     def encode(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> bytes:
-        """Return an ended range as a serialized span.
-
-        ``attributes`` are those of a span that the pipeline has made itself: a folded span or a step.
-        """
+        """Return a range, or a fold or step with ``attributes``, as a serialized span."""
         ids, name, start_ns, end_ns, found, args = ended
         span = Span()
         span.trace_id = ids.trace_id
@@ -77,7 +74,6 @@ class RangeMapping:
 
 
 def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Plain]:
-    """Return the attributes of a range itself."""
     found: dict[str, Plain] = {} if step is None else {"training.step": step}
     found |= plain_attributes(of_track(track))
     return {**found, "monitel.unfinished": True} if unfinished else found
@@ -85,7 +81,7 @@ def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Plain]:
 
 @lru_cache(maxsize=256)
 def _own_fields(step: int | None, track: Track, unfinished: bool) -> tuple[KeyValue, ...]:
-    return tuple(key_values(_own(step, track, unfinished)))  # type: ignore[arg-type]  # scalars
+    return tuple(key_values(_own(step, track, unfinished)))
 
 
 class SpansEncoder(Encoder):

@@ -32,14 +32,10 @@ _TOO_LONG = 10  # digits of a number that is not a world size
 
 
 class StepTraces:
-    """One trace per training step. Every rank computes the same ids, without communication.
+    """One trace per training step. Every rank computes the same ids from the resource, without communication.
 
-    Args:
-        attributes: ``training.run.id``, ``training.attempt``, ``training.rank`` and ``training.world_size`` of the
-            resource. Without a run id each process uses a random one, so that its traces are separate.
-        alone: True if no other rank exports.
-        budget: The span budget that the application has set; None: the default, see :func:`budget_of_rank`.
-        interval: Seconds between two requests.
+    Without a run id each process uses a random one, so that its traces are separate. ``budget`` is the span budget that
+    the application has set, ``interval`` the seconds between two requests; ``alone`` if no other rank exports.
     """
 
     def __init__(
@@ -80,9 +76,7 @@ class StepTraces:
         before = sum(first <= step <= last for first, last in self._repeated)
         words = [self._run, str(self._attempt), str(step), *([str(before)] if before else [])]
         ids = StepIds(_hash(_TRACE_BYTES, *(word.encode() for word in words)), self._rank_name)
-        if self._budget is not None:
-            return ids, self._budget
-        return ids, budget_of_rank(self._ranks, max(self._lengths_ns) / self._interval_ns)
+        return ids, self._budget or budget_of_rank(self._ranks, max(self._lengths_ns) / self._interval_ns)
 
     def warn_if_too_large(self) -> None:
         """Log a warning if the trace of a step, in which each rank uses its budget, may exceed Tempo's limit."""
@@ -101,12 +95,6 @@ def budget_of_rank(ranks: int, intervals: float = 0.0) -> int:
     """Return the default span budget of a rank, at least 1, for a step that takes so many export intervals.
 
     Each interval takes a request, with the resource, unless the spans are fewer.
-
-    Example:
-        >>> [budget_of_rank(ranks) for ranks in (1, 16, 64, 1024)]
-        [1000, 1000, 269, 5]
-        >>> [budget_of_rank(ranks, intervals=6) for ranks in (1, 16, 64, 1024)]
-        [1000, 1000, 247, 1]
     """
     left = _FILLED_BYTES / max(1, ranks) - _RANK_BYTES
     many = (left - intervals * _REQUEST_BYTES) / _SPAN_BYTES
