@@ -39,13 +39,12 @@ from monitel_otlp.metrics.readings import (
     OwnMetrics,
     Readings,
 )
-from monitel_otlp.metrics.windows import Mapping, Totals
+from monitel_otlp.metrics.windows import Totals, WindowMapping
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping as MappingType
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from opentelemetry.sdk.resources import Resource
@@ -84,7 +83,7 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        point_attributes: MappingType[str, str | int],
+        point_attributes: Mapping[str, str | int],
         resource: Resource,
         ranges: QueuedSpans | None,
         *,
@@ -97,7 +96,7 @@ class Engine:
         self._ranges = ranges
         self._resource = resource
         temporality, now_ns = temporality_preference(), time.time_ns()
-        self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
+        self.mapping = WindowMapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         self._read_ns = 0  # time of the last reading
         encoded = encode_resource(resource)
         identity = {
@@ -174,7 +173,7 @@ class Engine:
 
     @property
     def spool_dir(self) -> Path:
-        """The spool folder of this process. It is made when it is needed."""
+        """The spool folder of this process."""
         return self.settings.spool_root / self.box.name
 
     @property
@@ -190,7 +189,7 @@ class Engine:
 
     @property
     def series(self) -> list[Series]:
-        """All series of windows, logged numbers and counters so far."""
+        """All series so far."""
         return self._table.all()
 
     @property
@@ -207,27 +206,21 @@ class Engine:
         """Return the account of each signal."""
         found = {}
         for signal in SIGNALS:
-            journal, ranges = self.box.journals[signal], self._ranges if signal == "traces" else None
-            with journal.lock:
-                now, reasons = journal.account(), Counter[str]()
-                waiting = folded = 0
-                if ranges is not None:
+            with self.box.journals[signal].lock:
+                now, reasons = self.box.journals[signal].account(), Counter(encoding=self.recorder.lost[signal])
+                waiting = folded = synthetic = 0
+                if signal == "traces" and (ranges := self._ranges) is not None:
                     waiting, folded = ranges.queued + ranges.folding(), ranges.folded
                     reasons.update(queue_full=ranges.dropped, encoding=ranges.lost)
-                reasons["encoding"] += self.recorder.lost[signal]
+                    synthetic = self.box.journals["steps"].account().delivered
             if self._is_over:  # they could not be taken
                 reasons["exit"] += waiting
                 waiting = 0
             recorded = now.recorded + waiting + folded + reasons.total()
             reasons.update(now.dropped)
-            found[signal] = replace(
-                now,
-                recorded=recorded,
-                folded=folded,
-                waiting=now.waiting + waiting,
-                dropped=MappingProxyType({reason: items for reason, items in reasons.items() if items}),
-                synthetic=self.box.journals["steps"].account().delivered if signal == "traces" else 0,
-            )
+            dropped = MappingProxyType({reason: items for reason, items in reasons.items() if items})
+            more: dict[str, Any] = {"folded": folded, "waiting": now.waiting + waiting, "synthetic": synthetic}
+            found[signal] = replace(now, recorded=recorded, dropped=dropped, **more)
         return found
 
     # ---- rounds
@@ -251,10 +244,7 @@ class Engine:
             ranges.flush(self.box.journals["traces"], self.box.journals["steps"], last=last)
 
     def _round(self, *, asked: bool) -> None:
-        """Close expired windows, append the process's counters if they are to be sent, and wake the senders.
-
-        Event handlers and sources of waits, which may hang, run in the application's thread.
-        """
+        """Close expired windows, append the process's counters if they are to be sent, and wake the senders."""
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
         self._take(expired=True, pause=yield_gil)
@@ -271,8 +261,7 @@ class Engine:
     def _call_application(self, timeout: float) -> None:
         """Run code of the application, which may hang, in its thread, and wait for so many seconds at most.
 
-        Sources log what they have queued, event handlers are called with windows that are recorded already, and sources
-        of waits are read. What still runs from the last time is not begun again.
+        The windows are recorded already. What still runs from the last time is not begun again.
         """
         self.application.call("a source of events", before_flush.run)
         self.application.call("an event handler, while windows were closed,", self._call_handlers)
@@ -287,8 +276,7 @@ class Engine:
         """Append the counters, waits and metrics of the process, if it is time."""
         journal, windows = self.box.journals["readings"], self.box.journals["metrics"].next
         accounts = self.account()
-        lost = sum(each.lost for each in accounts.values())
-        if not (self._readings.is_due(lost) or asked or windows > self._windows_seen):
+        if not (self._readings.is_due(_lost(accounts)) or asked or windows > self._windows_seen):
             return
         self._windows_seen = windows
         self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
@@ -315,16 +303,13 @@ class Engine:
     def _write_queue_size(self, metrics: Any) -> None:
         self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())
 
-    def _items_lost(self) -> int:
-        return sum(each.lost for each in self.account().values())
-
     # ---- flush and end
 
     def force_flush(self, timeout: float) -> bool:
         """Deliver all items that are recorded now; return True if that was possible, and no item was lost so far."""
         deadline = time.monotonic() + timeout
         self._call_application(min(_APPLICATION, timeout))
-        return self._collect(deadline, last=False) and self._deliver(deadline) and not self._items_lost()
+        return self._collect(deadline, last=False) and self._deliver(deadline) and not _lost(self.account())
 
     def _collect(self, deadline: float, *, last: bool) -> bool:
         """Take everything that was collected into the record, in the caller's thread."""
@@ -350,8 +335,8 @@ class Engine:
     def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
         """End within so many seconds: items that are not delivered by then are in the spool.
 
-        ``before`` is called when everything is recorded: later items go nowhere. Returns True if all items were
-        delivered, or are on disk because the signal is offline.
+        ``before`` is called when everything is recorded: later items go nowhere. Returns True if nothing is lost, or
+        left on the disk although there is an endpoint.
         """
         begin = time.monotonic()
         phases: tuple[Callable[[], object], ...] = (
@@ -446,3 +431,7 @@ class Engine:
         else:
             request.append(journal)
         _log.warning("a request was rejected%s: %s", place, request.reason)
+
+
+def _lost(accounts: dict[str, Account]) -> int:
+    return sum(each.lost for each in accounts.values())

@@ -18,14 +18,13 @@ from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, backoff, next_of, outboxes
 from monitel_otlp.messages.request import LEVELS, Request, record_lists
-from monitel_otlp.metrics.windows import Mapping, Totals, WindowsEncoder
+from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowsEncoder
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
 from monitel_otlp.transport.http import TOO_OLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from collections.abc import Mapping as MappingType
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from monitel.blackbox.account import Account
@@ -135,9 +134,9 @@ def damaged_ends(dead: Dead) -> int:
 # ---- their requests
 
 
-def mapping_of(identity: dict[str, Any]) -> Mapping:
+def mapping_of(identity: dict[str, Any]) -> WindowMapping:
     """Return how the windows of a process become points."""
-    return Mapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
+    return WindowMapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
 
 
 def add_settled(dead: Dead) -> Totals:
@@ -236,7 +235,7 @@ class ReplayOutcome:
 
 def deliver(
     dead: Dead,
-    transports: MappingType[str, Transport],
+    transports: Mapping[str, Transport],
     outcome: ReplayOutcome | None = None,
     *,
     tries: int = _TRIES,
@@ -333,7 +332,7 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[
 
 
 def deliver_rejected(
-    dead: Dead, transports: MappingType[str, Transport], outcome: ReplayOutcome | None = None
+    dead: Dead, transports: Mapping[str, Transport], outcome: ReplayOutcome | None = None
 ) -> ReplayOutcome:
     """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
     counts = outcome or ReplayOutcome()

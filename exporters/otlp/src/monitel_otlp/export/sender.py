@@ -48,7 +48,7 @@ _random = Random()  # noqa: S311  not a secret; the global generator belongs to 
 
 
 class Rejected(NamedTuple):
-    """A request that a backend has rejected, as its journal keeps it; it has no items if monitel has made it."""
+    """A request that a backend has rejected, as its journal keeps it; without items if monitel has made it itself."""
 
     signal: str
     reason: str
@@ -56,7 +56,7 @@ class Rejected(NamedTuple):
     body: bytes
 
     def append(self, journal: Journal) -> None:
-        """Append the request to its journal."""
+        """Append it to its journal."""
         reason = self.reason.encode("utf-8", "backslashreplace").decode()
         journal.append(REQUEST, marshal.dumps(tuple(self._replace(reason=reason)), 2))
 
@@ -76,10 +76,7 @@ class _Search:
 
 
 class Outbox:
-    """The items of one journal that are being sent.
-
-    They are held here until they are settled, because the journal may drop its oldest items meanwhile.
-    """
+    """The items of one journal that are being sent, held until they are settled: the journal may drop its oldest."""
 
     def __init__(self, journal: Journal, encoder: Encoder) -> None:
         self.journal = journal
@@ -182,13 +179,13 @@ def _split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
 def outboxes(
     journals: dict[str, Journal],
     resource: bytes,
-    mapping: windows.Mapping,
+    mapping: windows.WindowMapping,
     totals: windows.Totals,
     *,
     write_queue_size: Callable[[Any], object] | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Outbox]]:
-    """Return the outboxes of each signal; the arguments are those of the encoders."""
+    """Return the outboxes of each signal."""
     encoders: dict[str, Encoder] = {
         "metrics": WindowsEncoder(resource, mapping, totals, write_queue_size, pause),
         "readings": ReadingsEncoder(resource, write_queue_size),
@@ -239,14 +236,12 @@ def _asked(answer: Answer) -> float:
 class Sender:
     """Sends the items of journals in order, one attempt at a time, and retries them in that order.
 
-    After each failure it pauses, longer each time, and at least as long as the backend has requested by Retry-After.
-    Only the end makes an attempt earlier, unless the backend has requested the pause. What the backend refuses for a
-    reason that is not in the items goes to the disk at once, and is tried again every few minutes.
+    After each failure it pauses (:func:`backoff`); only the end makes an attempt earlier, unless the backend has asked
+    for the pause. What the backend refuses for a reason that is not in the items goes to the disk at once.
 
     Items are dropped and counted by reason: ``rejected`` (the request is set aside), ``unconfirmed`` (the same, but an
-    earlier attempt may have been accepted), ``partial_success``, ``encoding``.
-
-    ``accepted`` is set when the backend accepts a request of the first journal.
+    earlier attempt may have been accepted), ``partial_success``, ``encoding``. ``accepted`` is set when the backend
+    accepts a request of the first journal.
     """
 
     def __init__(
@@ -282,7 +277,7 @@ class Sender:
     # ---- the thread
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start it."""
         self._worker.start()
 
     def wake(self) -> None:
@@ -452,9 +447,8 @@ class Sender:
     def _search(self, outbox: Outbox, request: Request, answer: Answer) -> bool:
         """Search for the rejected items of a request by halves; return False if they are to be settled as rejected.
 
-        When one item is found, the rest of the request is sent at once. If that is rejected, too, and no part of the
-        request was accepted, the whole request counts as rejected; and so do the next ones until one is accepted. Items
-        are not split if the backend reports that it has stored none of them.
+        When one item is found, the rest is sent at once. If that is rejected, too, and no part was accepted, all of it
+        is rejected, and so are the next requests until one is accepted.
         """
         search = outbox.search = outbox.search or _Search()
         self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
@@ -466,10 +460,9 @@ class Sender:
 
 
 def _estimate(rejected: int, request: Request) -> int:
-    """Return the number of items of a request for a number of rejected points, log records or spans.
+    """Return the number of items for a number of rejected points, log records or spans.
 
-    It is exact for log records and spans. For metrics it is an estimate: the rejected points divided by the average
-    points per item, rounded up, and at most all items.
+    For metrics it is an estimate: the rejected points divided by the average points per item, rounded up.
     """
     if rejected > 0 and request.signal == "metrics":
         rejected = -(-rejected * request.number // max(request.records, 1))

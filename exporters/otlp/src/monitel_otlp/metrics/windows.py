@@ -42,7 +42,7 @@ _ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the tot
 _NUMBER = ("",)  # suffixes of a logged number, whose metric has its bare name
 
 
-class Mapping(NamedTuple):
+class WindowMapping(NamedTuple):
     """The settings with which windows become points; a record keeps them."""
 
     temporality: str  # "cumulative", "delta", or "lowmemory", which is delta, as with synchronous instruments
@@ -190,7 +190,9 @@ class Totals:
     their number, ``described`` the definition; ``number`` is that of the last item that is in the totals.
     """
 
-    def __init__(self, definition: Callable[[int], Any], mapping: Mapping, stored: tuple[int, Any] = (0, None)) -> None:
+    def __init__(
+        self, definition: Callable[[int], Any], mapping: WindowMapping, stored: tuple[int, Any] = (0, None)
+    ) -> None:
         self.described: Callable[[int], Described] = cache(lambda number: Described(Definition(*definition(number))))
         self.histograms = not mapping.delta and mapping.distributions != "percentiles"
         self._after_ns = mapping.after_ns
@@ -254,7 +256,7 @@ class WindowsEncoder(Encoder):
     def __init__(
         self,
         resource: bytes,
-        mapping: Mapping,
+        mapping: WindowMapping,
         totals: Totals,
         write_queue_size: Callable[[Any], object] | None = None,
         pause: Callable[[], object] = lambda: None,
