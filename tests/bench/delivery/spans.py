@@ -77,7 +77,7 @@ def delivery(drop: Any) -> None:
 
     from monitel.blackbox.box import Box
     from monitel_otlp.export.sender import Outbox
-    from monitel_otlp.traces.mapping import SpansEncoder
+    from monitel_otlp.messages.request import SpansEncoder
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
     box = Box(None, None, {})

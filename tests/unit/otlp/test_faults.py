@@ -22,10 +22,10 @@ from monitel.blackbox import disk, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
-from monitel_otlp.messages.log_records import LogsEncoder
+from monitel_otlp.messages.request import LogsEncoder
 from monitel_otlp.metrics.windows import Draft, Total, WindowsEncoder
 from monitel_otlp.pipeline import exit_summary
-from monitel_otlp.traces.mapping import RangeMapping
+from monitel_otlp.traces.span_queue import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
 
 

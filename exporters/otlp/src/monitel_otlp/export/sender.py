@@ -15,11 +15,8 @@ from monitel.blackbox.record import READING, REQUEST
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.messages.log_records import LogsEncoder
-from monitel_otlp.messages.request import Request
-from monitel_otlp.metrics.readings import ReadingsEncoder
+from monitel_otlp.messages.request import LogsEncoder, ReadingsEncoder, Request, SpansEncoder
 from monitel_otlp.metrics.windows import WindowsEncoder
-from monitel_otlp.traces.mapping import SpansEncoder
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:

@@ -20,17 +20,16 @@ from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel.wait_counter import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
 from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.messages.request import Encoder, write_scope
+from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, SENT, Points, RisingSums, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.account import Account
     from monitel.blackbox.forms import PlainCounter
-    from monitel.blackbox.record import Item
     from monitel_otlp.export.recorder import MetricSeries
     from monitel_otlp.metrics.points import Metric
 
@@ -65,20 +64,6 @@ NAMES.reserve(
 
 _BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process of a job
 _LONG_NS = 5_000_000_000  # a wait that lasts longer is sent soon
-
-
-class ReadingsEncoder(Encoder):
-    """Puts readings, which are encoded already, into requests."""
-
-    most = 1  # readings of one metric are not merged
-
-    def __init__(self, resource: bytes, write_queue_size: Callable[[Any], object] | None = None) -> None:
-        super().__init__("metrics", resource, None, write_queue_size)
-
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
-        content, points, _ = items[0].value
-        resource.MergeFromString(content)
-        return int(points)
 
 
 class _Sum(NamedTuple):
