@@ -17,7 +17,6 @@ from tests.support.receiver import Receiver
 import monitel
 from monitel.profiler import ranges, record_function
 from monitel.profiler.ranges import Range
-from monitel.testing import ManualClock
 
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
@@ -269,23 +268,6 @@ def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
     assert megabytes == pytest.approx(ranks * size / 1e6, rel=0.1)
     assert budget == kept(receiver)
     assert RANGES == budget + receiver.span(FOLDED).attributes["monitel.folded.count"]
-
-
-def test_long_steps_have_smaller_budgets(
-    receiver: Receiver, start: Start, clock: ManualClock, as_rank: Callable[..., None]
-) -> None:
-    """Each interval takes a request, which repeats the resource: the documented formula for the longest of 8 steps."""
-    as_rank(1, 64)
-    pipeline = start(spans={"step_traces": True}, export_interval=10.0)
-    lengths = [120.0, *[10.0] * 9, 0.0]
-    for step, seconds in enumerate(lengths):
-        monitel.set_step(step)
-        work(*["layer"] * 280)
-        clock.advance(seconds)
-    assert pipeline.shutdown(DEADLINE)
-    kept = Counter(span.attributes["training.step"] for span in receiver.spans() if span.name == "layer")
-    expected = [int((4_500_000 / 64 - 3_000 - 900 * intervals) / 250) for intervals in (0, *[12] * 8, 1, 1)]
-    assert expected == [kept[step] for step in range(len(lengths))]
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def _span_settings(
     budget, shared = options["budget"], None
     if options["step_traces"]:
         known = {**launch, **resource.attributes}
-        shared = StepTraces(known, alone=alone, budget=budget, interval=settings.interval)
+        shared = StepTraces(known, alone=alone, given=budget)
         if shared.rank == 0 and not silent:
             shared.warn_if_too_large()
     return SpanSettings(budget, options["steps"], shared)

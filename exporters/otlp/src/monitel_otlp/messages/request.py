@@ -1,6 +1,6 @@
 """Requests: items ``i`` to ``j`` of a journal, encoded for a backend. A request is split by items, too.
 
-Ranges and readings are in the journals as encoded messages, events as plain values; windows have a module of their own.
+Ranges and readings are in the journals as encoded messages, events as plain values; windows have a separate module.
 """
 
 from __future__ import annotations

@@ -305,8 +305,8 @@ class QueuedSpans(Ranges[Identified]):
     def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:
         if step is None or self._traces is None:
             return super()._new_period(step, until_ns, now=now)
-        ids, budget = self._traces.of(step, ranges.now() if now else None)
-        return _Step(step, ids, budget, sampled=self._sampled(ids.trace_id, _ROOT))
+        ids = self._traces.of(step, now=now)
+        return _Step(step, ids, self._traces.budget, sampled=self._sampled(ids.trace_id, _ROOT))
 
     def _is_unsampled(self, period: Period, around: Span) -> bool:
         return not period.sampled if isinstance(period, _Step) else super()._is_unsampled(period, around)
