@@ -21,6 +21,7 @@ import monitel
 from monitel_otlp import Pipeline, application
 
 DELTA = 1
+READER = "PeriodicExportingMetricReader"
 REMOTE = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(1))
 
 
@@ -77,9 +78,11 @@ def test_exporters_are_made_when_they_are_used(receiver: Receiver, start: Start)
 def test_threads_that_begin_together_lose_nothing(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first use of a signal takes a moment, in which other threads use it, too."""
-    make, pause = application._exporter, Event()
-    monkeypatch.setattr(application, "_exporter", lambda *given: (pause.wait(0.2), make(*given))[1])
+    """The first use of a signal takes a moment, in which other threads use it, too; and so does an import."""
+    pause = Event()
+    for name in ("_official_exporter", READER, "BatchLogRecordProcessor"):
+        make = getattr(application, name)
+        monkeypatch.setattr(application, name, lambda *given, make=make: (pause.wait(0.2), make(*given))[1])
     pipeline = start()
 
     def record_one(name: str) -> None:
@@ -99,14 +102,14 @@ def test_exporter_that_is_made_during_the_shutdown_ends(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would send the instruments of the pipeline that has ended, for the rest of the process."""
-    make, begun, over = application._exporter, Event(), Event()
+    make, begun, over = getattr(application, READER), Event(), Event()
 
     def slow(*given: Any) -> Any:
         begun.set()
         over.wait(DEADLINE)
         return make(*given)
 
-    monkeypatch.setattr(application, "_exporter", slow)
+    monkeypatch.setattr(application, READER, slow)
     pipeline = start()
     thread = Thread(target=pipeline.meter_provider.get_meter, args=["mine"])
     thread.start()

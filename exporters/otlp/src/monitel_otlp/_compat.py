@@ -8,10 +8,11 @@ from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
 from opentelemetry._logs import NoOpLoggerProvider, SeverityNumber, get_logger_provider, set_logger_provider
 from opentelemetry._logs import _internal as logs_internal
+from opentelemetry.exporter.otlp.proto.common._internal.metrics_encoder import OTLPMetricExporterMixin
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordProcessor
 from opentelemetry.sdk._logs._internal import std_to_otel
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
 from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDetector
 from opentelemetry.sdk.trace import SpanLimits
@@ -26,11 +27,11 @@ __all__ = [
     "APILoggerProvider",
     "BatchLogRecordProcessor",
     "HostResourceDetector",
-    "LogRecordExportResult",
     "LogRecordLimits",
     "LogRecordProcessor",
     "LoggerProvider",
     "NoOpLoggerProvider",
+    "OTLPMetricExporterMixin",
     "OsResourceDetector",
     "ProcessResourceDetector",
     "SeverityNumber",

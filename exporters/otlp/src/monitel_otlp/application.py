@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from queue import Queue
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
-from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from monitel.process.os_threads import Event, RLock, SimpleQueue, get_ident
@@ -25,9 +24,9 @@ from monitel.variables import one_of
 from monitel_otlp._compat import (
     BatchLogRecordProcessor,
     LoggerProvider,
-    LogRecordExportResult,
     LogRecordProcessor,
     NoOpLoggerProvider,
+    OTLPMetricExporterMixin,
     log_record_limits,
     span_limits,
 )
@@ -35,7 +34,7 @@ from monitel_otlp.config.settings import GRPC, Environment
 from monitel_otlp.transport.connection import may_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from opentelemetry.metrics import Meter
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -48,19 +47,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _PACKAGES = "opentelemetry.exporter.otlp.proto"
-#: Module and class of each exporter, and the result of an export.
-_EXPORTERS: dict[str, tuple[str, str, object]] = {
-    "metrics": ("metric_exporter", "OTLPMetricExporter", MetricExportResult.SUCCESS),
-    "logs": ("_log_exporter", "OTLPLogExporter", LogRecordExportResult.SUCCESS),
-    "traces": ("trace_exporter", "OTLPSpanExporter", SpanExportResult.SUCCESS),
+#: Module and class of the exporter of each signal.
+_EXPORTERS = {
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
 }
 #: Loggers of exporters, which may log an address.
-_LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _, _ in _EXPORTERS.values()]
+_LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
-
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
-
-_PATIENCE = 2.0  # seconds that a thread waits for an exporter, which another one makes
 
 _Provider = TypeVar("_Provider")
 
@@ -68,11 +64,9 @@ _Provider = TypeVar("_Provider")
 class ApplicationTelemetry:
     """The OpenTelemetry providers for the application: the SDK's, with a periodic reader or a batch processor each.
 
-    The official exporter of a signal, and its two threads, are made when the application uses the signal: when it gets
-    its first meter, ends its first sampled span, or emits its first log record. They have the endpoints, the headers
-    and the resource of the pipeline. Without an endpoint, and in a forked child, they send nothing: the SDK would send
-    the values of the parent a second time. What a backend does not accept within the exporter's timeout is lost; the
-    accounts of the pipeline do not include it. Each provider has no effect if its signal has none.
+    They begin, with their threads, when the application uses the signal: when it gets its first meter, ends its first
+    sampled span, or emits its first log record. Without an endpoint, and in a forked child, nothing is sent. What a
+    backend does not accept within the exporter's timeout is lost; the accounts of the pipeline do not include it.
     """
 
     def __init__(self, settings: Settings, resource: Resource, signals: Collection[str]) -> None:
@@ -83,7 +77,8 @@ class ApplicationTelemetry:
         self.logger_provider: APILoggerProvider = NoOpLoggerProvider()
         self.tracer_provider: APITracerProvider = trace.NoOpTracerProvider()
         if (signal := self._signals.get("metrics")) is not None:
-            _check_histograms()
+            forms = ("explicit_bucket_histogram", "base2_exponential_bucket_histogram")
+            Environment().value("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", one_of(forms), forms[0])
             meters = partial(_Meters, signal, resource=resource, shutdown_on_exit=False)
             self.meter_provider = _tolerant(meters, lambda: {"exemplar_filter": TraceBasedExemplarFilter()})
         if (signal := self._signals.get("logs")) is not None:
@@ -103,11 +98,7 @@ class ApplicationTelemetry:
         return provider.sampler
 
     def begin(self, call: str) -> list[threading.Event]:
-        """Begin ``"force_flush"`` or ``"shutdown"`` in the threads of the signals in use. Takes no lock.
-
-        Returns:
-            An event for each provider, which is set at the end; see :meth:`wait`.
-        """
+        """Begin ``"force_flush"`` or ``"shutdown"`` of each signal in use; return events for :meth:`wait`."""
         if os.getpid() != self._pid:
             return []  # a forked child has no such threads
         for signal in self._signals.values() if call == "shutdown" else ():
@@ -120,7 +111,7 @@ class ApplicationTelemetry:
 
 
 class _Signal:
-    """The exporter of a signal, made when the signal is used first, and the thread that flushes and ends it.
+    """The reader or batch processor of a signal, made at the first use, and the thread that flushes and ends it.
 
     The thread is started early, because none can be started at exit. It is a thread of ``threading``, as those of the
     SDK: under gevent all of them are greenlets. If gevent comes later, it remains a thread, and a lock of gevent could
@@ -133,26 +124,21 @@ class _Signal:
         self._interval = interval
         self._pid = os.getpid()
         self._making = RLock()
-        self._is_making = False
-        self.is_over = endpoint is None  # nothing is made any more
+        self._is_used = False
+        self.is_over = False
         self.exports: Any = None  # the reader or the batch processor
 
     def use(self, meters: MeterProvider | None = None) -> Any:
-        """Return the reader or the processor; None without one, and in a forked child.
-
-        While a thread makes it, others wait. An import in there may need what they hold, so they do not wait forever.
-        """
+        """Return the reader or the processor; None without one, and in a forked child."""
         if os.getpid() != self._pid:
             return None
-        if not self.is_over and self._making.acquire(timeout=_PATIENCE):
-            nested, self._is_making = self._is_making, True  # a signal handler may come here, too
-            try:
-                if not (nested or self.is_over):
-                    self._make(meters)
-                    self.is_over = True
-            finally:
-                self._is_making = nested
-                self._making.release()
+        with self._making:
+            if not (self._is_used or self.is_over or self._endpoint is None):
+                self._is_used = True  # first: a signal handler may come here, too
+                try:
+                    self._make(_Exporter(self._name, self._endpoint), meters)
+                except Exception as error:  # a variable of the SDK
+                    _report(self._name, self._endpoint, error)
         return self.exports
 
     def call(self, name: str) -> threading.Event:
@@ -161,28 +147,20 @@ class _Signal:
         self._calls.put((name, ended))
         return ended
 
-    def _make(self, meters: MeterProvider | None) -> None:
-        assert self._endpoint is not None
-        try:
-            exporter = _exporter(self._name, self._endpoint)
-            are_greenlets = threading.get_ident() != get_ident()
-            self._event = threading.Event if are_greenlets else Event
-            self._ended = self._event()
-            self._calls: Any = Queue() if are_greenlets else SimpleQueue()
-            if meters is not None:
-                made: Any = PeriodicExportingMetricReader(exporter, 1000 * self._interval)
-                meters.add_metric_reader(made)
-            else:
-                made = (BatchLogRecordProcessor if self._name == "logs" else BatchSpanProcessor)(exporter)
-            threading.Thread(target=self._run, args=(made,), name="otel-application", daemon=True).start()
-        except Exception as error:  # a package, a file, a credential provider, a variable of exporter or processor
-            missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
-            text = self._endpoint.mask(missing if isinstance(error, ImportError) else f"{error!r:.300}")
-            _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", self._name, text)
+    def _make(self, exporter: Any, meters: MeterProvider | None) -> None:
+        are_greenlets = threading.get_ident() != get_ident()
+        self._event = threading.Event if are_greenlets else Event
+        self._ended = self._event()
+        self._calls: Any = Queue() if are_greenlets else SimpleQueue()
+        if meters is not None:
+            made: Any = PeriodicExportingMetricReader(exporter, 1000 * self._interval)
+            meters.add_metric_reader(made)
         else:
-            self.exports = made
-            if self.is_over:  # the pipeline has ended meanwhile
-                self.call("shutdown")
+            made = (BatchLogRecordProcessor if self._name == "logs" else BatchSpanProcessor)(exporter)
+        threading.Thread(target=self._run, args=(made,), name="otel-application", daemon=True).start()
+        self.exports = made
+        if self.is_over:  # the pipeline has ended meanwhile
+            self.call("shutdown")
 
     def _run(self, made: Any) -> None:
         name = ""
@@ -229,6 +207,69 @@ class _Processor(SpanProcessor, LogRecordProcessor):
         return self._signal.exports is None or bool(self._signal.exports.force_flush(timeout_millis))
 
 
+class _Exporter(OTLPMetricExporterMixin):
+    """The official exporter, which is imported by the thread that sends first: the application waits for no import.
+
+    In a forked child nothing is sent: the SDK would send the values of the parent a second time.
+    """
+
+    def __init__(self, signal: str, endpoint: Endpoint) -> None:
+        self._signal = signal
+        self._endpoint = endpoint
+        self._pid = os.getpid()
+        self._official: Any = None
+        self._failed = False
+        if signal == "metrics":
+            self._common_configuration()  # temporality and aggregation, for the reader
+
+    def export(self, data: Any, **options: Any) -> None:
+        if self._official is None and not self._failed and os.getpid() == self._pid:
+            try:
+                self._official = _official_exporter(self._signal, self._endpoint)
+            except Exception as error:  # a package, a file, a credential provider
+                self._failed = True
+                _report(self._signal, self._endpoint, error)
+        if self._official is not None and os.getpid() == self._pid:
+            self._official.export(data, **options)
+
+    def force_flush(self, *_given: Any, **_named: Any) -> bool:
+        return True
+
+    def shutdown(self, *_given: Any, **_named: Any) -> None:
+        if self._official is not None:
+            self._official.shutdown()
+
+
+def _official_exporter(signal: str, endpoint: Endpoint) -> Any:
+    if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
+        raise ValueError("a file with certificates is not a regular file")
+    _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
+    for logger in _LOGGERS:
+        logging.getLogger(logger).addFilter(_mask)
+    address, module, name = endpoint.address, *_EXPORTERS[signal]
+    headers = {name: value.reveal() for name, value in endpoint.headers.items()}
+    options: dict[str, Any] = {"headers": headers or {"accept": "*/*"}}  # without any it would log malformed variables
+    if endpoint.protocol == GRPC:
+        import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
+        kinds = import_module("grpc").Compression
+        compression = {"gzip": kinds.Gzip, "deflate": kinds.Deflate}.get(endpoint.compression, kinds.NoCompression)
+        url = f"{address.scheme}://{address.netloc}"
+        options["insecure"] = address.scheme == "http"
+    else:
+        user, query = address.userinfo.reveal(), address.query.reveal()
+        url = f"{address.scheme}://{user and f'{user}@'}{address.netloc}{address.path}{(query and f'?{query}') or ''}"
+        compression = import_module(f"{_PACKAGES}.http").Compression(endpoint.compression)
+    protocol = "grpc" if endpoint.protocol == GRPC else "http"
+    kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)
+    return kind(url, compression=compression, timeout=endpoint.timeout, **options)
+
+
+def _report(signal: str, endpoint: Endpoint, error: Exception) -> None:
+    missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
+    text = endpoint.mask(missing if isinstance(error, ImportError) else f"{error!r:.300}")
+    _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", signal, text)
+
+
 def _mask(record: logging.LogRecord) -> bool:
     """Mask the secrets of all endpoints in a message of an exporter; a filter. An exception with one is left out."""
     text, error = record.getMessage(), str(record.exc_info[1]) if record.exc_info else ""
@@ -238,83 +279,6 @@ def _mask(record: logging.LogRecord) -> bool:
         if mask(error) != error:
             record.exc_info = None
     return True
-
-
-def _exporter(signal: str, endpoint: Endpoint) -> Any:
-    """Return the official exporter for an endpoint. Any exception means that it cannot be made."""
-    if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
-        raise ValueError("a file with certificates is not a regular file")
-    module, name, success = _EXPORTERS[signal]
-    if endpoint.protocol == GRPC:
-        import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
-        protocol, options = "grpc", _grpc(endpoint)
-    else:
-        protocol, options = "http", _http(endpoint)
-    kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)  # late: requests takes 0.1 s
-    headers = {name: value.reveal() for name, value in endpoint.headers.items()}
-    with _quiet():
-        exporter = _in_this_process(kind, success)(**options, headers=headers, timeout=endpoint.timeout)
-    _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
-    for logger in _LOGGERS:
-        logging.getLogger(logger).addFilter(_mask)
-    return exporter
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what the making of an exporter logs in this thread: variables are checked already, and may hold secrets."""
-    own = threading.get_ident()
-
-    def others(record: logging.LogRecord) -> bool:
-        return record.thread != own
-
-    names = [each for each in logging.root.manager.loggerDict if each.startswith("opentelemetry.")]
-    loggers = [logging.getLogger(name) for name in names]
-    for logger in loggers:
-        logger.addFilter(others)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(others)
-
-
-def _http(endpoint: Endpoint) -> dict[str, Any]:
-    from opentelemetry.exporter.otlp.proto.http import Compression
-
-    address = endpoint.address
-    user, query = address.userinfo.reveal(), address.query.reveal()
-    url = f"{address.scheme}://{f'{user}@' if user else ''}{address.netloc}{address.path}{f'?{query}' if query else ''}"
-    return {"endpoint": url, "compression": Compression(endpoint.compression)}
-
-
-def _grpc(endpoint: Endpoint) -> dict[str, Any]:
-    import grpc
-
-    compression = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
-    return {
-        "endpoint": f"{endpoint.address.scheme}://{endpoint.address.netloc}",
-        "insecure": endpoint.address.scheme == "http",
-        "compression": compression.get(endpoint.compression, grpc.Compression.NoCompression),
-    }
-
-
-def _in_this_process(kind: Any, success: object) -> Any:
-    """Return a class of an exporter that sends nothing in a forked child."""
-    pid = os.getpid()
-
-    class Exporter(kind):  # type: ignore[misc]
-        def export(self, *positional: Any, **named: Any) -> Any:
-            return super().export(*positional, **named) if os.getpid() == pid else success
-
-    return Exporter
-
-
-def _check_histograms() -> None:
-    """Log a warning if the variable for the form of histograms has another value than the exporter knows."""
-    name = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-    forms = ("explicit_bucket_histogram", "base2_exponential_bucket_histogram")
-    Environment().value(name, one_of(forms), forms[0])
 
 
 def _tracer_provider(resource: Resource) -> TracerProvider:
