@@ -31,7 +31,7 @@ from monitel_otlp._compat import (
     span_limits,
 )
 from monitel_otlp.config.settings import GRPC, Environment
-from monitel_otlp.transport.connection import may_block
+from monitel_otlp.transport.answer import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -241,8 +241,8 @@ class _Exporter(OTLPMetricExporterMixin):
 
 
 def _official_exporter(signal: str, endpoint: Endpoint) -> Any:
-    if endpoint.address.scheme == "https" and any(map(may_block, filter(None, endpoint.certificates))):
-        raise ValueError("a file with certificates is not a regular file")
+    for file in filter(None, endpoint.certificates if endpoint.address.scheme == "https" else ()):
+        check_file(file, "the certificates")
     _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
     for logger in _LOGGERS:
         logging.getLogger(logger).addFilter(_mask)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
 #: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
 USER_AGENT = f"monitel-otlp/{monitel.__version__} Python/{'.'.join(map(str, sys.version_info[:3]))}"
+AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
 NO_CREDENTIALS = "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"
 NO_PERMISSION = "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"
 _REASON_LENGTH = 500
@@ -62,6 +63,14 @@ class Answer:
     answered: bool = True  #: False if no answer arrived, so that the backend may have accepted the request.
 
 
+class FailedError(Exception):
+    """Raised inside an attempt that has ended without a response."""
+
+    def __init__(self, reason: str, consequence: Consequence = Consequence.REFUSED) -> None:
+        super().__init__(reason)
+        self.answer = Answer(consequence, reason)
+
+
 class Transport(ABC):
     """Makes attempts for one signal, one at a time. A ``mask`` replaces more secrets in a text than the endpoint's."""
 
@@ -75,13 +84,15 @@ class Transport(ABC):
         limit = self._endpoint.timeout
         try:
             answer = self._attempt(request, limit if timeout is None else max(0.0, min(timeout, limit)))
+        except FailedError as error:
+            answer = error.answer
         except Exception as error:
             answer = Answer(Consequence.RETRY, describe(error), answered=False)
         return replace(answer, reason=one_line(self._mask(answer.reason[:_SEARCHED_LENGTH])))
 
     @abstractmethod
     def _attempt(self, request: Request, timeout: float) -> Answer:
-        """Make one attempt. An exception means that the backend may have accepted the request."""
+        """Make one attempt. An exception other than FailedError: the backend may have accepted the request."""
 
     @abstractmethod
     def close(self) -> None:
@@ -106,6 +117,12 @@ def describe(error: BaseException) -> str:
     return name
 
 
+def check_file(path: str | os.PathLike[str], variable: str) -> None:
+    """Raise FailedError for a FIFO or a device: to open it may wait forever, and it may have no end."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110, PTH112, PTH113  Path's raise
+        raise FailedError(f"check {variable}: {path}: not a regular file")
+
+
 def parse_retry_after(value: str | None) -> float | None:
     """Parse a Retry-After header (seconds or a date); None if it is missing or malformed."""
     try:
@@ -123,10 +140,7 @@ _BEGINS = {b"\x08", b"\x12"}  # tags of code and message of a google.rpc.Status:
 
 
 def error_text(body: bytes) -> str:
-    """Return the message of a ``google.rpc.Status`` in protobuf or JSON, or another text in quotation marks.
-
-    The type of the content is found by its first bytes: Loki declares its Status as ``application/octet-stream``.
-    """
+    """Return the message of a ``google.rpc.Status`` in protobuf or JSON, or another text in quotation marks."""
     with suppress(ValueError, KeyError, TypeError, RecursionError, DecodeError):
         if body[:1] == b"{" and isinstance(message := json.loads(body)["message"], str):
             return message
@@ -158,8 +172,7 @@ def delivered(content: bytes) -> Answer:
 def count_rejected(request: Request, text: str) -> int:
     """Return the number of records of a rejected request that the backend has not stored; 0 if that is unknown.
 
-    Loki stores the valid log records of a request, and answers 400 because of the others. Its complete text arrives
-    inside the answer of a Collector.
+    Loki stores the valid log records of a request, and answers 400 because of the others.
     """
     if request.signal != "logs":
         return 0

@@ -22,18 +22,21 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no s
 from monitel_otlp.config.endpoint import AddressError, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
+    AUTHORITY,
+    CLIENT,
     NO_CREDENTIALS,
     NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
     Consequence,
+    FailedError,
     Transport,
+    check_file,
     count_rejected,
     delivered,
     describe,
 )
-from monitel_otlp.transport.connection import AUTHORITY, CLIENT, CertificateFileError, may_block
 
 if TYPE_CHECKING:
     from monitel_otlp.config.endpoint import Endpoint
@@ -89,14 +92,10 @@ class GrpcTransport(Transport):
     def _attempt(self, request: Request, timeout: float) -> Answer:
         metadata = self._metadata.reveal()
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
-            return Answer(Consequence.REFUSED, _METADATA)
-        if (problem := _proxy_problem()) is not None:
-            return Answer(Consequence.REFUSED, problem)
+            raise FailedError(_METADATA)
+        _check_proxy()
         if self._channel is None:
-            try:
-                self._channel = _open(self._endpoint)
-            except CertificateFileError as error:
-                return Answer(Consequence.REFUSED, str(error))
+            self._channel = _open(self._endpoint)
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
             content: bytes = call(request.body, timeout=timeout, metadata=metadata, compression=self._compression)
@@ -118,26 +117,25 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
 
 
 def _content(variable: str, path: str | None) -> bytes | None:
-    """Return the content of a PEM file, or raise CertificateFileError; None without a path."""
-    problem = "not a regular file"
+    """Return the content of a PEM file; None without a path."""
+    if path is None:
+        return None
     try:
-        if path is None or not may_block(path):
-            return None if path is None else Path(path).read_bytes()
+        check_file(path, variable)
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        problem = describe(error)
-    raise CertificateFileError(f"check {variable}: {path}: {problem}")
+        raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
 
 
-def _proxy_problem() -> str | None:
-    """Return the problem with the address of the proxy, or None. The core of gRPC would print it with its password."""
+def _check_proxy() -> None:
+    """Refuse an address of the proxy that is malformed: the core of gRPC would print it with its password."""
     for variable in _PROXY_VARIABLES:
         if text := os.environ.get(variable):
             try:
                 parse_address(text)
             except AddressError as error:
-                return f"the proxy's address in {variable} cannot be used: {error}"
-            return None
-    return None
+                raise FailedError(f"the proxy's address in {variable} cannot be used: {error}") from None
+            return
 
 
 def _decompressed(content: bytes) -> bytes:

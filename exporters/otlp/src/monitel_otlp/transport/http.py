@@ -1,63 +1,304 @@
-"""One attempt to deliver one request over HTTP."""
+"""Transport over HTTP/1.1: a connection, perhaps through a proxy, with one deadline and one limit of bytes."""
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
+import os
 import re
+import selectors
 import socket
 import ssl
 import time
 import zlib
 from contextlib import suppress
-from http.client import BadStatusLine, HTTPException, RemoteDisconnected
-from typing import TYPE_CHECKING
+from http.client import BadStatusLine, HTTPException, HTTPResponse, RemoteDisconnected
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from urllib.request import getproxies
 
-from monitel_otlp.config.endpoint import AddressError, parse_address, proxy_secrets
+from monitel.process.os_threads import Empty, SimpleQueue
+from monitel.process.worker import Worker
+from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport.answer import (
+    AUTHORITY,
+    CLIENT,
     NO_CREDENTIALS,
     NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
     Consequence,
+    FailedError,
     Transport,
+    check_file,
     count_rejected,
     delivered,
     describe,
     error_text,
     parse_retry_after,
 )
-from monitel_otlp.transport.connection import (
-    AUTHORITY,
-    CLIENT,
-    CertificateFileError,
-    ProxyRefusedError,
-    Route,
-    TooMuchError,
-    Wire,
-    basic,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from http.client import HTTPResponse
 
-    from monitel_otlp.config.endpoint import Endpoint
+    from monitel_otlp.config.endpoint import Certificates, Endpoint
     from monitel_otlp.messages.request import Request
 
+    #: Result of ``getaddrinfo``: family, type, protocol, canonical name, socket address.
+    Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
+
+RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
+_SLICE = 1 << 18  # bytes per send call
+_INTERIM = {*range(100, 200)} - {101}
+_Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)  # takes no descriptor
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 _SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _.-
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
-_PROXY_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
+_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
 _OF_CONTENT = {400, 413, 422}  # any other status below 500 is not about the items: of a proxy, a limiter
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {401: NO_CREDENTIALS, 403: NO_PERMISSION}
 _NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
+
+
+class TooMuchError(OSError):
+    """Raised if the peer sends more than :data:`RECEIVED_BYTES`."""
+
+
+class Wire(io.RawIOBase):
+    """A connected socket. Each call waits at most for the rest of the attempt, so a slow peer cannot prolong it."""
+
+    def __init__(self, sock: Any, deadline: float) -> None:
+        super().__init__()
+        self._sock = sock
+        self.begin(deadline)
+
+    def begin(self, deadline: float) -> None:
+        """Begin an attempt."""
+        self._deadline = deadline
+        self._left_bytes = RECEIVED_BYTES
+
+    def sendall(self, content: bytes) -> None:
+        """Send everything, or raise TimeoutError."""
+        view = memoryview(content)
+        while view:
+            self._arm()
+            view = view[self._sock.send(view[:_SLICE]) :]
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive some bytes; 0 at the end."""
+        view = memoryview(buffer)[: self._left_bytes]
+        if not view:
+            raise TooMuchError(f"more than {RECEIVED_BYTES} bytes")
+        self._arm()
+        count: int = self._sock.recv_into(view)
+        self._left_bytes -= count
+        return count
+
+    def read_response(self, method: str) -> HTTPResponse:
+        """Read status line and headers of a response. Interim responses are skipped."""
+        reader = _Reader(self)
+        source: Any = SimpleNamespace(makefile=lambda *_mode: reader)
+        while True:
+            response = HTTPResponse(source, debuglevel=0, method=method)
+            response.begin()
+            if response.status not in _INTERIM:
+                return response
+
+    def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Make the TLS handshake."""
+        self._arm()
+        self._sock = context.wrap_socket(self._sock, server_hostname=host)
+
+    def is_stale(self) -> bool:
+        """Return True if the peer has closed an idle connection, or has sent unexpected data."""
+        with _Selector() as selector:
+            selector.register(self._sock, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return int(self._sock.fileno())
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        with suppress(OSError):
+            self._sock.close()
+        super().close()
+
+    def _arm(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+
+
+class _Reader(io.BufferedReader):
+    """A reader that a response cannot close, because its buffer may hold the next response of the attempt."""
+
+    def close(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass  # a response that is garbage may be finalized after the connection is closed
+
+
+class Route:
+    """The route to a backend: directly, or through a proxy, which only forwards encrypted data if it is a tunnel.
+
+    A name is resolved by a daemon thread, because a lookup cannot be interrupted. While it hangs, no other one begins.
+    The thread is started early, because CPython starts none at exit. An AddressError is that of the proxy's address.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.address = endpoint.address
+        self.proxy = _proxy_of(endpoint.address)
+        self.is_tunnelled = self.proxy is not None and self.address.scheme == "https"
+        if self.proxy is not None and self.is_tunnelled and self.proxy.scheme == "https":
+            raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
+        self.first = self.proxy or self.address
+        self._certificates = endpoint.certificates
+        self._is_pending = False  # a lookup
+        self._results: SimpleQueue[Found | Exception] = SimpleQueue()
+        self._resolver = Worker("monitel-resolver", self._resolve)
+        if self.first.is_name:
+            self._resolver.start()
+
+    def open(self, deadline: float) -> Wire:
+        """Open a connection, or raise an OSError or FailedError."""
+        wire = _connect(self._addresses(deadline), deadline)
+        try:
+            if self.first.scheme == "https":
+                wire.encrypt(_context(self._certificates), self.first.host)
+            if self.proxy is not None and self.is_tunnelled:
+                self._open_tunnel(wire, self.proxy)
+                wire.encrypt(_context(self._certificates), self.address.host)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._resolver.stop()
+
+    def _addresses(self, deadline: float) -> Found:
+        """Return the addresses of the host, or raise ``socket.gaierror`` or TimeoutError."""
+        host, port = self.first.host, self.first.effective_port
+        if not self.first.is_name:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        if not self._is_pending:
+            self._is_pending = True
+            if self._resolver.start():
+                self._resolver.wake()
+            else:
+                self._resolve()
+        try:
+            found = self._results.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise TimeoutError("no answer from the name server in time") from None
+        self._is_pending = False
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _resolve(self) -> None:
+        try:
+            found = socket.getaddrinfo(self.first.host, self.first.effective_port, type=socket.SOCK_STREAM)
+            self._results.put(found)
+        except Exception as error:
+            self._results.put(error.with_traceback(None))
+
+    def _open_tunnel(self, wire: Wire, proxy: Address) -> None:
+        target = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        target = f"{target}:{self.address.effective_port}"
+        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+        if proxy.credentials is not None:
+            lines.append(f"Proxy-Authorization: {basic(*proxy.credentials)}")
+        wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        status = wire.read_response("CONNECT").status
+        if status == _CREDENTIALS_REQUIRED:
+            advice = "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+            raise FailedError(f"proxy {proxy.public}: {advice}")
+        if status not in _SUCCESS:
+            raise FailedError(f"proxy {proxy.public}: HTTP {status}", Consequence.RETRY)
+
+
+def _connect(addresses: Found, deadline: float) -> Wire:
+    """Connect to the first address that accepts, or raise the error of the last one. They share the remaining time."""
+    error: OSError = TimeoutError("timed out")
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(left / (len(addresses) - index))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+            return Wire(sock, deadline)
+        except OSError as failed:
+            error = failed
+            sock.close()
+    raise error
+
+
+def _proxy_of(address: Address) -> Address | None:
+    """Return the proxy for an address, from the environment; None if there is none."""
+    if not getproxies():
+        return None
+    from requests.utils import get_environ_proxies, select_proxy  # late: it takes 0.1 s
+
+    text = select_proxy(address.public, get_environ_proxies(address.public))
+    if not text:
+        return None
+    if re.match("socks", text, re.IGNORECASE):
+        raise AddressError("SOCKS proxies are not supported")
+    return parse_address(text if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE) else f"http://{text}")
+
+
+def basic(user: str, password: str) -> str:
+    """Return the value of an authorization header."""
+    pair = f"{user}:{password}"
+    try:
+        content = pair.encode("latin-1")
+    except UnicodeEncodeError:
+        content = pair.encode(errors="surrogateescape")
+    return f"Basic {base64.b64encode(content).decode()}"
+
+
+def _context(certificates: Certificates) -> ssl.SSLContext:
+    """Return the TLS context of a connection. The files are read each time, so renewed certificates are used."""
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late, as above
+
+    bundles = (certificates.authority, os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
+    path = next(filter(None, bundles), DEFAULT_CA_BUNDLE_PATH)
+    chain, key, variable = certificates.client_certificate, certificates.client_key, AUTHORITY
+    try:
+        check_file(path, variable)
+        is_folder = os.path.isdir(path)  # noqa: PTH112  Path.is_dir() raises without permission
+        context = ssl.create_default_context(capath=path if is_folder else None, cafile=None if is_folder else path)
+        if chain is not None:
+            variable, path = f"{CLIENT} and _CLIENT_KEY", chain
+            for each in filter(None, (chain, key)):
+                check_file(each, variable)
+            context.load_cert_chain(chain, key, password=lambda: "")  # never prompt
+    except (OSError, ValueError) as error:
+        raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
+    context.hostname_checks_common_name = False
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 class HttpTransport(Transport):
@@ -82,12 +323,12 @@ class HttpTransport(Transport):
         if wire is not None:
             wire.close()
         if self._route is not None:
-            self._route.resolver.close()
+            self._route.close()
 
     def _attempt(self, request: Request, timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
         if self._route is None:
-            return Answer(Consequence.REFUSED, self._problem)
+            raise FailedError(self._problem)
         compression = self._endpoint.compression
         body = _COMPRESS[compression](request.body)
         coding = "" if compression == "none" else f"Content-Encoding: {compression}\r\n"
@@ -110,6 +351,8 @@ class HttpTransport(Transport):
             if is_sent and is_complete and not response.will_close:
                 self._wire = wire
             return _answer(request, response, content, self._endpoint, is_complete=is_complete)
+        except FailedError:
+            raise
         except Exception as error:
             return _failed(error, self._route, is_sent=is_sent)
         finally:
@@ -153,21 +396,10 @@ def _body(response: HTTPResponse) -> tuple[bytes, bool]:
 
 def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
     """Return the answer to an attempt without a response; ``is_sent`` is None if there was no connection."""
-    consequence, reason = Consequence.RETRY, describe(error)
-    prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
-    if isinstance(error, (ssl.SSLError, CertificateFileError)):
-        prefix = ""
-        consequence, reason = (
-            (Consequence.REFUSED, str(error)) if isinstance(error, CertificateFileError) else _tls(error)
-        )
-    elif isinstance(error, ProxyRefusedError):
-        reason = f"HTTP {error}"
-        if error.args == (_PROXY_CREDENTIALS_REQUIRED,):
-            consequence, reason = (
-                Consequence.REFUSED,
-                "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
-            )
-    elif isinstance(error, socket.gaierror):
+    if isinstance(error, ssl.SSLError):
+        return _tls(error, is_sent=bool(is_sent))
+    reason = describe(error)
+    if isinstance(error, socket.gaierror):
         reason = f"cannot resolve {route.first.host}: {error.strerror}"
     elif isinstance(error, TimeoutError) and is_sent is None:
         reason = "no connection in time"
@@ -177,18 +409,19 @@ def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
         reason = f"{reason}: the connection was closed without an answer"
     elif isinstance(error, BadStatusLine):
         reason = f"the answer is not HTTP: {error!s:.80}"
-    return Answer(consequence, f"{prefix}{reason}", answered=not is_sent or consequence is Consequence.REFUSED)
+    prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
+    return Answer(Consequence.RETRY, f"{prefix}{reason}", answered=not is_sent)
 
 
-def _tls(error: ssl.SSLError) -> tuple[Consequence, str]:
-    """Return consequence and reason of an attempt whose TLS connection failed."""
+def _tls(error: ssl.SSLError, *, is_sent: bool) -> Answer:
     cause = describe(error)
     if isinstance(error, ssl.SSLEOFError):  # the backend has gone, or it requires a client certificate
-        return Consequence.RETRY, f"TLS connection closed ({cause}); if this persists, check {CLIENT}"
+        reason = f"TLS connection closed ({cause}); if this persists, check {CLIENT}"
+        return Answer(Consequence.RETRY, reason, answered=not is_sent)
     if isinstance(error, ssl.SSLCertVerificationError):
         cause = f"{cause}: {error.verify_message}"
     of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the peer has refused it
-    return Consequence.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}"
+    return Answer(Consequence.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}")
 
 
 def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool) -> Answer:
