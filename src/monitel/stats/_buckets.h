@@ -174,6 +174,31 @@ make_room(Buckets *self, Side *side, int64_t index)
     }
 }
 
+#define BUCKETS_BYTES (6 * sizeof(int64_t) + 2 * (2 + MAX_BUCKETS) * sizeof(int64_t))
+
+/* Writes the buckets in bytes, BUCKETS_BYTES at most, as monitel.stats.window describes them. Returns their number. */
+static size_t
+buckets_write(const Buckets *self, char *to)
+{
+    char *begin = to;
+    int64_t counts[] = {self->scale, (int64_t)self->zero_count, (int64_t)self->nonfinite};
+    double totals[] = {self->sum, self->min, self->max};
+    memcpy(to, counts, sizeof(counts));
+    memcpy(to + sizeof(counts), totals, sizeof(totals));
+    to += sizeof(counts) + sizeof(totals);
+    for (int i = 0; i < 2; i++) {
+        const Side *side = &self->sides[i];
+        int64_t first, last;
+        bool any = occupied(side, &first, &last);
+        int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
+        size_t length = (size_t)range[1] * sizeof(uint64_t);
+        memcpy(to, range, sizeof(range));
+        memcpy(to + sizeof(range), side->counts + (any ? first - side->first : 0), length);
+        to += sizeof(range) + length;
+    }
+    return (size_t)(to - begin);
+}
+
 static inline void
 buckets_add(Buckets *self, double x)
 {

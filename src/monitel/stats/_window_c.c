@@ -13,7 +13,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <structmember.h>
 #include <time.h>
+#ifdef Py_GIL_DISABLED
+#include <stdatomic.h>
+#ifdef _WIN32
+#include <windows.h>
+#define give_way() SwitchToThread()
+#else
+#include <sched.h>
+#define give_way() sched_yield()
+#endif
+#endif
 
 /* The clock of time.monotonic_ns(): C and Python compare and subtract times of each other. */
 #ifdef __APPLE__
@@ -31,18 +42,57 @@
 #define RARE
 #endif
 
-#include "_lock.h"
 #include "_buckets.h"
-#include "_spin_lock.h"
 
-/* The state of Welford's algorithm for the standard deviation of a window's samples. */
-typedef struct {
-    double mean, m2;
-} Welford;
+/* ---- locks ---- */
+
+/* A lock for a step, which calls no Python, releases no reference and waits for nothing. With the GIL it is nothing.
+ * Without it, it costs one atomic operation where a PyMutex costs two, which matters in Stat.add(). A thread that finds it
+ * taken keeps running until it is free. A forked child never finds it taken: os.fork() stops all other threads first, and
+ * CPython stops a thread only where it may also run Python. Zeros are a free lock. */
+#ifdef Py_GIL_DISABLED
+typedef atomic_bool Lock;
+typedef _Atomic int64_t Shared; /* a number that is read without a lock */
+#else
+typedef char Lock;
+typedef int64_t Shared;
+#endif
+
+static inline void
+acquire(Lock *lock)
+{
+#ifdef Py_GIL_DISABLED
+    while (atomic_exchange_explicit(lock, true, memory_order_acquire)) {
+        for (int reads = 0; atomic_load_explicit(lock, memory_order_relaxed); reads++) {
+            if (reads >= 100) { /* the system may have put the other thread to sleep in its step */
+                give_way();
+            }
+        }
+    }
+#else
+    (void)lock;
+#endif
+}
+
+static inline void
+release(Lock *lock)
+{
+#ifdef Py_GIL_DISABLED
+    atomic_store_explicit(lock, false, memory_order_release);
+#else
+    (void)lock;
+#endif
+}
+
+/* ---- state ---- */
 
 typedef struct Accumulator {
     PyObject_HEAD
-    SpinLock lock;    /* for all fields but the list's; clock, clock_id and plain are constant after _open() */
+    Lock lock;           /* for all fields but the list's; clock, clock_id and plain are constant after _open() */
+    bool plain;          /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
+    bool has_stddev;     /* a standard deviation was requested */
+    bool pending_first;  /* the window's first sample is pending */
+    clockid_t clock_id;
     struct Accumulator *newer, *older; /* all live Accumulators, in the order of creation; here for expired() */
     int64_t boundary; /* end of the interval, monotonic ns; INT64_MIN until opened */
     int64_t count;
@@ -52,15 +102,12 @@ typedef struct Accumulator {
     int64_t discarded, discarded_before; /* in total, and when the previous window closed */
     int64_t previous_end; /* Unix ns */
     int64_t window, max_samples;
+    double mean, m2;        /* of Welford's algorithm for the standard deviation */
+    Buckets *buckets;       /* NULL: no histogram was requested */
     PyObject *clock; /* a test's clock, a memoryview of two numbers: monotonic ns and Unix ns; NULL: the system's clocks */
-    clockid_t clock_id;
-    bool plain;         /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
-    Buckets *buckets; /* NULL: no histogram was requested */
-    Welford *welford;   /* NULL: no standard deviation was requested */
     PyObject *pending;      /* collects the pending samples of the open window; NULL: it has none */
     int64_t pending_count;  /* number of pending samples: not included in count, and subtracted from capacity */
     int64_t before_pending; /* count when the last pending sample was added */
-    bool pending_first;     /* the window's first sample is pending */
     int64_t serial;         /* number of this Accumulator in the process, from 1 on */
     int64_t number;         /* of the open window, from 1 on */
 #ifdef Py_GIL_DISABLED
@@ -69,45 +116,34 @@ typedef struct Accumulator {
 #endif
 } Accumulator;
 
-/* The numbers of a window, for monitel.stats.window. */
+/* The numbers with which a window in bytes begins, as monitel.stats.window describes them. */
+typedef struct {
+    int64_t serial, number, flags, previous_end, start, end, count;
+    double sum, min, max, last;
+    int64_t discarded, first_step, last_step;
+    double stddev;
+} Numbers;
+
+#define MOST_BYTES (sizeof(Numbers) + BUCKETS_BYTES)
+
+/* A window that is closed and not forgotten. */
 typedef struct Closed {
-    struct Closed *next; /* in the list of windows that are being handed over */
-    int64_t serial, number, previous_end, start, end, count, discarded, first_step, last_step;
-    double sum, min, max, last, stddev;
-    bool is_closed, has_stddev, has_histogram, pending_first, pending_last;
-    int64_t pending_count;
-    PyObject *pending; /* owned if the window is closed, until closed_object() has taken it; NULL: none */
-    Buckets buckets; /* only there if has_histogram */
+    struct Closed *next;
+    size_t length; /* of its bytes */
+    Numbers numbers; /* and the bytes of a histogram behind them */
 } Closed;
 
 /* The module refuses sub-interpreters, so these exist once in a process. */
-static Lock windows_lock; /* for the lists and their numbers */
+static Lock windows_lock; /* for the lists and their numbers, and for make_table() */
 static Accumulator *oldest, *newest;
 static Closed *handed_over; /* windows that are closed and not forgotten, oldest first */
 static Closed **handed_over_end = &handed_over;
-static int64_t made;        /* Accumulators so far */
-static Py_ssize_t alive;    /* Accumulators in the list */
-static Lock hooks_lock;     /* for value_hook, and for make_table() */
+static int64_t made; /* Accumulators so far */
+static Lock hook_lock;
 static PyObject *value_hook;
 static PyObject *str_log_closed;
-
-/* ---- the training step ---- */
-
-#ifdef Py_GIL_DISABLED
-static _Atomic int64_t current_step = -1;
-#else
-static int64_t current_step = -1;
-#endif
-
-static inline int64_t
-read_step(void)
-{
-#ifdef Py_GIL_DISABLED
-    return atomic_load_explicit(&current_step, memory_order_relaxed);
-#else
-    return current_step;
-#endif
-}
+static PyTypeObject *accumulator_type;
+static Shared current_step = -1;
 
 /* ---- clocks ---- */
 
@@ -171,7 +207,7 @@ read_moment(PyObject *clock)
 static inline void
 collect(Accumulator *self, double x)
 {
-    int64_t step = read_step();
+    int64_t step = current_step;
     if (self->count++ == 0) {
         self->min = self->max = x;
         self->first_step = step;
@@ -193,15 +229,15 @@ collect_distribution(Accumulator *self, double x)
     if (self->buckets != NULL) {
         buckets_add(self->buckets, x);
     }
-    if (self->welford != NULL) {
-        double from_mean = x - self->welford->mean;
-        self->welford->mean += from_mean / (double)self->count;
-        self->welford->m2 += from_mean * (x - self->welford->mean);
+    if (self->has_stddev) {
+        double from_mean = x - self->mean;
+        self->mean += from_mean / (double)self->count;
+        self->m2 += from_mean * (x - self->mean);
     }
 }
 
 static inline bool
-is_empty(Accumulator *self)
+is_empty(const Accumulator *self)
 {
     return self->count == 0 && self->pending == NULL;
 }
@@ -210,17 +246,13 @@ is_empty(Accumulator *self)
 static void
 start_empty(Accumulator *self)
 {
-    self->count = 0;
-    self->sum = 0.0;
+    self->count = self->pending_count = 0;
+    self->sum = self->mean = self->m2 = 0.0;
     self->min = Py_HUGE_VAL;
     self->max = -Py_HUGE_VAL;
     self->pending = NULL;
-    self->pending_count = 0;
     if (self->buckets != NULL) {
         buckets_empty(self->buckets);
-    }
-    if (self->welford != NULL) {
-        *self->welford = (Welford){0.0, 0.0};
     }
 }
 
@@ -231,89 +263,78 @@ start_interval(Accumulator *self, int64_t now)
     self->capacity = self->max_samples;
 }
 
-/* Describes the open window as if it was closed: now, or at its boundary if that has passed. */
-static void
-describe_window(const Accumulator *self, Moment moment, Closed *closed)
+/* Writes the open window in bytes as if it was closed: now, or at its boundary if that has passed. Returns their number. */
+static size_t
+write_window(const Accumulator *self, Moment moment, bool is_closed, Numbers *to)
 {
-    closed->serial = self->serial;
-    closed->number = self->number;
-    closed->is_closed = false;
-    closed->previous_end = self->previous_end;
-    closed->start = Py_MAX(self->boundary - self->window + moment.epoch, self->previous_end);
-    closed->end = Py_MIN(moment.now, self->boundary) + moment.epoch;
-    closed->end = Py_MAX(closed->end, closed->start + 1); /* times rise, even if the wall clock is set back */
-    closed->count = self->count;
-    closed->sum = self->sum;
-    closed->min = self->min;
-    closed->max = self->max;
-    closed->last = self->last;
-    closed->discarded = self->discarded - self->discarded_before;
-    closed->first_step = self->first_step;
-    closed->last_step = self->last_step;
-    closed->has_stddev = self->welford != NULL;
-    if (closed->has_stddev) {
-        closed->stddev = self->count == 0 ? 0.0 : sqrt(self->welford->m2 / (double)self->count);
-    }
-    closed->has_histogram = self->buckets != NULL;
-    if (closed->has_histogram) {
-        closed->buckets = *self->buckets;
-    }
-    closed->pending = self->pending;
-    closed->pending_count = self->pending_count;
-    closed->pending_first = self->pending_first;
-    closed->pending_last = self->before_pending == self->count;
+    int64_t start = Py_MAX(self->boundary - self->window + moment.epoch, self->previous_end);
+    int64_t end = Py_MIN(moment.now, self->boundary) + moment.epoch;
+    *to = (Numbers){
+        .serial = self->serial,
+        .number = self->number,
+        .flags = is_closed | self->has_stddev << 1 | (self->buckets != NULL) << 2,
+        .previous_end = self->previous_end,
+        .start = start,
+        .end = Py_MAX(end, start + 1), /* times rise, even if the wall clock is set back */
+        .count = self->count,
+        .sum = self->sum,
+        .min = self->min,
+        .max = self->max,
+        .last = self->last,
+        .discarded = self->discarded - self->discarded_before,
+        .first_step = self->first_step,
+        .last_step = self->last_step,
+        .stddev = self->count == 0 ? 0.0 : sqrt(self->m2 / (double)self->count),
+    };
+    return sizeof(Numbers) + (self->buckets == NULL ? 0 : buckets_write(self->buckets, (char *)(to + 1)));
 }
 
 #define NOW (-1) /* a time that no clock gives */
 
 /* Closes the open window if its interval has ended at `tick`, or at once if that is NOW. `rolls`: starts the interval of
- * `tick` if the previous one has ended. 1: closed, and open_windows() includes it until forget(); 0: there was nothing to
- * close; -1: there is no memory. */
-static int
-close_window(Accumulator *self, int64_t tick, bool rolls, Closed **found)
+ * `tick` if the previous one has ended. Returns None if there was nothing to close, NULL with an exception set, or the
+ * arguments of Stat._taken(): the window in bytes, the collector of its pending samples or None, their number, whether
+ * the first and the last sample are pending. Until forget(), open_windows() includes the window. */
+static PyObject *
+close_window(Accumulator *self, int64_t tick, bool rolls)
 {
-    enter(&self->lock);
-    bool ended = tick == NOW || tick >= self->boundary, closes = ended && !is_empty(self);
-    if (ended && rolls && !closes) {
-        start_interval(self, tick);
-    }
-    size_t size = self->buckets == NULL ? offsetof(Closed, buckets) : sizeof(Closed);
-    leave(&self->lock);
-    if (!closes) {
-        return 0;
-    }
     Moment moment = read_moment(self->clock);
-    Closed *closed = PyMem_Malloc(size);
-    if (closed == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    Closed *closed = NULL;
+    PyObject *pending = NULL;
+    int64_t pending_count = 0;
+    bool pending_first = false, pending_last = false;
     acquire(&windows_lock); /* for open_windows() each window is either open or handed over */
-    enter(&self->lock);
-    ended = tick == NOW || tick >= self->boundary; /* another thread may have closed it */
-    closes = ended && !is_empty(self);
-    if (closes) {
-        describe_window(self, moment, closed);
-        closed->is_closed = true;
+    acquire(&self->lock);
+    bool ended = tick == NOW || tick >= self->boundary, closes = ended && !is_empty(self);
+    if (closes && (closed = PyMem_Malloc(sizeof(Closed) + (self->buckets == NULL ? 0 : BUCKETS_BYTES))) != NULL) {
+        closed->length = write_window(self, moment, true, &closed->numbers);
         closed->next = NULL;
         *handed_over_end = closed;
         handed_over_end = &closed->next;
+        pending = self->pending;
+        pending_count = self->pending_count;
+        pending_first = self->pending_first;
+        pending_last = self->before_pending == self->count;
         self->number++;
-        self->previous_end = closed->end;
+        self->previous_end = closed->numbers.end;
         self->discarded_before = self->discarded;
         self->capacity -= self->count;
         start_empty(self);
     }
-    if (ended && rolls) {
+    bool failed = closes && closed == NULL;
+    if (ended && rolls && !failed) {
         start_interval(self, tick);
     }
-    leave(&self->lock);
+    release(&self->lock);
     release(&windows_lock);
-    if (!closes) {
-        PyMem_Free(closed);
+    if (!closes || failed) {
+        return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
-    *found = closed;
-    return closes;
+    /* First, because the tuple may collect garbage: a child that is forked in a destructor frees all windows. */
+    PyObject *content = PyBytes_FromStringAndSize((char *)&closed->numbers, (Py_ssize_t)closed->length);
+    pending = pending == NULL ? Py_NewRef(Py_None) : pending;
+    return Py_BuildValue("(NNLOO)", content, pending, (long long)pending_count, pending_first ? Py_True : Py_False,
+                         pending_last ? Py_True : Py_False);
 }
 
 /* Removes one window, the one with this key, from those that are handed over; all windows if that is NULL. */
@@ -323,7 +344,7 @@ forget_windows(const int64_t *key)
     acquire(&windows_lock);
     for (Closed **link = &handed_over; *link != NULL;) {
         Closed *closed = *link;
-        if (key != NULL && (closed->serial != key[0] || closed->number != key[1])) {
+        if (key != NULL && (closed->numbers.serial != key[0] || closed->numbers.number != key[1])) {
             link = &closed->next;
             continue;
         }
@@ -338,124 +359,18 @@ forget_windows(const int64_t *key)
 }
 
 /* Closes the window of the interval that has ended, and starts the interval of `tick`. Returns as close_window(). */
-static int
-roll_over(Accumulator *self, int64_t tick, Closed **closed)
+static PyObject *
+roll_over(Accumulator *self, int64_t tick)
 {
-    enter(&self->lock);
+    acquire(&self->lock);
     bool opened = self->window != 0;
-    leave(&self->lock);
+    release(&self->lock);
     if (!opened) {
         PyErr_SetString(PyExc_RuntimeError, "Stat.__init__() was not called: a subclass must call "
                                             "super().__init__(name, aggregations, window_size)");
-        return -1;
+        return NULL;
     }
-    return close_window(self, tick, true, closed);
-}
-
-static PyObject *
-step_object(int64_t step)
-{
-    if (step < 0) {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromLongLong(step);
-}
-
-/* Bytes that grow; failed: there is no memory. */
-typedef struct {
-    char *start;
-    size_t length, room;
-    bool failed;
-} Bytes;
-
-static void
-append(Bytes *bytes, const void *content, size_t length)
-{
-    if (bytes->length + length > bytes->room) {
-        size_t room = 2 * (bytes->length + length) + 4096;
-        char *grown = bytes->failed ? NULL : PyMem_Realloc(bytes->start, room);
-        bytes->failed = grown == NULL;
-        if (bytes->failed) {
-            return;
-        }
-        bytes->start = grown;
-        bytes->room = room;
-    }
-    memcpy(bytes->start + bytes->length, content, length);
-    bytes->length += length;
-}
-
-/* Appends a window in the form that monitel.stats.window describes. */
-static void
-append_window(Bytes *bytes, const Closed *closed)
-{
-    int64_t flags = closed->is_closed | closed->has_stddev << 1 | closed->has_histogram << 2;
-    struct {
-        int64_t serial, number, flags, previous_end, start, end, count;
-        double sum, min, max, last;
-        int64_t discarded, first_step, last_step;
-        double stddev;
-    } fields = {closed->serial, closed->number, flags, closed->previous_end, closed->start, closed->end, closed->count,
-                closed->sum, closed->min, closed->max, closed->last, closed->discarded, closed->first_step,
-                closed->last_step, closed->has_stddev ? closed->stddev : 0.0};
-    append(bytes, &fields, sizeof(fields));
-    if (!closed->has_histogram) {
-        return;
-    }
-    const Buckets *buckets = &closed->buckets;
-    int64_t counts[] = {buckets->scale, (int64_t)buckets->zero_count, (int64_t)buckets->nonfinite};
-    double totals[] = {buckets->sum, buckets->min, buckets->max};
-    append(bytes, counts, sizeof(counts));
-    append(bytes, totals, sizeof(totals));
-    for (int i = 0; i < 2; i++) {
-        const Side *side = &buckets->sides[i];
-        int64_t first, last;
-        bool any = occupied(side, &first, &last);
-        int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
-        append(bytes, range, sizeof(range));
-        append(bytes, side->counts + (any ? first - side->first : 0), (size_t)range[1] * sizeof(uint64_t));
-    }
-}
-
-/* Makes the arguments of Stat._taken() and takes the window's reference to the pending samples: the number of the window,
- * its bytes, the collector of its pending samples or None, their number, whether the first and the last sample are pending.
- * NULL with an exception set. */
-static PyObject *
-closed_object(Closed *closed)
-{
-    Bytes bytes = {NULL, 0, 0, false};
-    append_window(&bytes, closed);
-    PyObject *pending = closed->pending == NULL ? Py_NewRef(Py_None) : closed->pending;
-    closed->pending = NULL; /* before a garbage collection: a child that is forked in it frees all windows */
-    PyObject *found = bytes.failed ? PyErr_NoMemory()
-                                   : Py_BuildValue("(Ly#OLOO)", (long long)closed->number, bytes.start,
-                                                   (Py_ssize_t)bytes.length, pending, (long long)closed->pending_count,
-                                                   closed->pending_first ? Py_True : Py_False,
-                                                   closed->pending_last ? Py_True : Py_False);
-    Py_DECREF(pending);
-    PyMem_Free(bytes.start);
-    return found;
-}
-
-/* Ends add() after close_window() or roll_over(). The state is complete: self._log_closed() may add to the Stat or close it
- * again. */
-static PyObject *
-finish(Accumulator *self, int outcome, Closed *closed)
-{
-    if (outcome <= 0) {
-        return outcome < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    PyObject *arguments[2] = {(PyObject *)self, closed_object(closed)};
-    PyObject *result = arguments[1] == NULL ? NULL : PyObject_VectorcallMethod(str_log_closed, arguments, 2, NULL);
-    Py_XDECREF(arguments[1]);
-    return result;
-}
-
-/* Ends a method that returns the closed window or None. */
-static PyObject *
-returned(int outcome, Closed *closed)
-{
-    return outcome > 0 ? closed_object(closed) : outcome < 0 ? NULL : Py_NewRef(Py_None);
+    return close_window(self, tick, true);
 }
 
 /* 1: converted, 0: the hook keeps the sample, -1: not a number, with an exception set. */
@@ -474,9 +389,9 @@ convert(Accumulator *self, PyObject *value, double *x)
         PyErr_Clear(); /* too large: the hook raises */
     }
     PyObject *arguments[2] = {(PyObject *)self, value};
-    acquire(&hooks_lock);
+    acquire(&hook_lock);
     PyObject *hook = Py_NewRef(value_hook);
-    release(&hooks_lock);
+    release(&hook_lock);
     PyObject *result = PyObject_Vectorcall(hook, arguments, 2, NULL);
     int outcome = -1;
     Py_DECREF(hook);
@@ -521,19 +436,42 @@ sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return value;
 }
 
+/* Closes a window that is full, unless this call has closed one already: the next one is closed at its boundary. */
+static PyObject *
+close_full(Accumulator *self, PyObject *closed)
+{
+    if (closed != Py_None) {
+        return closed;
+    }
+    Py_DECREF(closed);
+    return close_window(self, NOW, false);
+}
+
+/* Ends add(). The state is complete: self._log_closed() may add to the Stat or close it again. */
+static PyObject *
+finish(Accumulator *self, PyObject *closed)
+{
+    if (closed == NULL || closed == Py_None) {
+        return closed;
+    }
+    PyObject *arguments[2] = {(PyObject *)self, closed};
+    PyObject *result = PyObject_VectorcallMethod(str_log_closed, arguments, 2, NULL);
+    Py_DECREF(closed);
+    return result;
+}
+
 /* Adds the sample that starts an interval or reaches its sample limit; discards one beyond the limit. */
 static RARE PyObject *
 add_at_boundary(Accumulator *self, int64_t tick, double x)
 {
-    Closed *closed = NULL;
-    int outcome = 0;
-    enter(&self->lock);
+    acquire(&self->lock);
     bool ended = tick >= self->boundary;
-    leave(&self->lock);
-    if (ended && (outcome = roll_over(self, tick, &closed)) < 0) {
+    release(&self->lock);
+    PyObject *closed = ended ? roll_over(self, tick) : Py_NewRef(Py_None);
+    if (closed == NULL) {
         return NULL;
     }
-    enter(&self->lock);
+    acquire(&self->lock);
     bool fits = self->count != self->capacity;
     if (fits) {
         collect(self, x);
@@ -543,11 +481,8 @@ add_at_boundary(Accumulator *self, int64_t tick, double x)
         self->discarded++;
     }
     bool full = fits && self->count == self->capacity;
-    leave(&self->lock);
-    if (full && outcome == 0) { /* one window per add(), the next at its boundary */
-        outcome = close_window(self, NOW, false, &closed);
-    }
-    return finish(self, outcome, closed);
+    release(&self->lock);
+    return finish(self, full ? close_full(self, closed) : closed);
 }
 
 /* True if a sample at `tick` neither starts an interval nor reaches the sample limit. */
@@ -567,14 +502,14 @@ add_any(Accumulator *self, PyObject *value)
         return outcome < 0 ? NULL : Py_NewRef(Py_None);
     }
     int64_t tick = read_clock(self);
-    enter(&self->lock);
+    acquire(&self->lock);
     if (!is_within(self, tick)) {
-        leave(&self->lock);
+        release(&self->lock);
         return add_at_boundary(self, tick, x);
     }
     collect(self, x);
     collect_distribution(self, x);
-    leave(&self->lock);
+    release(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -589,13 +524,13 @@ stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         return add_any(self, value);
     }
     int64_t tick = read_system(self->clock_id);
-    enter(&self->lock);
+    acquire(&self->lock);
     if (!is_within(self, tick)) {
-        leave(&self->lock);
+        release(&self->lock);
         return add_at_boundary(self, tick, PyFloat_AS_DOUBLE(value));
     }
     collect(self, PyFloat_AS_DOUBLE(value));
-    leave(&self->lock);
+    release(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -608,6 +543,8 @@ static PyMethodDef add_method = {
               "a handler is raised from add(), and no sample is lost. Thread-safe.\n\n"
               "Raises:\n    TypeError: Not a real number; it is not counted.")};
 
+/* Starts collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (a memoryview of two 64-bit
+ * integers: monotonic and Unix ns) or None, whether to collect a histogram, whether to collect a standard deviation. */
 static PyObject *
 accumulator_open(Accumulator *self, PyObject *args)
 {
@@ -622,50 +559,46 @@ accumulator_open(Accumulator *self, PyObject *args)
                      window, max_samples);
         return NULL;
     }
-    if (clock == Py_None) {
-        clock = NULL;
-    }
+    clock = clock == Py_None ? NULL : clock;
     Moment moment = read_moment(clock);
     Buckets *buckets = histogram ? PyMem_New(Buckets, 1) : NULL;
-    Welford *welford = stddev ? PyMem_New(Welford, 1) : NULL;
-    bool enough = (!histogram || buckets != NULL) && (!stddev || welford != NULL);
-    if (histogram) {
-        acquire(&hooks_lock);
-        make_table();
-        release(&hooks_lock);
+    if (histogram && buckets == NULL) {
+        return PyErr_NoMemory();
     }
-    enter(&self->lock);
-    bool opens = enough && self->window == 0; /* threads may call __init__() of one Stat: the first call counts */
-    if (opens) {
+    acquire(&windows_lock);
+    acquire(&self->lock);
+    if (histogram) {
+        make_table();
+    }
+    if (self->window == 0) { /* threads may call __init__() of one Stat: the first call counts */
         self->clock = Py_XNewRef(clock);
         self->clock_id = choose_clock(window);
         self->plain = clock == NULL && !histogram && !stddev;
+        self->has_stddev = stddev;
         self->buckets = buckets;
-        self->welford = welford;
+        buckets = NULL;
         self->window = window;
         self->max_samples = max_samples;
         self->previous_end = moment.now + moment.epoch;
         start_empty(self);
         start_interval(self, moment.now);
     }
-    leave(&self->lock);
-    if (!opens) {
-        PyMem_Free(buckets);
-        PyMem_Free(welford);
-    }
-    return enough ? Py_NewRef(Py_None) : PyErr_NoMemory();
+    release(&self->lock);
+    release(&windows_lock);
+    PyMem_Free(buckets);
+    Py_RETURN_NONE;
 }
 
+/* Reserves a slot for a sample whose value is not known yet; `samples` collects the window's pending samples if this one is
+ * the first. Returns the collector, None if the window is full; and the window that was closed, as _close(). */
 static PyObject *
 accumulator_reserve(Accumulator *self, PyObject *samples)
 {
-    Closed *closed = NULL;
-    PyObject *collector = NULL;
-    int outcome = roll_over(self, read_clock(self), &closed);
-    if (outcome < 0) {
+    PyObject *collector = NULL, *closed = roll_over(self, read_clock(self));
+    if (closed == NULL) {
         return NULL;
     }
-    enter(&self->lock);
+    acquire(&self->lock);
     if (self->count == self->capacity) {
         self->discarded++;
     }
@@ -680,125 +613,70 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
         self->capacity--;
     }
     bool full = collector != NULL && self->count == self->capacity;
-    leave(&self->lock);
-    if (full && outcome == 0) {
-        outcome = close_window(self, NOW, false, &closed);
-    }
-    collector = collector == NULL ? Py_NewRef(Py_None) : collector;
-    return Py_BuildValue("(NN)", collector, returned(outcome, closed));
+    release(&self->lock);
+    closed = full ? close_full(self, closed) : closed;
+    return Py_BuildValue("(NN)", collector == NULL ? Py_NewRef(Py_None) : collector, closed);
 }
 
 static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    Closed *closed = NULL;
-    int outcome = close_window(self, NOW, false, &closed);
-    return returned(outcome, closed);
+    return close_window(self, NOW, false);
 }
 
-/* True if the window has samples, and its interval has ended at `tick`. */
-static bool
-has_ended(Accumulator *self, int64_t tick)
-{
-    enter(&self->lock);
-    bool found = tick >= self->boundary && !is_empty(self);
-    leave(&self->lock);
-    return found;
-}
-
+/* Closes the open window if its boundary has passed. */
 static PyObject *
 accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    Closed *closed = NULL;
-    int outcome = close_window(self, read_clock(self), false, &closed);
-    return returned(outcome, closed);
+    return close_window(self, read_clock(self), false);
 }
 
+/* Discards the open window without an event. Called in a forked child: the parent logs these samples. */
 static PyObject *
 accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    forget_windows(NULL); /* the parent logs them */
-    enter(&self->lock);
+    forget_windows(NULL);
+    acquire(&self->lock);
     PyObject *pending = self->pending;
     start_empty(self);
     self->capacity = self->max_samples;
     self->discarded = self->discarded_before = 0;
-    leave(&self->lock);
+    release(&self->lock);
     Py_XDECREF(pending);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef accumulator_methods[] = {
-    {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
-     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (a\n"
-               "memoryview of two 64-bit integers: monotonic and Unix ns) or None, whether to collect a histogram, whether to\n"
-               "collect a standard deviation.")},
-    {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O,
-     PyDoc_STR("Reserve a slot for a sample whose value is not known yet. The argument collects the window's pending\n"
-               "samples if this one is the first. Return the collector, None if the window is full; and the window\n"
-               "that was closed, as _close().")},
-    {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
-     PyDoc_STR("Close the open window: now, or at its boundary if that has passed. Return the arguments of _taken();\n"
-               "None if the window is empty.")},
-    {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
-     PyDoc_STR("Close the open window if its boundary has passed. Return as _close().")},
-    {"_reset", (PyCFunction)(void (*)(void))accumulator_reset, METH_NOARGS,
-     PyDoc_STR("Discard the open window without an event. Called in a forked child: the parent logs these samples.")},
+    {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS, NULL},
+    {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O, NULL},
+    {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS, NULL},
+    {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS, NULL},
+    {"_reset", (PyCFunction)(void (*)(void))accumulator_reset, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
-
-/* Reads a number that other threads change. */
-static int64_t
-read_number(Accumulator *self, const int64_t *number)
-{
-    enter(&self->lock);
-    int64_t found = *number;
-    leave(&self->lock);
-    return found;
-}
 
 static PyObject *
 accumulator_count(Accumulator *self, void *Py_UNUSED(closure))
 {
-    enter(&self->lock);
+    acquire(&self->lock);
     int64_t count = self->count + self->pending_count;
-    leave(&self->lock);
+    release(&self->lock);
     return PyLong_FromLongLong(count);
-}
-
-static PyObject *
-accumulator_max_samples(Accumulator *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLongLong(read_number(self, &self->max_samples));
-}
-
-static PyObject *
-accumulator_window_ns(Accumulator *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLongLong(read_number(self, &self->window));
-}
-
-static PyObject *
-accumulator_serial(Accumulator *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLongLong(self->serial);
-}
-
-static PyObject *
-accumulator_discarded(Accumulator *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLongLong(read_number(self, &self->discarded));
 }
 
 static PyGetSetDef accumulator_properties[] = {
     {"count", (getter)accumulator_count, NULL, PyDoc_STR("Number of samples in the open window."), NULL},
-    {"discarded", (getter)accumulator_discarded, NULL,
-     PyDoc_STR("Number of samples that max_samples has kept out so far, in this process."), NULL},
-    {"max_samples", (getter)accumulator_max_samples, NULL,
-     PyDoc_STR("The most samples in an interval of the window's length."), NULL},
-    {"_serial", (getter)accumulator_serial, NULL, PyDoc_STR("Number of this Stat in the process, from 1 on."), NULL},
-    {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of an interval."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef accumulator_members[] = {
+    {"discarded", T_LONGLONG, offsetof(Accumulator, discarded), READONLY,
+     PyDoc_STR("Number of samples that max_samples has kept out so far, in this process.")},
+    {"max_samples", T_LONGLONG, offsetof(Accumulator, max_samples), READONLY,
+     PyDoc_STR("The most samples in an interval of the window's length.")},
+    {"_serial", T_LONGLONG, offsetof(Accumulator, serial), READONLY, NULL},
+    {"_window_ns", T_LONGLONG, offsetof(Accumulator, window), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyObject *
@@ -824,7 +702,6 @@ accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUS
     self->older = newest;
     *(newest == NULL ? &oldest : &newest->newer) = self;
     newest = self;
-    alive++;
     release(&windows_lock);
     return (PyObject *)self;
 }
@@ -855,16 +732,13 @@ accumulator_dealloc(Accumulator *self)
         acquire(&windows_lock);
         *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
         *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
-        alive--;
         release(&windows_lock);
     }
 #ifdef Py_GIL_DISABLED
     Py_CLEAR(self->reference);
 #endif
-    Py_CLEAR(self->clock);
-    Py_CLEAR(self->pending);
+    accumulator_clear(self);
     PyMem_Free(self->buckets);
-    PyMem_Free(self->welford);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -877,6 +751,7 @@ static PyType_Slot accumulator_slots[] = {
     {Py_tp_clear, accumulator_clear},
     {Py_tp_methods, accumulator_methods},
     {Py_tp_getset, accumulator_properties},
+    {Py_tp_members, accumulator_members},
     {0, NULL},
 };
 
@@ -889,77 +764,50 @@ static PyType_Spec accumulator_spec = {
 
 /* ---- functions ---- */
 
-#ifdef Py_GIL_DISABLED
-
-/* Returns the weak references to all live Accumulators, oldest first; NULL with an exception set. */
-static PyObject **
-references(Py_ssize_t *length)
-{
-    PyObject **found = NULL;
-    for (Py_ssize_t room = -1;;) {
-        acquire(&windows_lock);
-        bool enough = alive <= room;
-        *length = 0;
-        for (const Accumulator *self = oldest; enough && self != NULL; self = self->newer) {
-            found[(*length)++] = Py_NewRef(self->reference);
-        }
-        room = alive + 64; /* other threads make more */
-        release(&windows_lock);
-        if (enough) {
-            return found;
-        }
-        PyMem_Free(found);
-        found = PyMem_New(PyObject *, (size_t)room);
-        if (found == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-    }
-}
-
-static PyObject *
-window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    Py_ssize_t length;
-    PyObject **weak = references(&length);
-    PyObject *found = weak == NULL ? NULL : PyList_New(0);
-    for (Py_ssize_t i = 0; weak != NULL && i < length; i++) {
-        PyObject *self = NULL; /* it stays NULL if the Stat is being deallocated */
-        if (found != NULL && (PyWeakref_GetRef(weak[i], &self) < 0 || (self != NULL && PyList_Append(found, self) < 0))) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(self);
-        Py_DECREF(weak[i]);
-    }
-    PyMem_Free(weak);
-    return found;
-}
-
-#else
-
+/* Returns all live Stats, oldest first. */
 static PyObject *
 window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     PyObject *found = PyList_New(0);
-    for (Accumulator *self = oldest; found != NULL && self != NULL; self = self->newer) {
+#ifdef Py_GIL_DISABLED
+    PyObject *weak = PyList_New(0);
+    bool failed = found == NULL || weak == NULL;
+    acquire(&windows_lock);
+    for (const Accumulator *self = oldest; !failed && self != NULL; self = self->newer) {
+        failed = PyList_Append(weak, self->reference) < 0;
+    }
+    release(&windows_lock);
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(weak); i++) {
+        PyObject *self = NULL; /* it stays NULL if the Stat is being deallocated */
+        failed = PyWeakref_GetRef(PyList_GET_ITEM(weak, i), &self) < 0 || (self != NULL && PyList_Append(found, self) < 0);
+        Py_XDECREF(self);
+    }
+    Py_XDECREF(weak);
+#else
+    bool failed = found == NULL;
+    for (Accumulator *self = oldest; !failed && self != NULL; self = self->newer) {
         /* a Stat that is being deallocated has no references left */
-        if (Py_REFCNT(self) > 0 && PyList_Append(found, (PyObject *)self) < 0) {
-            Py_CLEAR(found);
-        }
+        failed = Py_REFCNT(self) > 0 && PyList_Append(found, (PyObject *)self) < 0;
+    }
+#endif
+    if (failed) {
+        Py_CLEAR(found);
     }
     return found;
 }
 
-#endif
-
+/* Returns the live Stats that have samples of an interval that has ended, oldest first. */
 static PyObject *
 window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    PyObject *stats = window_live(NULL, NULL);
-    PyObject *found = stats == NULL ? NULL : PyList_New(0);
+    PyObject *stats = window_live(NULL, NULL), *found = stats == NULL ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
         Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
-        if (has_ended(self, read_clock(self)) && PyList_Append(found, (PyObject *)self) < 0) {
+        int64_t tick = read_clock(self);
+        acquire(&self->lock);
+        bool ended = tick >= self->boundary && !is_empty(self);
+        release(&self->lock);
+        if (ended && PyList_Append(found, (PyObject *)self) < 0) {
             Py_CLEAR(found);
         }
     }
@@ -967,74 +815,89 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* Appends the windows that are handed over, and the open windows of Stats, all of them at one moment. Windows of pending
+/* Bytes that grow, and the serial numbers of the Stats whose windows they are. failed: there is no memory. */
+typedef struct {
+    char *start;
+    size_t length, room;
+    PyObject *serials;
+    bool failed;
+} Windows;
+
+/* Returns where to write a window; NULL if there is no memory. */
+static Numbers *
+next_window(Windows *self)
+{
+    if (self->room - self->length < MOST_BYTES) {
+        size_t room = 2 * self->room + MOST_BYTES;
+        char *grown = PyMem_Realloc(self->start, room);
+        if (grown == NULL) {
+            self->failed = true;
+            return NULL;
+        }
+        self->start = grown;
+        self->room = room;
+    }
+    return (Numbers *)(self->start + self->length);
+}
+
+static void
+add_window(Windows *self, const Numbers *numbers, size_t length)
+{
+    PyObject *serial = PyLong_FromLongLong(numbers->serial);
+    self->length += length;
+    self->failed = self->failed || serial == NULL || PyList_Append(self->serials, serial) < 0;
+    Py_XDECREF(serial);
+}
+
+/* Adds the windows that are handed over, and the open windows of Stats, all of them at one moment. Windows of pending
  * samples only have no numbers yet, and are left out. */
 static void
-append_windows(PyObject *stats, Bytes *bytes, Bytes *serials)
+add_windows(Windows *windows, PyObject *stats)
 {
-    Closed described;
     Moment system = read_moment(NULL);
+    Numbers *to;
     acquire(&windows_lock);
     for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
-        if (closed->count > 0) {
-            append_window(bytes, closed);
-            append(serials, &closed->serial, sizeof(closed->serial));
+        if (closed->numbers.count > 0 && (to = next_window(windows)) != NULL) {
+            memcpy(to, &closed->numbers, closed->length);
+            add_window(windows, to, closed->length);
         }
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stats); i++) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stats) && (to = next_window(windows)) != NULL; i++) {
         Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
-        enter(&self->lock);
-        bool any = self->count > 0;
-        if (any) {
-            describe_window(self, self->clock == NULL ? system : read_moment(self->clock), &described);
+        acquire(&self->lock);
+        size_t length = 0;
+        if (self->count > 0) {
+            length = write_window(self, self->clock == NULL ? system : read_moment(self->clock), false, to);
         }
-        leave(&self->lock);
-        if (any) {
-            append_window(bytes, &described);
-            append(serials, &described.serial, sizeof(described.serial));
+        release(&self->lock);
+        if (length > 0) {
+            add_window(windows, to, length);
         }
     }
     release(&windows_lock);
 }
 
-/* Makes a tuple of integers. */
-static PyObject *
-integers(const Bytes *bytes)
-{
-    Py_ssize_t length = (Py_ssize_t)(bytes->length / sizeof(int64_t));
-    PyObject *found = PyTuple_New(length);
-    for (Py_ssize_t i = 0; found != NULL && i < length; i++) {
-        int64_t value;
-        memcpy(&value, bytes->start + (size_t)i * sizeof(value), sizeof(value));
-        PyObject *number = PyLong_FromLongLong(value);
-        if (number == NULL) {
-            Py_CLEAR(found);
-        }
-        else {
-            PyTuple_SET_ITEM(found, i, number);
-        }
-    }
-    return found;
-}
-
+/* Returns the windows that are being handed over, and the open windows of live Stats, all of them at one moment: as bytes
+ * for monitel.stats.window, and the serial numbers of their Stats, in the same order. */
 static PyObject *
 window_open_windows(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    Bytes bytes = {NULL, 0, 0, false}, serials = {NULL, 0, 0, false};
-    PyObject *stats = window_live(NULL, NULL);
-    PyObject *found = NULL;
-    if (stats != NULL) {
-        append_windows(stats, &bytes, &serials);
-        found = bytes.failed || serials.failed
-                    ? PyErr_NoMemory()
-                    : Py_BuildValue("(y#N)", bytes.length ? bytes.start : "", (Py_ssize_t)bytes.length, integers(&serials));
+    PyObject *stats = window_live(NULL, NULL), *found = NULL;
+    Windows windows = {.serials = PyList_New(0)};
+    if (stats != NULL && windows.serials != NULL) {
+        add_windows(&windows, stats);
+        found = windows.failed ? PyErr_NoMemory()
+                               : Py_BuildValue("(y#N)", windows.length ? windows.start : "", (Py_ssize_t)windows.length,
+                                               PyList_AsTuple(windows.serials));
     }
-    PyMem_Free(bytes.start);
-    PyMem_Free(serials.start);
+    PyMem_Free(windows.start);
+    Py_XDECREF(windows.serials);
     Py_XDECREF(stats);
     return found;
 }
 
+/* Removes a window, by the serial number of its Stat and its number, from those that are handed over. */
 static PyObject *
 window_forget(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -1046,42 +909,32 @@ window_forget(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static bool
-is_accumulator_type(PyObject *object)
-{
-    PyTypeObject *type = PyType_Check(object) ? (PyTypeObject *)object : NULL;
-    while (type != NULL && type->tp_new != accumulator_new) {
-        type = type->tp_base;
-    }
-    return type != NULL;
-}
-
+/* Sets add() on the class itself: CPython calls an inherited C method more slowly. */
 static PyObject *
 window_own_add(PyObject *Py_UNUSED(module), PyObject *type)
 {
-    if (!is_accumulator_type(type)) { /* add() would take its instances for Accumulators */
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, accumulator_type)) {
         PyErr_Format(PyExc_TypeError, "own_add() takes a subclass of Accumulator, got %R", type);
-        return NULL;
+        return NULL; /* add() would take its instances for Accumulators */
     }
     PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)type, &add_method);
-    if (descriptor == NULL || PyObject_SetAttrString(type, "add", descriptor) < 0) {
-        Py_XDECREF(descriptor);
-        return NULL;
-    }
-    Py_DECREF(descriptor);
-    return Py_NewRef(type);
+    int failed = descriptor == NULL || PyObject_SetAttrString(type, "add", descriptor) < 0;
+    Py_XDECREF(descriptor);
+    return failed ? NULL : Py_NewRef(type);
 }
 
+/* Sets the hook(stat, value) -> float | None that converts values, and returns the previous one. */
 static PyObject *
 window_set_value_hook(PyObject *Py_UNUSED(module), PyObject *hook)
 {
-    acquire(&hooks_lock);
+    acquire(&hook_lock);
     PyObject *previous = value_hook;
     value_hook = Py_NewRef(hook);
-    release(&hooks_lock);
+    release(&hook_lock);
     return previous;
 }
 
+/* Sets the training step, an int, or None. */
 static PyObject *
 window_set_step(PyObject *Py_UNUSED(module), PyObject *step)
 {
@@ -1089,46 +942,28 @@ window_set_step(PyObject *Py_UNUSED(module), PyObject *step)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
-#ifdef Py_GIL_DISABLED
-    atomic_store_explicit(&current_step, number, memory_order_relaxed);
-#else
     current_step = number;
-#endif
     Py_RETURN_NONE;
 }
 
 static PyObject *
 window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return step_object(read_step());
+    int64_t step = current_step;
+    return step < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(step);
 }
 
 static PyMethodDef window_functions[] = {
-    {"live", window_live, METH_NOARGS, PyDoc_STR("Return all live Stats, oldest first.")},
-    {"expired", window_expired, METH_NOARGS,
-     PyDoc_STR("Return the live Stats that have samples of an interval that has ended, oldest first.")},
-    {"open_windows", window_open_windows, METH_NOARGS,
-     PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats, all of them at one\n"
-               "moment: as bytes for monitel.stats.window, and the serial numbers of their Stats, in the same order.")},
-    {"forget", window_forget, METH_VARARGS,
-     PyDoc_STR("Remove a window, by the serial number of its Stat and its number, from those that are handed over.")},
-    {"own_add", window_own_add, METH_O,
-     PyDoc_STR("Set add() on the class itself: CPython calls an inherited C method more slowly.")},
-    {"set_value_hook", window_set_value_hook, METH_O,
-     PyDoc_STR("Set the hook(stat, value) -> float | None that converts values, and return the previous one.")},
-    {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
-    {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("Return the training step; None when never set.")},
+    {"live", window_live, METH_NOARGS, NULL},
+    {"expired", window_expired, METH_NOARGS, NULL},
+    {"open_windows", window_open_windows, METH_NOARGS, NULL},
+    {"forget", window_forget, METH_VARARGS, NULL},
+    {"own_add", window_own_add, METH_O, NULL},
+    {"set_value_hook", window_set_value_hook, METH_O, NULL},
+    {"set_step", window_set_step, METH_O, NULL},
+    {"get_step", window_get_step, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
-
-static PyObject *
-imported(const char *module_name, const char *name)
-{
-    PyObject *module = PyErr_Occurred() ? NULL : PyImport_ImportModule(module_name);
-    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-    Py_XDECREF(module);
-    return found;
-}
 
 static int
 window_exec(PyObject *module)
@@ -1137,19 +972,15 @@ window_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
-    if (prepare_locks() < 0) {
-        return -1;
-    }
-    value_hook = imported("monitel.stats._window_py", "to_float");
+    PyObject *hooks = PyImport_ImportModule("monitel.stats._window_py");
+    value_hook = hooks == NULL ? NULL : PyObject_GetAttrString(hooks, "to_float");
+    Py_XDECREF(hooks);
     str_log_closed = PyUnicode_InternFromString("_log_closed");
-    PyObject *type = PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || str_log_closed == NULL || type == NULL) {
-        Py_XDECREF(type);
+    accumulator_type = (PyTypeObject *)PyType_FromSpec(&accumulator_spec);
+    if (value_hook == NULL || str_log_closed == NULL || accumulator_type == NULL) {
         return -1;
     }
-    int failed = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return failed;
+    return PyModule_AddType(module, accumulator_type);
 }
 
 static PyModuleDef_Slot window_slots[] = {

@@ -25,9 +25,9 @@ from monitel.stats.window import OpenWindow, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # Number of the window, its bytes, the collector of its pending samples or None, their number, whether the first and
-    # the last sample are pending.
-    Closed = tuple[int, bytes, Any, int, bool, bool]
+    # The window in bytes, the collector of its pending samples or None, their number, whether the first and the last
+    # sample are pending.
+    Closed = tuple[bytes, Any, int, bool, bool]
 
 _PATIENCE = 0.1  # seconds for which a description of all open windows waits for one of them
 
@@ -311,7 +311,7 @@ class Accumulator:
         content = encode(OpenWindow(self._serial, number, True, previous_end, *numbers, stddev, histogram))
         if count:  # a window of pending samples only has no numbers yet
             _handed_over[self._serial, number] = content
-        return number, content, pending, pending_count, pending_first, pending_last
+        return content, pending, pending_count, pending_first, pending_last
 
     def _close(self) -> Closed | None:
         """Close the open window, unless it is empty. Until :func:`forget`, :func:`open_windows` includes it."""

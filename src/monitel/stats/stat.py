@@ -248,12 +248,13 @@ class Stat(Accumulator):
         """Pass a closed window to the sinks, or keep it until its values are known, and those of windows before it."""
         if closed is None:
             return []
-        number, content, samples, *_ = closed
-        window = decode_one(content).of(self._definition)
+        content, samples, *_ = closed
+        opened = decode_one(content)
+        window = opened.of(self._definition)
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
-            return [(number, window)]
-        held, windows = PendingWindow(window, *closed), list[PendingWindow]()
+            return [(opened.number, window)]
+        held, windows = PendingWindow(window, opened.number, *closed), list[PendingWindow]()
         with pending.lock():
             if self._pending_windows is None:
                 self._pending_windows = windows  # no call in between, which a signal handler could interrupt

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import monitel
 from monitel.stats import _window
 from monitel.stats.definition import Aggregation
+from monitel.stats.window import key
 
 _Make = Callable[[], Iterator[Callable[[], object]]]
 
@@ -193,8 +194,8 @@ def windows_as_bytes() -> Iterator[Callable[[], object]]:
             _window.open_windows()
             stats[0].flush()
             refused(TypeError, _window.forget, TEXT, 1)
-            number, *_ = stats[1]._close() or (0,)
-            _window.forget(stats[1]._serial, number)
+            content, *_ = stats[1]._close() or (b"",)
+            _window.forget(*key(content))
             found.clear()
 
         yield operation
