@@ -1,4 +1,4 @@
-/* Buckets of a histogram, in C. _buckets_py.py is the twin in Python, which counts exactly the same.
+/* Buckets of a histogram, in C. Buckets in histogram.py is the twin in Python, which counts exactly the same.
  *
  * The histogram is OpenTelemetry's base-2 exponential one: at most 160 buckets on either side of zero, of the largest
  * scale at which the samples fit.

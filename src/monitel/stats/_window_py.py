@@ -18,8 +18,7 @@ from monitel.attributes import INT64_MIN
 from monitel.clock import SYSTEM
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
-from monitel.stats._buckets_py import Buckets, fields
-from monitel.stats.histogram import Histogram
+from monitel.stats.histogram import Buckets
 from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ class Accumulator:
             self._mean = self._m2 = 0.0
         # The next window may begin: calls are allowed again.
         stddev = None if variance is None else math.sqrt(variance)
-        histogram = None if taken is None else Histogram(*fields(taken))
+        histogram = None if taken is None else taken.histogram()
         numbers = start_ns, end_ns, count, total, smallest, largest, last, discarded, first_step, last_step
         content = encode(OpenWindow(self._serial, number, True, previous_end, *numbers, stddev, histogram))
         if count:  # a window of pending samples only has no numbers yet
@@ -371,7 +370,7 @@ class Accumulator:
                 self._first_step,
                 self._last_step,
                 None if self._mean is None else math.sqrt(self._m2 / self._count),
-                None if self._buckets is None else Histogram(*fields(self._buckets.read())),
+                None if self._buckets is None else self._buckets.histogram(),
             )
         finally:
             self._lock.release()

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
-from monitel.stats._buckets_py import Buckets, fields
 from monitel.stats._window import get_step
 from monitel.stats.definition import Aggregation
-from monitel.stats.histogram import Histogram
+from monitel.stats.histogram import Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +108,7 @@ class PendingSamples:
             first_step=self._first_step,
             last_step=self._last_step,
             stddev=math.sqrt(self._m2 / (self._count or 1)) if self._has_stddev else None,
-            histogram=None if self._buckets is None else Histogram(*fields(self._buckets.taken())),
+            histogram=None if self._buckets is None else self._buckets.histogram(),
         )
 
 

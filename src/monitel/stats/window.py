@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.stats.definition import Aggregation
-from monitel.stats.histogram import Histogram
+from monitel.stats.histogram import MAX_BUCKETS, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -226,7 +226,6 @@ _KEY = struct.Struct("=2q")
 _HISTOGRAM = struct.Struct("=3q3d")
 _SIDE = struct.Struct("=2q")
 _CLOSED, _STDDEV, _HAS_HISTOGRAM = 1, 2, 4
-_MAX_BUCKETS = 160
 
 
 def encode(window: OpenWindow) -> bytes:
@@ -298,7 +297,7 @@ def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
 
 def _side(content: bytes, offset: int) -> tuple[tuple[int, tuple[int, ...]], int]:
     first, number = _SIDE.unpack_from(content, offset)
-    if not 0 <= number <= _MAX_BUCKETS:
-        raise ValueError(f"expected at most {_MAX_BUCKETS} buckets, got {number}")
+    if not 0 <= number <= MAX_BUCKETS:
+        raise ValueError(f"expected at most {MAX_BUCKETS} buckets, got {number}")
     counts = struct.unpack_from(f"={number}Q", content, offset + _SIDE.size)
     return (first, counts), offset + _SIDE.size + 8 * number
