@@ -13,16 +13,12 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from traceback import walk_stack
 
 from monitel.process import os_threads
-from monitel.process.descriptors import keep_high
 from monitel.process.fork import register_at_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 __all__ = ["check", "crash_signal", "install", "stacks_now", "uninstall"]
 
@@ -38,12 +34,22 @@ _SIGNALS = {
 _SURVIVED_S = 10  # seconds after a signal
 _MOST_FRAMES = 100  # of a thread, as in faulthandler
 _CUT = "\n... (cut)\n"
+_HIGH = 900  # the lowest number of a descriptor that an application which closes others is likely to leave alone
 
 _path = ""  # of the file; empty without one
-_descriptor = -1  # of faulthandler, whatever file it belongs to
-_nowhere = -1  # the descriptor of /dev/null: to open it again at the end might wait for a slow disk
-_file: os.stat_result | None = None
+_descriptor = -1  # of faulthandler, which keeps it; without a file, of /dev/null
 _enabled = False  # by this module
+
+
+def keep_high(descriptor: int) -> int:
+    """Return another number for a descriptor, as high as the limit of open files permits, and close the first one."""
+    with suppress(ImportError, OSError):  # Windows has no fcntl; or the limit is lower
+        from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+        kept = fcntl(descriptor, F_DUPFD_CLOEXEC, _HIGH)
+        os.close(descriptor)
+        return kept
+    return descriptor
 
 
 def install(path: str | os.PathLike[str]) -> bool:
@@ -60,12 +66,10 @@ def install(path: str | os.PathLike[str]) -> bool:
 
 def uninstall(path: str | os.PathLike[str]) -> None:
     """Write no stacks any more, unless another path was installed since. faulthandler stays enabled. Idempotent."""
-    global _path, _file
+    global _path
     if _path and _path == str(Path(path).absolute()):
         _path = ""
-        if _has_descriptor():
-            os.dup2(_nowhere, _descriptor, inheritable=False)
-            _file = os.fstat(_descriptor)
+        _write_to(os.devnull)
 
 
 def check() -> None:
@@ -73,14 +77,18 @@ def check() -> None:
 
     Empty the file if the process has survived a signal, because another handler recovered from it.
     """
+    global _descriptor
     if not _path:
         return
     with suppress(OSError):
-        if not _has_descriptor():
+        try:
+            found = os.fstat(_descriptor)
+            if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
+                os.ftruncate(_descriptor, 0)
+        except OSError:
+            _descriptor = -1
+            faulthandler.disable()
             _write_to(_path)
-        found = os.fstat(_descriptor)
-        if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
-            os.ftruncate(_descriptor, 0)
         _enable()
 
 
@@ -92,31 +100,16 @@ def _enable() -> bool:
     return _enabled
 
 
-def _has_descriptor() -> bool:
-    """Return False if there is no descriptor, or if the application has closed it: its number may be another file's."""
-    global _descriptor
-    if _descriptor >= 0:
-        try:
-            if _file is not None and os.path.samestat(os.fstat(_descriptor), _file):
-                return True
-        except OSError:
-            pass
-        _descriptor = -1
-        faulthandler.disable()
-    return False
-
-
 def _write_to(path: str) -> None:
     """Let the descriptor belong to another file."""
-    global _descriptor, _nowhere, _file
+    global _descriptor
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     opened = os.open(path, flags, 0o600)
-    if _has_descriptor():
+    if _descriptor < 0:
+        _descriptor = keep_high(opened)
+    else:
         os.dup2(opened, _descriptor, inheritable=False)
         os.close(opened)
-    else:
-        _descriptor, _nowhere = keep_high(opened), keep_high(os.open(os.devnull, os.O_WRONLY))
-    _file = os.fstat(_descriptor)
 
 
 def _in_child() -> None:
@@ -137,34 +130,18 @@ def crash_signal(text: str) -> int | None:
 
 def stacks_now(limit: int = 256 << 10) -> str:
     """Return the Python stacks of all threads, that of the main thread first. Waits for no lock."""
-    frames = dict(os_threads.frames())
-    names = os_threads.names()
-    order = sorted(frames, key=lambda ident: ident != threading.main_thread().ident)
-    found: list[str] = []
-    length = 0
-    for ident in order:
-        for line in _lines(ident, names.get(ident, ""), frames[ident]):
-            found.append(line)
-            length += len(line)
-            if length > limit:
-                return "".join(found)[: max(limit - len(_CUT), 0)] + _CUT
-    return "".join(found)
-
-
-def _lines(ident: int, name: str, frame: FrameType | None) -> Iterator[str]:
-    """Yield the lines of a thread, as faulthandler writes them."""
-    now = "Current thread" if ident == os_threads.get_ident() else "Thread"
-    yield f"{now} 0x{ident:016x} [{_printable(name)}] (most recent call first):\n"
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        code, line = frame.f_code, frame.f_lineno
-        where = "???" if line is None else line
-        yield f'  File "{_printable(code.co_filename)}", line {where} in {_printable(code.co_name)}\n'
-        frame = frame.f_back
-    else:
-        yield "  ...\n"
-    yield "\n"
+    frames, names = os_threads.frames(), os_threads.names()
+    found = []
+    for ident in sorted(frames, key=lambda ident: ident != threading.main_thread().ident):
+        now = "Current thread" if ident == os_threads.get_ident() else "Thread"
+        found.append(f"{now} 0x{ident:016x} [{_printable(names.get(ident, ''))}] (most recent call first):")
+        stack = list(islice(walk_stack(frames[ident]), _MOST_FRAMES + 1))
+        for frame, line in stack[:_MOST_FRAMES]:
+            code = frame.f_code
+            found.append(f'  File "{_printable(code.co_filename)}", line {line or "???"} in {_printable(code.co_name)}')
+        found += ["  ..."] * (len(stack) > _MOST_FRAMES) + [""]
+    text = "\n".join([*found, ""])
+    return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT
 
 
 def _printable(text: str) -> str:

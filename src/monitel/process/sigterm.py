@@ -16,7 +16,7 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from monitel.process.descriptors import keep_high
+from monitel.process.crash_stacks import keep_high
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Event, Lock, Thread, call_in_main_thread, in_main_thread, local, start_thread
 
