@@ -9,41 +9,12 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from monitel.stats._window_py import (
-    Accumulator,
-    expired,
-    forget,
-    get_step,
-    live,
-    open_windows,
-    own_add,
-    set_step,
-    set_value_hook,
-)
+from monitel.stats import _window_py
+from monitel.stats._window_py import *  # noqa: F403  the names in its __all__, which the twin has as well
 
 if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
     # Missing if there was no compiler; any other ImportError is a fault that must be raised.
     with suppress(ModuleNotFoundError):
-        from monitel.stats._window_c import (
-            Accumulator,
-            expired,
-            forget,
-            get_step,
-            live,
-            open_windows,
-            own_add,
-            set_step,
-            set_value_hook,
-        )
+        from monitel.stats._window_c import *  # noqa: F403
 
-__all__ = [
-    "Accumulator",
-    "expired",
-    "forget",
-    "get_step",
-    "live",
-    "open_windows",
-    "own_add",
-    "set_step",
-    "set_value_hook",
-]
+__all__ = _window_py.__all__

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     # sample are pending.
     Closed = tuple[bytes, Any, int, bool, bool]
 
+__all__ = ["Accumulator", "expired", "forget", "get_step", "live", "open_windows", "own_add", "set_step"]
+__all__ += ["set_value_hook"]
+
 _PATIENCE = 0.1  # seconds for which a description of all open windows waits for one of them
 
 _Class = TypeVar("_Class", bound=type)
