@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
     from monitel.torch.devices import Fetcher
-    from monitel.torch.steps import OptimizerSteps, Results
+    from monitel.torch.steps import OptimizerSteps, Skipped
 
 EVENTS = 4096  #: Events that the device has not reached, at most.
 _REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
@@ -173,7 +173,7 @@ class DeviceStages(Source):
 
     end = remove
 
-    def _optimizer_stepped(self, optimizer: object, _results: Results, _now_ns: int) -> None:
+    def _optimizer_stepped(self, optimizer: object, _skipped: Skipped, _now_ns: int) -> None:
         if self._clock is not None:
             self._clock.find_device(optimizer)
 

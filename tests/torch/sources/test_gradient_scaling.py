@@ -97,8 +97,8 @@ def test_skipped_steps_are_counted_separately(
 
 
 @pytest.mark.parametrize("kinds", [("adam", "adam"), ("adam", "fused adam")])
-def test_step_of_two_optimizers_is_skipped_if_both_skip(kinds: tuple[str, str], windows: Any, totals: Any) -> None:
-    """With one scaler for two optimizers, a step in which one of them changes parameters is applied."""
+def test_step_of_two_optimizers_is_skipped_if_the_first_one_skips(kinds: tuple[str, str], windows: Any, totals: Any) -> None:
+    """With one scaler for two optimizers, a step counts as the first of them."""
     first, second = (Trained(kind) for kind in kinds)
     scaler = torch.amp.GradScaler("cpu")
     gradients = [(inf, inf), (1.0, 1.0), (inf, 1.0), (1.0, inf), (inf, inf), (2.0, nan), (nan, nan)]
@@ -108,12 +108,12 @@ def test_step_of_two_optimizers_is_skipped_if_both_skip(kinds: tuple[str, str], 
         for trained, gradient in zip((first, second), each, strict=True):
             trained.backward(scaler, gradient)
         changed = [trained.step(scaler.step) for trained in (first, second)]
-        applied += any(changed)
+        applied += changed[0]
         scaler.update()
         assert number == monitel.get_step()
     end()
     assert (applied, len(gradients) - applied) == counted(totals)
-    assert 4 == applied
+    assert 3 == applied
 
 
 def test_steps_count_after_an_interrupt_of_a_scaled_step(
