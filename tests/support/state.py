@@ -19,6 +19,7 @@ import pytest
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.util._once import Once
 
+from monitel.process import failures
 from monitel.stats import before_flush
 
 from . import twins
@@ -92,6 +93,7 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
         setattr(module, name, None)
         setattr(module, f"{name}_SET_ONCE", Once())
     metrics._internal._PROXY_METER_PROVIDER = metrics._internal._ProxyMeterProvider()  # it keeps what was set
+    failures._warned.clear()
     found = _State()
     yield
     left = [] if request.node.stash.get(_failed, False) else found.left()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monitel.process.failures import call_each
 from monitel.stats.stat import Stat
 from monitel.torch.cycle import STAGES, Cycle
-from monitel.torch.devices import DeviceQueue
+from monitel.torch.devices import Batch, DeviceQueue
 from monitel.torch.hooks import Missing, Source
 from monitel.torch.recording import several_ranks, stage_stat
 
@@ -21,13 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monitel.stats.pending import PendingSample
-    from monitel.torch.devices import CaptureGuard, Owner
 
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
     from monitel.torch.devices import Fetcher
     from monitel.torch.steps import OptimizerSteps, Skipped
 
-EVENTS = 4096  #: Events that the device has not reached, at most.
+CYCLES = 512  #: Cycles whose end the device has not reached, at most.
 _REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
 
 _OPTIMIZER, _OTHER, _DATA, _FORWARD, _BACKWARD, _SYNC = range(len(STAGES))
@@ -45,10 +42,27 @@ def accelerator() -> tuple[str, Any]:
     return device.type, module
 
 
-class _Cycle(NamedTuple):
-    marks: Sequence[Mark]
-    samples: Sequence[PendingSample]  # by stage
-    put: float  # monotonic seconds
+class _Cycle(Batch):
+    def __init__(self, marks: Sequence[Mark], samples: Sequence[PendingSample]) -> None:
+        self.marks = marks
+        self.pending = samples  # by stage
+        self.sent = time.monotonic()
+
+    def has_arrived(self) -> bool:
+        return all(event.query() for _, event in self.marks)
+
+    def values(self) -> Sequence[float]:
+        """Return the seconds of each stage.
+
+        A stream may reach an event before another one has reached the previous boundary: that stage takes no time.
+        """
+        seconds = [0.0] * len(self.pending)
+        ahead_ms = 0.0  # by which the last event was early, as a negative number
+        for (_, begin), (stage, end) in zip(self.marks, self.marks[1:], strict=False):
+            ms = ahead_ms + begin.elapsed_time(end)
+            ahead_ms = min(ms, 0.0)
+            seconds[stage] += max(ms, 0.0) / 1e3
+        return seconds
 
 
 class DeviceClock(DeviceQueue):
@@ -56,17 +70,6 @@ class DeviceClock(DeviceQueue):
 
     No other device is used: that would take memory of it. A thread's current device may be another one than the job's.
     """
-
-    def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
-        super().__init__(captures, lost)
-        self._is_capturing: Callable[[], bool]
-        self._cycles: deque[_Cycle] = deque()
-        self._events = 0  # in these cycles
-
-    @property
-    def opened(self) -> int:
-        with self._lock:
-            return self._arrived + len(self._cycles)
 
     def find_device(self, optimizer: Any) -> None:
         """Find the device of the job, once: that of an optimizer's first parameter, or else the current one.
@@ -79,7 +82,6 @@ class DeviceClock(DeviceQueue):
             kind, module = accelerator()
             if not getattr(module, "is_initialized", lambda: True)():
                 return
-            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
             self._module = module
             device = _device_of(optimizer)
             on_it = device is not None and device.type == kind
@@ -90,9 +92,9 @@ class DeviceClock(DeviceQueue):
         if self._device is None:
             return None, "unused"
         try:
-            if self._is_capturing():
+            if self.is_capturing():
                 return None, "capture"
-            if self._events >= EVENTS:
+            if len(self._batches) >= CYCLES:
                 return None, "full"
             event = self._module.Event(enable_timing=True)
             event.record(self._module.current_stream(self._device))
@@ -103,40 +105,7 @@ class DeviceClock(DeviceQueue):
     def put(self, marks: Sequence[Mark], samples: Sequence[PendingSample]) -> None:
         """Read a cycle when the device has reached its last mark, at which the next cycle begins."""
         with self._lock:
-            self._cycles.append(_Cycle(marks, samples, time.monotonic()))
-            self._events += len(marks)
-
-    def _deliver(self, owners: list[Owner]) -> None:
-        while self._cycles and all(event.query() for _, event in self._cycles[0].marks):
-            owners += _resolve(self._cycles[0])
-            with self._lock:
-                self._events -= len(self._cycles.popleft().marks)
-                self._arrived += 1
-
-    def _oldest(self) -> float:
-        return self._cycles[0].put if self._cycles else math.inf
-
-    def _take(self) -> tuple[object, Sequence[PendingSample]]:
-        with self._lock:
-            cycles = list(self._cycles)
-            self._cycles.clear()
-            self._events = 0
-            self._arrived += len(cycles)
-        return cycles, [sample for cycle in cycles for sample in cycle.samples]
-
-
-def _resolve(cycle: _Cycle) -> list[Owner]:
-    """Set the durations of a cycle's stages.
-
-    A stream may reach an event before another one has reached the previous boundary: that stage takes no time.
-    """
-    seconds = [0.0] * len(cycle.samples)
-    ahead_ms = 0.0  # by which the last event was early, as a negative number
-    for (_, begin), (stage, end) in zip(cycle.marks, cycle.marks[1:], strict=False):
-        ms = ahead_ms + begin.elapsed_time(end)
-        ahead_ms = min(ms, 0.0)
-        seconds[stage] += max(ms, 0.0) / 1e3
-    return [sample.resolve(value) for sample, value in zip(cycle.samples, seconds, strict=True)]
+            self._batches.append(_Cycle(marks, samples))
 
 
 def _device_of(optimizer: Any) -> torch.device | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, warn_once
 from monitel.process.os_threads import Event, RLock, get_ident
 from monitel.process.worker import Worker
 from monitel.stats.definition import COUNT
@@ -31,10 +31,9 @@ _GRAPHS = (("cuda", "CUDAGraph"), ("xpu", "XPUGraph"), ("mtia", "MTIAGraph"), ("
 _abandoned: list[object] = []
 
 ROOM = 8192  #: Numbers of a device that may be pending; each takes 512 bytes of its memory.
-_MANY = 512  # staged numbers that are fetched soon
+_MANY = 512  # staged numbers that are fetched without waiting for the next poll
 _log = logging.getLogger("monitel.torch")
 _POLL_S = 1.0
-_FAST_POLL_S = 0.02  # after many numbers: each poll takes the GIL and calls the device, beside the training
 _WAITING_POLL_S = 0.001  # while a caller waits
 _WAIT_S = 2.0  # how long a flush waits for pending numbers
 _REQUIRED = ("Event", "Stream", "current_stream", "device", "stream")  # names in the module of a device
@@ -75,7 +74,7 @@ class CaptureGuard(Source):
         self._running = 0
 
     def install(self) -> None:
-        """torch.cuda.graph() and the compiler use these methods too."""
+        """Wrap the methods of torch's graph classes, which torch.cuda.graph() and the compiler use, too."""
         for module, name in _GRAPHS:
             graph = getattr(getattr(torch, module, None), name, None)
             if hasattr(graph, "capture_begin") and hasattr(graph, "capture_end"):
@@ -84,7 +83,7 @@ class CaptureGuard(Source):
 
     @property
     def is_capturing(self) -> bool:
-        """Takes no lock, so a signal handler may read it."""
+        """True while any capture is in progress. Takes no lock, so a signal handler may read it."""
         return self._running > 0
 
     @contextmanager
@@ -112,37 +111,42 @@ class CaptureGuard(Source):
             self._running = max(0, self._running + change)  # a capture may have started before install()
 
 
-class DeviceQueue(ABC):
-    """Values that one device delivers later, in the order in which any threads put them.
+class Batch:
+    """Values that a device delivers together. Until then it may use the memory that the batch keeps."""
 
-    One thread calls ``advance()``.
-    """
+    sent = math.inf  # monotonic seconds; infinity while the batch is open
+    pending: Sequence[Pending]
+
+    def has_arrived(self) -> bool:
+        raise NotImplementedError
+
+    def values(self) -> Sequence[float]:
+        raise NotImplementedError
+
+
+class DeviceQueue:
+    """Batches that one device delivers later, in order. Any thread may add values; one thread calls ``advance()``."""
 
     def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
-        self.settled = 0
+        self.settled = 0  # values that were delivered or given up, and logged
         self._arrived = 0  # the same, and those that are being logged
+        self._batches: deque[Batch] = deque()
         self._captures = captures
         self._lost = lost
-        self._lock = RLock()  # of what was put; held briefly, never while waiting for the device
+        self._lock = RLock()  # of the batches; held briefly, never while waiting for the device
         self._device: torch.device | None = None
         self._module: Any = None  # torch's module of that device, such as torch.cuda
 
     @property
-    @abstractmethod
     def opened(self) -> int:
-        """Number of entries that were put so far."""
+        """Number of values that were added so far."""
+        with self._lock:
+            return self._arrived + sum(len(batch.pending) for batch in self._batches)
 
-    @abstractmethod
-    def _deliver(self, owners: list[Owner]) -> None:
-        """Resolve what has arrived, and append the owners."""
-
-    @abstractmethod
-    def _oldest(self) -> float:
-        """Return since when the device owes something, in monotonic seconds; infinity if it owes nothing."""
-
-    @abstractmethod
-    def _take(self) -> tuple[object, Sequence[Pending]]:
-        """Forget all entries; return what the device may still use, and the pending values."""
+    def is_capturing(self) -> bool:
+        """Return whether operations on the current stream are recorded into a graph instead of executed."""
+        check = getattr(self._module, "is_current_stream_capturing", None)
+        return check is not None and check()
 
     def advance(self) -> bool:
         """Deliver what has arrived; return whether anything has."""
@@ -150,54 +154,73 @@ class DeviceQueue(ABC):
         reason: tuple[object, ...] = ()
         before = self._arrived
         with self._captures.device_calls() as allowed:
-            if allowed and self.opened > before:
+            if allowed and self._batches:
                 try:
                     with self._module.device(self._device):  # else this thread would use the first device, too
-                        self._deliver(owners)
+                        while self._batches and self._is_sent(self._batches[0]) and self._batches[0].has_arrived():
+                            owners += self._deliver(self._batches[0])
                 except Exception as error:  # the device has failed; the job is about to notice
                     reason = "failed", error
         arrived = self._arrived > before
-        if not reason and time.monotonic() > self._oldest() + TIMEOUT_S:
+        if not reason and self._batches and time.monotonic() > self._batches[0].sent + TIMEOUT_S:
             reason = ("timeout",)
         if reason:
             owners += self._give_up(*reason)
-        try:
-            log(owners)
-        finally:
-            self.settled = self._arrived
+        self._settle(owners)
         return arrived
 
-    def has_pending(self, up_to: int) -> bool:
-        return self.settled < up_to
-
     def abandon(self) -> None:
-        try:
-            log(self._give_up("exit"))
-        finally:
-            self.settled = self._arrived
+        """Give up all that is pending as lost, when the thread has ended."""
+        self._settle(self._give_up("exit"))
+
+    def _is_sent(self, _batch: Batch) -> bool:
+        """Return whether the device was asked for a batch; an open one is sent now."""
+        return True
+
+    def _deliver(self, batch: Batch) -> list[Owner]:
+        values = batch.values()
+        with self._lock:
+            self._batches.popleft()
+            self._arrived += len(values)
+        return [pending.resolve(value) for pending, value in zip(batch.pending, values, strict=True)]
 
     def _give_up(self, *reason: object) -> list[Owner]:
-        kept, pending = self._take()
-        _abandoned.append(kept)
+        with self._lock:
+            batches, self._batches = self._batches, deque()
+            pending = [each for batch in batches for each in batch.pending]
+            self._arrived += len(pending)
+        _abandoned.append(batches)
         if pending:
             self._lost(len(pending), *reason)
         return [each.resolve(None) for each in pending]
 
+    def _settle(self, owners: list[Owner]) -> None:
+        """Have each owner log whatever is complete, once."""
+        try:
+            call_each(lambda owner: owner._log_resolved(), list(dict.fromkeys(owners)))
+        finally:
+            self.settled = self._arrived
 
-def log(owners: list[Owner]) -> None:
-    """Have each owner log whatever is complete, once."""
-    call_each(lambda owner: owner._log_resolved(), list(dict.fromkeys(owners)))
 
-
-class _Batch:
-    """Numbers that are fetched together. They keep their memory until they arrive."""
+class _Numbers(Batch):
+    """Numbers that are staged, then copied to the host."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Tensor, Pending]] = []  # one element each, on the device
         self.streams: dict[Any, None] = {}  # on which the numbers are computed
-        self.sent = math.inf  # monotonic seconds
         self.on_host: Any = None
-        self.arrived: Any = None  # event
+        self.copied: Any = None  # event
+
+    @property
+    def pending(self) -> Sequence[Pending]:  # type: ignore[override]
+        return [pending for _, pending in self.entries]
+
+    def has_arrived(self) -> bool:
+        return bool(self.copied.query())
+
+    def values(self) -> Sequence[float]:
+        values: list[float] = self.on_host.tolist()
+        return values
 
 
 class StagedNumbers(DeviceQueue):
@@ -212,29 +235,15 @@ class StagedNumbers(DeviceQueue):
         super().__init__(captures, lost)
         self._device = device
         self._module = torch.get_device_module(device)
-        self._is_capturing = getattr(self._module, "is_current_stream_capturing", None)
         self._wake = wake
         self._copying: Any = None  # stream
-        self._staged = _Batch()
-        self._sent = _Batch()  # being copied, or empty
-
-    @property
-    def opened(self) -> int:
-        with self._lock:
-            return self._arrived + len(self._sent.entries) + len(self._staged.entries)
-
-    def is_capturing(self) -> bool:
-        """Return whether operations on the current stream are recorded into a graph instead of executed."""
-        return self._is_capturing is not None and self._is_capturing()
+        self._put = 0
 
     def put(self, number: Tensor, pending: Pending) -> None:
-        """Stage a tensor of one element: one launch on the current stream, without waiting.
-
-        Lost if the device is far behind.
-        """
+        """Stage a tensor of one element, by one launch on the current stream; it is lost if too many are pending."""
         loss: tuple[object, ...] = ()
         try:
-            if len(self._sent.entries) + len(self._staged.entries) >= ROOM:
+            if self._put - self._arrived >= ROOM:
                 loss = ("full",)
             else:
                 stream = self._module.current_stream(self._device)
@@ -250,49 +259,32 @@ class StagedNumbers(DeviceQueue):
             self._lost(1, *loss)
             return
         with self._lock:
-            self._staged.streams[stream] = None
-            self._staged.entries.append((copy, pending))  # at once: a signal handler may add a sample, too
-        if len(self._staged.entries) >= _MANY:
+            if not self._batches or self._batches[-1].sent < math.inf:
+                self._batches.append(_Numbers())
+            staged: Any = self._batches[-1]
+            staged.streams[stream] = None
+            staged.entries.append((copy, pending))  # at once: a signal handler may add a sample, too
+            self._put += 1
+        if len(staged.entries) % _MANY == 0:
             self._wake()
 
-    def _deliver(self, owners: list[Owner]) -> None:
-        sent = self._sent
-        if sent.entries:
-            if not sent.arrived.query():
-                return
-            values = sent.on_host.tolist()
-            owners += [pending.resolve(value) for (_, pending), value in zip(sent.entries, values, strict=True)]
+    def _is_sent(self, batch: Any) -> bool:
         with self._lock:
-            self._arrived += len(sent.entries)
-            self._sent, self._staged = self._staged, _Batch()
-        if self._sent.entries:
-            self._send(self._sent)
-
-    def _send(self, batch: _Batch) -> None:
-        batch.sent = time.monotonic()
-        module, numbers = self._module, [number for number, _ in batch.entries]
-        if self._copying is None:
-            self._copying = module.Stream(self._device)
-        for stream in batch.streams:
-            written = module.Event()
-            written.record(stream)
-            self._copying.wait_event(written)
-        with module.stream(self._copying), torch.inference_mode(False):
-            batch.on_host = _pinned(len(numbers))
-            batch.on_host.copy_(torch.cat(numbers), non_blocking=True)
-            batch.arrived = module.Event()
-            batch.arrived.record(self._copying)
-
-    def _oldest(self) -> float:
-        return self._sent.sent
-
-    def _take(self) -> tuple[object, Sequence[Pending]]:
-        with self._lock:
-            batches = self._sent, self._staged
-            self._sent, self._staged = _Batch(), _Batch()
-            pending = [each for batch in batches for _, each in batch.entries]
-            self._arrived += len(pending)
-        return batches, pending
+            sent, batch.sent = batch.sent < math.inf, min(batch.sent, time.monotonic())
+        if not sent:
+            module, numbers = self._module, [number for number, _ in batch.entries]
+            if self._copying is None:
+                self._copying = module.Stream(self._device)
+            for stream in batch.streams:
+                written = module.Event()
+                written.record(stream)
+                self._copying.wait_event(written)
+            with module.stream(self._copying), torch.inference_mode(False):
+                batch.on_host = _pinned(len(numbers))
+                batch.on_host.copy_(torch.cat(numbers), non_blocking=True)
+                batch.copied = module.Event()
+                batch.copied.record(self._copying)
+        return bool(sent)
 
 
 def _pinned(numbers: int) -> Tensor:
@@ -311,7 +303,6 @@ class Fetcher(Source):
         self._window_size = window_size
         self._is_plain = _plain_tensor_check()
         self._lost: GuardedStat | None = None
-        self._warned: set[str] = set()
         self._start_empty()
 
     def reset(self) -> None:
@@ -325,7 +316,6 @@ class Fetcher(Source):
         self._lock = RLock()
         self._worker = Worker("monitel-torch-devices", self._run, first=_POLL_S)
         self._serving = 0  # identity of the thread
-        self._fast_until = 0.0
         self._responsive = True  # False after wait() has timed out, until a device delivers again
 
     def end(self) -> None:
@@ -393,7 +383,7 @@ class Fetcher(Source):
         goals = [(queue, queue.opened) for queue in self._queues]
         deadline = time.monotonic() + (_WAIT_S if self._responsive else 0.0)
         pause = Event()
-        while any(queue.has_pending(opened) for queue, opened in goals):
+        while any(queue.settled < opened for queue, opened in goals):
             if self.captures.is_capturing:  # nothing arrives before it ends
                 return
             if time.monotonic() >= deadline:
@@ -402,16 +392,9 @@ class Fetcher(Source):
             self._worker.wake()
             pause.wait(_WAITING_POLL_S)
 
-    def wake(self) -> None:
-        """Have the thread poll now, and frequently for a second."""
-        self._fast_until = time.monotonic() + _POLL_S
-        self._worker.wake()
-
     def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
-        if reason not in self._warned:
-            self._warned.add(reason)
-            why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
-            _log.warning("tensor values are lost: %s (counted in training.tensors.lost)", why)
+        why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
+        warn_once(_log, "tensor values are lost: %s (counted in training.tensors.lost)", why, key=reason)
         with self._lock:
             if self._lost is None:
                 self._lost = GuardedStat(
@@ -431,11 +414,8 @@ class Fetcher(Source):
             try:
                 self._responsive = queue.advance() or self._responsive
             except Exception:  # raised by an event handler
-                if "handler" not in self._warned:
-                    self._warned.add("handler")
-                    _log.warning("an event handler raised in the thread that fetches tensors", exc_info=True)
-        fast = time.monotonic() < self._fast_until and any(each.has_pending(each.opened) for each in queues)
-        return _FAST_POLL_S if fast else _POLL_S
+                warn_once(_log, "an event handler raised in the thread that fetches tensors", exc_info=True)
+        return _POLL_S
 
     def _create(self, device: torch.device) -> StagedNumbers | None:
         """Return the new queue of a device; None if the device cannot have one."""
@@ -445,7 +425,7 @@ class Fetcher(Source):
                 if device.type not in {"cpu", "meta"}:
                     module: Any = torch.get_device_module(device)
                     if all(hasattr(module, name) for name in _REQUIRED):
-                        created = StagedNumbers(device, self.captures, self.count_lost, self.wake)
+                        created = StagedNumbers(device, self.captures, self.count_lost, self._worker.wake)
                         if not self.serve(created):
                             return None
                 self._numbers[device] = created

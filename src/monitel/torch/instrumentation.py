@@ -70,22 +70,17 @@ def chosen_sources(sources: str | Collection[str] | None) -> frozenset[str]:
     if not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"sources must be names of sources, got {sources!r:.80}")
     names = [name.strip() for name in given]
-    signs = {name.startswith(("+", "-")) for name in names}
-    if len(signs) > 1:
+    changes = any(name.startswith(("+", "-")) for name in names)
+    if changes and not all(name.startswith(("+", "-")) for name in names):
         raise ValueError(f"sources must all have a sign, to change the default, or none, got {sources!r:.80}")
-    changes = signs == {True}
-    chosen = set(default if changes else ())
     for name in names:
-        bare = name[1:] if changes else name
-        if bare not in SOURCES:
+        if (name[1:] if changes else name) not in SOURCES:
             raise ValueError(f"sources must be names of {', '.join(SOURCES)}, got {name!r:.80}")
-        if name.startswith("-"):
-            chosen.discard(bare)
-        else:
-            chosen.add(bare)
+    added, removed = ({name[1:] for name in names if name.startswith(sign)} for sign in "+-")
+    chosen = (default | added) - removed if changes else frozenset(names)
     if "stages_on_device" in chosen and "stages" not in chosen:
         raise ValueError("stages_on_device requires stages: it measures the same stages")
-    return frozenset(chosen)
+    return chosen
 
 
 def _check_name(name: str, value: object) -> None:
@@ -116,17 +111,12 @@ CHOICES: dict[str, Variable | str] = {
 
 
 class Poller:
-    """Calls functions once a second in a daemon thread, and before each flush.
-
-    A failure is logged once for each function.
-    """
+    """Calls functions once a second in a daemon thread, and before each flush. A failure is logged once for each."""
 
     def __init__(self, functions: Sequence[Callable[[], None]], *, threaded: bool = True) -> None:
         self._functions = functions
-        self._failed: set[Callable[[], None]] = set()
         self._polling = Lock()
         self._polling_thread: int | None = None
-        self._warned = False
         self._worker = Worker("monitel-torch", self._run, first=_INTERVAL_S)
         if self._functions:
             if threaded:
@@ -138,13 +128,17 @@ class Poller:
         if self._polling_thread == get_ident():  # an event handler flushes
             return
         if not self._polling.acquire(timeout=_PATIENCE_S):
-            if not self._warned:
-                self._warned = True
-                _log.warning("an event handler hangs or is slow: a flush does not include all events of torch")
+            warn_once(_log, "an event handler hangs or is slow: a flush does not include all events of torch")
             return
         try:
             self._polling_thread = get_ident()
-            self._poll()
+            for function in self._functions:
+                try:
+                    function()
+                except Exception:
+                    name = getattr(function, "__qualname__", function)
+                    message = "%s failed; polling continues (further failures are not logged)"
+                    warn_once(_log, message, name, key=name, exc_info=True)
         finally:
             self._polling_thread = None
             self._polling.release()
@@ -154,7 +148,6 @@ class Poller:
         self._worker.stop()
 
     def close(self) -> None:
-        """End the thread, then call each function once more in the calling thread."""
         self.stop()
         if self._worker.started and self._polling_thread != get_ident():
             self._worker.join(time.monotonic() + _JOIN_TIMEOUT_S)
@@ -165,16 +158,6 @@ class Poller:
         if not self._polling.locked():  # else a flush polls
             self.poll()
         return _INTERVAL_S
-
-    def _poll(self) -> None:
-        for function in self._functions:
-            try:
-                function()
-            except Exception:
-                if function not in self._failed:
-                    self._failed.add(function)
-                    name = getattr(function, "__qualname__", function)
-                    _log.warning("%s failed; polling continues (further failures are not logged)", name, exc_info=True)
 
 
 class Instrumentation:

@@ -298,7 +298,7 @@ class Rates:
                 counter.add(amount() if callable(amount) else amount)
             except Exception:
                 message = "%s failed: a step's amount is not counted (further failures are not logged)"
-                warn_once(_log, message, name, key=(self, name), exc_info=True)
+                warn_once(_log, message, name, key=name, exc_info=True)
         self._last = self._mark(now_ns, step)
         if self._since is None:
             with self._lock:

@@ -145,11 +145,8 @@ def test_handlers_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_samples_in_the_body_of_an_operation_are_not_recorded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_samples_in_the_body_of_an_operation_are_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
     """A checkpoint is a separate graph, whose values are not accessible. A warning is logged once."""
-    monkeypatch.setattr("monitel.process.failures._warned", set())
 
     def step(x: Any, add: Callable[[Any], None]) -> Any:
         def body(x: Any) -> Any:

@@ -16,8 +16,7 @@ DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("monitel.process.failures._warned", set())
+def _end() -> Iterator[None]:
     yield
     monitel.torch.instrument().uninstrument()
 

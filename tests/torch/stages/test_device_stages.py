@@ -192,7 +192,7 @@ def test_device_is_that_of_the_parameters() -> None:
 
 
 def test_cycles_beyond_the_limits_are_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
-    """A device that is 4,096 events behind, or a cycle with more than 1,024. Later cycles are right again."""
+    """A device that is 512 cycles behind, or a cycle with more than 1,024 events. Later cycles are right again."""
     job = Job()
     with caplog.at_level(logging.WARNING, "monitel.torch"):
         for _ in range(1200):

@@ -3,7 +3,6 @@
 import json
 import logging
 import signal
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,6 @@ def test_exception_in_training(name: str, receiver: Receiver) -> None:
 @each_trainer
 def test_event_handler_that_raises_stops_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The training goes on to its end; each adapter's function is reported once."""
-    import_module("monitel.process.failures")._warned.clear()
 
     def fail(_event: monitel.Event) -> None:
         raise RuntimeError("broken")
