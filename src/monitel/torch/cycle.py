@@ -119,10 +119,8 @@ class Cycle:
                 asked = known or _Asked(iterator)
                 asked.batches = asked.ns = 0
                 kept = [*kept, asked]
-                if len(kept) > _ITERATORS:
-                    oldest = kept.pop(0)
-                    not_training = oldest.ns
-                    last = None if last is oldest else last
+                not_training = sum(each.ns for each in kept[:-_ITERATORS])
+                kept = kept[-_ITERATORS:]
             if received != 0 or last is None:
                 last = asked
             asked.batches += received or 0

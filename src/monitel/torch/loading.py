@@ -174,10 +174,6 @@ def batches(iterable: Iterable[_Batch]) -> Batches[_Batch]:
         >>> next(monitel.torch.batches(iter("abc")))
         'a'
     """
-    try:
-        iter_method = type(iterable).__iter__
-    except AttributeError:
-        iter_method = getattr(type(iterable), "__getitem__", None)  # type: ignore[assignment]
-    if iter_method is None:
+    if all(getattr(type(iterable), name, None) is None for name in ("__iter__", "__getitem__")):
         raise TypeError(f"batches() takes an iterable, got {type(iterable).__qualname__}: {iterable!r:.80}")
     return BatchIterator(iterable) if isinstance(iterable, Iterator) else Batches(iterable)

@@ -12,9 +12,9 @@ from torch import distributed
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
 from monitel.process.failures import warn_once
-from monitel.process.os_threads import get_ident, local
+from monitel.process.os_threads import get_ident
 from monitel.profiler import ranges
-from monitel.profiler.ranges import Track, record_function, record_past
+from monitel.profiler.ranges import record_function
 from monitel.stats._window import own_add
 from monitel.stats.definition import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats.stat import Stat
@@ -102,27 +102,3 @@ def open_range(name: str) -> Callable[[None, None, None], None] | None:
     opened = record_function(name)
     opened.__enter__()
     return opened.__exit__
-
-
-def record_step(start_ns: int, end_ns: int) -> None:
-    """Record the range ``training.step`` when it has ended: what follows a step may not belong to the next one.
-
-    Ranges of the user often begin in one step and end in the next, so steps have a separate track.
-    """
-    if ranges.active:
-        record_past("training.step", start_ns, end_ns, track=_thread.track())
-
-
-class _Thread(local):
-    _track: Track | None = None
-    _pid = 0
-
-    def track(self) -> Track:
-        """The thread has another id in a forked child."""
-        if self._track is None or self._pid != os.getpid():
-            thread, self._pid = ranges._track_of_thread(), os.getpid()
-            self._track = Track(thread.thread_id, thread.thread_name, "steps")
-        return self._track
-
-
-_thread = _Thread()

@@ -18,11 +18,11 @@ from monitel.logged_numbers import log
 from monitel.process.failures import call, call_each, warn_once
 from monitel.process.os_threads import RLock, local
 from monitel.profiler import ranges
-from monitel.profiler.ranges import record_past
+from monitel.profiler.ranges import Track, record_past
 from monitel.stats._window import get_step, own_add
 from monitel.stats.definition import window_length_ns
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
-from monitel.torch.recording import DURATIONS, GuardedStat, record_step
+from monitel.torch.recording import DURATIONS, GuardedStat
 from monitel.training.counters import training_counter
 from monitel.training.step import advance
 
@@ -186,8 +186,8 @@ class Steps(Source):
                 turns.stepped = {id(optimizer)}
             turns.is_first = new
             since_ns, turns.since_ns = None if new else turns.since_ns, now_ns
-            if since_ns is not None:
-                record_step(since_ns, now_ns)  # before the step changes, so it has the step of the ranges within
+            if since_ns is not None and ranges.active:  # before the step changes, so it has that of the ranges within
+                record_past("training.step", since_ns, now_ns, track=thread.track())
             step = (get_step() or 0) + 1
             advance(step, take_over=thread.trains)
         if isinstance(skipped, Tensor):
@@ -257,6 +257,14 @@ class _Turns:
 class _Thread(local):
     turns: _Turns | None = None
     trains: bool = True  # whether Python has started it; autograd's threads have a training thread that waits for them
+    _track: Track | None = None
+
+    def track(self) -> Track:
+        """Return the track of this thread's steps: ranges of the user often begin in one step and end in the next."""
+        if self._track is None:
+            thread = ranges._track_of_thread()
+            self._track = Track(thread.thread_id, thread.thread_name, "steps")
+        return self._track
 
 
 class _Mark(NamedTuple):

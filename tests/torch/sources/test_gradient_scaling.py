@@ -97,7 +97,7 @@ def test_skipped_steps_are_counted_separately(
 
 
 @pytest.mark.parametrize("kinds", [("adam", "adam"), ("adam", "fused adam")])
-def test_step_of_two_optimizers_is_skipped_if_the_first_one_skips(kinds: tuple[str, str], windows: Any, totals: Any) -> None:
+def test_step_of_two_optimizers_counts_as_the_first(kinds: tuple[str, str], windows: Any, totals: Any) -> None:
     """With one scaler for two optimizers, a step counts as the first of them."""
     first, second = (Trained(kind) for kind in kinds)
     scaler = torch.amp.GradScaler("cpu")
