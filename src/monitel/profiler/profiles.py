@@ -38,13 +38,17 @@ _NO_EFFECT = "records nothing without torch; the option is only noted in the tra
 _EFFECTS = {"with_stack": "records no Python stacks without torch; export_stacks() writes the nesting of ranges"}
 _RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
+_SCHEDULING = ("schedule", "on_trace_ready", "use_cuda")  # options that only profile has
 _NONE, _WARMUP, _RECORD, _SAVE = list(ProfilerAction)[:4]
 _RECORDING = (_RECORD, _SAVE)
 _INCORRECT = {(_WARMUP, _NONE), (_RECORD, _NONE), (_RECORD, _WARMUP)}
 
 
 class _KinetoProfile:
-    """Records without a schedule. :class:`profile` adds the schedule and describes the arguments."""
+    """Records without a schedule. :class:`profile` adds the schedule and describes the arguments.
+
+    Methods that need a recording raise AssertionError before it is prepared or started.
+    """
 
     def __init__(
         self,
@@ -112,11 +116,7 @@ class _KinetoProfile:
         self._prepared = Recording(trace_id, gc_pauses=config is not None and config.record_python_gc_info)
 
     def start_trace(self) -> None:
-        """Start recording a cycle, and discard the last cycle unless ``acc_events`` is set.
-
-        Raises:
-            AssertionError: Nothing was prepared or started before.
-        """
+        """Start recording a cycle, and discard the last cycle unless ``acc_events`` is set."""
         if self._running():
             warn("Profiler is already running: the call has no effect", stacklevel=2)
             return
@@ -139,11 +139,7 @@ class _KinetoProfile:
             recording.toggle(on=False)
 
     def stop_trace(self) -> None:
-        """Stop recording the cycle. Ranges that still run, in any thread, are recorded up to now.
-
-        Raises:
-            AssertionError: Nothing was prepared or started before.
-        """
+        """Stop recording the cycle. Ranges that still run, in any thread, are recorded up to now."""
         if self.execution_trace_observer:
             self.execution_trace_observer.stop()
         if not self._cycles and self._prepared is None:
@@ -164,7 +160,6 @@ class _KinetoProfile:
             use_python_export: Accepted without effect.
 
         Raises:
-            AssertionError: Nothing was started.
             FileNotFoundError: The folder does not exist. If the disk is full or fails, that is logged, as in torch.
         """
         recording = self._last_recording("exporting chrome trace")
@@ -179,7 +174,7 @@ class _KinetoProfile:
         """Write one line ``outer;inner microseconds`` for each path of nested ranges, as flame graph tools read it.
 
         Raises:
-            AssertionError: Nothing was started, or ``with_stack`` is not set.
+            AssertionError: ``with_stack`` is not set.
             ValueError: The metric is not ``self_{cpu,cuda,xpu,privateuse1}_time_total``.
         """
         self._last_recording("exporting stacks")
@@ -200,11 +195,7 @@ class _KinetoProfile:
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
     ) -> EventList[FunctionEventAvg]:
-        """Return count and total times of the events by name. The arguments have no effect.
-
-        Raises:
-            AssertionError: Nothing was started.
-        """
+        """Return count and total times of the events by name. The arguments have no effect."""
         self._last_recording("getting key averages")
         return self.events().key_averages(group_by_input_shape, group_by_stack_n, group_by_overload_name)
 
@@ -212,9 +203,6 @@ class _KinetoProfile:
         """Return the ranges of the last cycle, or with ``acc_events`` of all cycles, by start.
 
         While the profile is running, these are the ranges so far.
-
-        Raises:
-            AssertionError: Nothing was started.
         """
         self._last_recording("accessing events")
         if self._events is not None:
@@ -385,21 +373,11 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
     ) -> None:
+        given = dict(locals())
+        options: Any = {name: given[name] for name in given.keys() - {"self", "__class__", *_SCHEDULING}}
         if use_cuda is not None:
             warn("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning, stacklevel=2)
-        super().__init__(
-            activities=activities,
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            with_modules=with_modules,
-            experimental_config=experimental_config,
-            execution_trace_observer=execution_trace_observer,
-            acc_events=acc_events,
-            custom_trace_id_callback=custom_trace_id_callback,
-            post_processing_timeout_s=post_processing_timeout_s,
-        )
+        super().__init__(**options)
         self.schedule = schedule or (lambda _step: _RECORD)
         self.record_steps = bool(schedule)
         self.on_trace_ready = on_trace_ready

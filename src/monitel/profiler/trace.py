@@ -14,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
-from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 
 if TYPE_CHECKING:
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
 
     from monitel.profiler.ranges import Listening, Range, Track
 
-_MAX_DISORDER = 1 << 15  # positions by which a range can be out of order, because threads append concurrently
 _start = attrgetter("monotonic_start_ns")
-_lock = RLock()
-_recordings_with_pauses = 0
 _pause_began_ns = -1  # collections do not overlap: the interpreter runs one at a time
 
 
@@ -70,8 +66,9 @@ class Recording:
         self.epoch_ns = ranges.synchronize()
         self.start_ns = ranges.now()
         self.toggle(on=True)
+        self._gc_pauses &= _on_collection not in gc.callbacks  # else another profile includes them
         if self._gc_pauses:
-            _record_pauses(+1)
+            gc.callbacks.append(_on_collection)
 
     def toggle(self, *, on: bool) -> None:
         """Omit the ranges that begin from now on, or include them again."""
@@ -86,7 +83,7 @@ class Recording:
         self.toggle(on=False)
         self.stop_ns = ranges.now()
         if self._gc_pauses:
-            _record_pauses(-1)
+            gc.callbacks.remove(_on_collection)
 
     def __len__(self) -> int:
         return len(self._began)
@@ -94,35 +91,15 @@ class Recording:
     def __iter__(self) -> Iterator[Recorded]:
         """Yield the ranges recorded so far by start, outer ranges first if the start is the same."""
         first_ns, stop_ns = self.start_ns, ranges.now() if self.stop_ns is None else self.stop_ns
-        for each in self._by_start():
+        for each in sorted(self._began, key=_start):  # almost in order: threads append concurrently
             start_ns, end_ns = each.monotonic_start_ns, each.monotonic_end_ns
             if start_ns >= first_ns:  # else it was recorded at its end, as a training step
                 finished = 0 <= end_ns <= stop_ns
                 yield each, start_ns, end_ns if finished else stop_ns, finished
 
-    def _by_start(self) -> Iterator[Range]:
-        """Yield the ranges by start, sorting a bounded part of the list at a time: they are almost in order."""
-        waiting: list[Range] = []
-        for first in range(0, len(self._began), _MAX_DISORDER):
-            waiting += self._began[first : first + _MAX_DISORDER]
-            waiting.sort(key=_start)
-            yield from waiting[:-_MAX_DISORDER]
-            del waiting[:-_MAX_DISORDER]
-        yield from waiting
-
-
-def _record_pauses(change: int) -> None:
-    """Record pauses of Python's garbage collector as ranges, for one recording more or less."""
-    global _recordings_with_pauses
-    with _lock:
-        before, _recordings_with_pauses = _recordings_with_pauses, _recordings_with_pauses + change
-        if before == 0:
-            gc.callbacks.append(_on_collection)
-        elif _recordings_with_pauses == 0:
-            gc.callbacks.remove(_on_collection)
-
 
 def _on_collection(phase: str, info: dict[str, Any]) -> None:
+    """Record a pause of Python's garbage collector as a range."""
     global _pause_began_ns
     if phase == "start":
         _pause_began_ns = ranges.now()
