@@ -119,8 +119,8 @@ class Cycle:
                 asked = known or _Asked(iterator)
                 asked.batches = asked.ns = 0
                 kept = [*kept, asked]
-                not_training = sum(each.ns for each in kept[:-_ITERATORS])
-                kept = kept[-_ITERATORS:]
+                if len(kept) > _ITERATORS:
+                    not_training = kept.pop(0).ns
             if received != 0 or last is None:
                 last = asked
             asked.batches += received or 0

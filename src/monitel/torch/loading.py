@@ -174,6 +174,7 @@ def batches(iterable: Iterable[_Batch]) -> Batches[_Batch]:
         >>> next(monitel.torch.batches(iter("abc")))
         'a'
     """
-    if all(getattr(type(iterable), name, None) is None for name in ("__iter__", "__getitem__")):
-        raise TypeError(f"batches() takes an iterable, got {type(iterable).__qualname__}: {iterable!r:.80}")
+    kind: Any = type(iterable)
+    if getattr(kind, "__iter__", None) is None and not hasattr(kind, "__getitem__"):
+        raise TypeError(f"batches() takes an iterable, got {kind.__qualname__}: {iterable!r:.80}")
     return BatchIterator(iterable) if isinstance(iterable, Iterator) else Batches(iterable)
