@@ -110,8 +110,7 @@ class Event:
     def data(self) -> dict[str, str | int | float | bool]:
         """Details. The dict belongs to the Event: a change of it changes the Event."""
         if self._data is None:
-            window = cast("Window", self._window)
-            self._data = {f"{window.name}.{suffix}": value for suffix, value in window.values().items()}
+            self._data = self._of_stat()
         return self._data
 
     @data.setter
@@ -169,6 +168,10 @@ class Event:
         event._window = window
         return event
 
+    def _of_stat(self) -> dict[str, Any]:
+        window = cast("Window", self._window)
+        return {f"{window.name}.{suffix}": value for suffix, value in window.values().items()}
+
     def __getstate__(self) -> tuple[Any, ...]:
         attributes = getattr(self, "__dict__", None)  # of a subclass
         fold = 0 if self._timestamp is None else self._timestamp.fold  # datetime itself omits it below protocol 4
@@ -185,8 +188,12 @@ class Event:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
             return NotImplemented
-        own, others = ((each._name, each.timestamp, each.data, each._severity) for each in (self, other))
-        return own == others
+        return (self._name, self.timestamp, self.data, self._severity) == (
+            other._name,
+            other.timestamp,
+            other.data,
+            other._severity,
+        )
 
     def __hash__(self) -> int:
         return hash((self._name, self.timestamp))
@@ -201,8 +208,10 @@ def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
         return copy
     if not isinstance(data, Mapping) and not (hasattr(data, "items") and hasattr(data, "__getitem__")):
         raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
-    pairs = data.items()
-    return {checked_text("key of Event data", key): checked_value(f"Event data {key!r}", each) for key, each in pairs}
+    return {
+        checked_text("key of Event data", key): checked_value(f"Event data {key!r}", value)
+        for key, value in data.items()
+    }
 
 
 def _severity(severity: Severity | str) -> Severity:
@@ -224,5 +233,7 @@ def _datetime(timestamp: object) -> dt.datetime:
         return dt.datetime.combine(timestamp, dt.time())
     if isinstance(timestamp, dt.time):
         return dt.datetime.combine(dt.date(1970, 1, 1), timestamp)
-    given = f"{type(timestamp).__qualname__}: {timestamp!r:.80}"
-    raise TypeError(f"Event timestamp must be a datetime such as datetime.now(), got {given}")
+    raise TypeError(
+        f"Event timestamp must be a datetime such as datetime.now(), got {type(timestamp).__qualname__}: "
+        f"{timestamp!r:.80}"
+    )

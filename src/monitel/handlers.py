@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
 from monitel.attributes import escape_surrogates, items_of, recordable
@@ -57,13 +57,13 @@ class EventHandlerHandle:
     def __repr__(self) -> str:
         return f"<EventHandlerHandle of {self._callback!r}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle an EventHandlerHandle: register the handler in the process that needs it")
+
 
 _log = logging.getLogger("monitel")
 _lock = RLock()  # held briefly while the tuple is replaced, never while handlers run
 _handlers: tuple[EventHandlerHandle, ...] = ()
-_details_hook: DetailsHook | None = None
-_warns_at: float | None = None  # monotonic; None before the first event without a handler
-_PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
 
 
 def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerHandle:
@@ -145,6 +145,11 @@ def log_event(event: Event) -> None:
         raise_first(failures)
 
 
+_PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
+
+_warns_at: float | None = None  # monotonic; None before the first event without a handler
+
+
 def expect_no_handler() -> None:
     """Do not warn that there is no handler: there was one, or the application reads windows itself."""
     global _warns_at
@@ -168,6 +173,9 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
 
 
 atexit.register(_warn_of_no_handler, ends=True)  # after the flush of Stats, which is registered later
+
+
+_details_hook: DetailsHook | None = None
 
 
 def set_details_hook(hook: DetailsHook | None) -> DetailsHook | None:
