@@ -15,28 +15,27 @@ from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, HelpPanel, Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, HelpPanel, Input, Static
 
 from monitel.console.autopsy import process_lines, stack_lines
 from monitel.console.reader import read_boxes
-from monitel.console.top import COLUMNS, Row, summary, table_of
-from monitel.text import CommandError, clock_time, labelled, wrapped
+from monitel.console.top import COLUMNS, summary, table_of
+from monitel.text import CommandError, clock_time, wrapped
 from monitel.text import Screen as Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from textual.app import ComposeResult
 
     from monitel.console.live import Live, Look
-    from monitel.console.top import Line, View
+    from monitel.console.top import View
 
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"
 _SLOW_S = 3.0
-_FACTS = {"rank", "pid", "state", "step", "waiting", "activity", "event"}  # columns that a report has anyway
 
 
 def readings(read: Callable[[], Any], show: Callable[[Any], object], interval: float) -> Event:
@@ -66,28 +65,25 @@ class Details(Screen[None]):
 
     BINDINGS: ClassVar[list[Any]] = [Binding("escape,q,f10,left,enter", "app.pop_screen", "Back", key_display="esc")]
 
-    def __init__(self, row: Row, interval: float) -> None:
+    def __init__(self, box: Path, interval: float) -> None:
         super().__init__()
-        self.row, self._interval, self._asks = row, interval, False
+        self._box, self._interval, self._asks = box, interval, False
         self._head, self._report = (Static(markup=False, classes=name) for name in ("head", "report"))
 
     def compose(self) -> ComposeResult:
-        """Make the widgets."""
         yield from (self._head, VerticalScroll(self._report), Footer())
 
     def on_mount(self) -> None:
-        """Begin to read."""
         self._over = readings(self._read, lambda state: self.call_later(self._show, state), self._interval)
 
     def on_unmount(self) -> None:
-        """End the readings."""
         self._over.set()
 
     def _read(self) -> list[str]:
         """Return the lines of the report: the first one at once, without the stacks."""
         stream = Stream(max(self.size.width - 2, 20), terminal=True)
         problems: list[str] = []
-        reports = read_boxes([self.row.process.box], problems, stacks=self._asks)
+        reports = read_boxes([self._box], problems, stacks=self._asks)
         if not reports:
             return [stream.printable("; ".join(problems)) or "the black box is gone; this was its last report"]
         (found,) = reports
@@ -96,37 +92,13 @@ class Details(Screen[None]):
             stacks = wrapped(_NO_ANSWER, stream.width)
         self._asks = True
         report = process_lines(found.but(stacks=""), stream, time.time_ns(), complete=True)
-        columns = [each for each in COLUMNS if each.name not in _FACTS and self.row.cells[each.name]]
-        numbers = ", ".join(f"{each.title} {self.row.text(each)}" for each in columns)
-        return [*takewhile(bool, report), *labelled("numbers", numbers, stream.width), "", *stacks, "", *report]
+        return [*takewhile(bool, report), "", *stacks, "", *report]
 
     def _show(self, state: list[str] | Exception) -> None:
         head, *report = [f"cannot be read: {state!r}"] if isinstance(state, Exception) else state
         self._head.update(head)
         if report:
             self._report.update("\n".join(report))
-
-
-class SortMenu(ModalScreen[str]):
-    """The menu of the columns to sort by; the present one reverses the order."""
-
-    BINDINGS: ClassVar[list[Any]] = [Binding("escape,q,f10,left", "app.pop_screen", "Back")]
-
-    def __init__(self, column: str) -> None:
-        super().__init__()
-        self._menu = OptionList(
-            *(Option(f"{each.title:<11} {each.meaning}", each.name) for each in COLUMNS), markup=False
-        )
-        self._menu.border_title, self._menu.border_subtitle = "sort by", "the same again reverses the order"
-        self._menu.highlighted = self._menu.get_option_index(column)
-
-    def compose(self) -> ComposeResult:
-        """Make the menu."""
-        yield self._menu
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the name of the column."""
-        self.dismiss(event.option_id)
 
 
 class JobTable(DataTable[Text]):
@@ -138,7 +110,9 @@ class JobTable(DataTable[Text]):
         Binding("end", "scroll_bottom", "Last", show=False),
         Binding("enter", "select_cursor", "Details"),
         Binding("slash,f4", "app.filter", "Filter", key_display="/", priority=True),
-        Binding("s,f6", "app.sort", "Sort", key_display="s"),
+        Binding("less_than_sign", "app.sort(-1)", "Sort", key_display="<"),
+        Binding("greater_than_sign", "app.sort(1)", "Sort", key_display=">"),
+        Binding("r", "app.sort(0)", "Reverse"),
         Binding("question_mark,f1,h", "app.help", "Help", key_display="?"),
         Binding("q,f10", "app.leave", "Quit", key_display="q"),
     ]
@@ -159,8 +133,6 @@ class TopApp(App[int]):
     JobTable > .datatable--cursor, JobTable:focus > .datatable--cursor
         { background: ansi_default; color: ansi_default; text-style: reverse; }
     Input { display: none; border: none; height: 1; padding: 0; }
-    SortMenu { align: center middle; }
-    OptionList { width: 76; max-height: 90%; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Any]] = [
@@ -175,7 +147,7 @@ class TopApp(App[int]):
         self._live, self._view, self._interval, self._stream = live, view, interval, Stream.of(sys.stdout)
         self._look: Look | None = None
         self._looked_s = 0.0
-        self._lines: dict[str, Line] = {}
+        self._boxes: dict[str, Path] = {}
         self._shown: dict[str, Text] = {}
         self._shape: object = None  # width, title, and the keys and heights of the lines that are shown
         self._head = Static("monitel top: reading the black boxes of this machine", markup=False, classes="head")
@@ -183,11 +155,9 @@ class TopApp(App[int]):
         self._input = Input(view.filter, placeholder="only rows with this text; Enter keeps it, Esc removes it")
 
     def compose(self) -> ComposeResult:
-        """Make the widgets."""
         yield from (self._head, self._table, self._input, Footer())
 
     def on_mount(self) -> None:
-        """Begin to read, and handle the signals that end a process."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self._table.focus()
@@ -195,53 +165,42 @@ class TopApp(App[int]):
         self.set_interval(1.0, self._show_head)
 
     def on_resize(self) -> None:
-        """Draw for the new size."""
         self.call_after_refresh(self._draw)
 
     def action_leave(self, status: int = 0) -> None:
-        """Quit."""
         self._over.set()
         self.exit(status)
 
     def action_help(self) -> None:
-        """Show the keys, or hide them."""
         (self.action_hide_help_panel if self.screen.query(HelpPanel) else self.action_show_help_panel)()
         self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:
-        """Ask for the text of the filter."""
         self._input.display = True
         self.screen.set_focus(self._input)
 
     def action_clear(self) -> None:
-        """Remove the filter."""
         self._input.value = ""
         self.on_input_submitted()
 
     def on_input_changed(self) -> None:
-        """Filter while the text is typed."""
         self._view.filter = self._input.value
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter."""
         self._input.display = False
         self.screen.set_focus(self._table)
 
-    def action_sort(self) -> None:
-        """Ask for the column to sort by."""
-        self.push_screen(SortMenu(self._view.sort), self._sort)
-
-    def _sort(self, column: str | None) -> None:
-        if column is not None:
-            self._view.sort_by(column)
-            self._draw()
+    def action_sort(self, columns: int) -> None:
+        names = [each.name for each in COLUMNS]
+        self._view.sort_by(names[(names.index(self._view.sort) + columns) % len(names)])
+        self._draw()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show the chosen process; of a job the one that its verdict is about."""
-        line = self._lines.get(str(event.row_key.value))
-        if line is not None and not self._silence:  # a thread more would hang as well
-            self.push_screen(Details(line.row, self._interval))
+        box = self._boxes.get(str(event.row_key.value))
+        if box is not None and not self._silence:  # a thread more would hang as well
+            self.push_screen(Details(box, self._interval))
 
     def _show(self, state: Look | Exception) -> None:
         if isinstance(state, Exception):
@@ -250,8 +209,6 @@ class TopApp(App[int]):
             return
         self._look, self._looked_s = state, time.monotonic()
         self._draw()
-        if isinstance(self.screen, Details) and (line := self._lines.get(str(self.screen.row.process.box))):
-            self.screen.row = line.row
 
     @property
     def _silence(self) -> str:
@@ -274,7 +231,7 @@ class TopApp(App[int]):
         self._show_head()
         titles, lines = table_of(look, self._view, self._stream, width)
         title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
-        self._lines = {line.key: line for line in lines}
+        self._boxes = {line.key: line.process.box for line in lines}
         texts = {line.key: Text.assemble(*line.parts, no_wrap=True) for line in lines}
         notes = [*look.problems]
         if not lines and look.processes:
@@ -309,11 +266,7 @@ class TopApp(App[int]):
 
 
 def run_app(live: Live, view: View, interval: float) -> int:
-    """Show the jobs of this machine until a key ends it, and return the exit status.
-
-    Raises:
-        CommandError: There is no terminal.
-    """
+    """Show the jobs of this machine until a key ends it, and return the exit status."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, f"__{name}__")
         if stream is None or not stream.isatty():

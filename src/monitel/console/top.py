@@ -51,15 +51,13 @@ _VERDICTS = {"healthy": "green", **dict.fromkeys(("dead", "failed", "silent", "s
 _VERDICTS |= dict.fromkeys(("starting", "unknown"), "")  # the others are warnings
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table."""
 
     name: str  # in arguments
     title: str
     width: int  # columns of the terminal that it takes at least
     importance: int  # a narrow terminal leaves out the columns with the smallest numbers first
-    meaning: str
     cell: Callable[[Process, int], Cell]  # of a process at the time of the look, Unix ns; its text is not escaped
     number: bool = True  # the cells are aligned on the right, and never cut
     descending: bool = True  # the largest values are of the most interest
@@ -73,17 +71,14 @@ class Row(NamedTuple):
     cells: Mapping[str, Cell]
 
     def text(self, column: Column) -> str:
-        """Return the text of a cell."""
         return (self.cells[column.name] or ("", "-"))[1]
 
 
 class Line(NamedTuple):
     """Lines of the table that belong together: of a job, or of a process."""
 
-    parts: Sequence[
-        tuple[str, str]
-    ]  # texts, perhaps with line breaks, and the style of each: bold, dim, a colour, or none
-    row: Row  # the process; of a job the one that its verdict is about
+    parts: Sequence[tuple[str, str]]  # texts, perhaps with line breaks, and their styles: bold, dim, a colour, or none
+    process: Process  # of a job the one that its verdict is about
     key: str  # its black box, or the number of the job
 
 
@@ -102,26 +97,22 @@ class View:
 
     def rows(self, job: Job, screen: Screen, now_ns: int) -> list[Row]:
         """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
-        rows = [
-            Row(process, {each.name: _escaped(each.cell(process, now_ns), screen) for each in COLUMNS})
-            for process in job.processes
-            if not self.filter or _matches(process, self.filter)
-        ]
+        rows = []
+        for process in job.processes:
+            if not self.filter or _matches(process, self.filter):
+                cells = ((each.name, each.cell(process, now_ns)) for each in COLUMNS)
+                shown = {name: cell and (cell[0], screen.printable(cell[1])) for name, cell in cells}
+                rows.append(Row(process, shown))
         known = [(cell[0], row) for row in rows if (cell := row.cells[self.sort])]
         known.sort(key=lambda pair: pair[0], reverse=self.descending)
         return [*(row for _, row in known), *(row for row in rows if not row.cells[self.sort])]
 
 
-def _escaped(cell: Cell, screen: Screen) -> Cell:
-    return cell and (cell[0], screen.printable(cell[1]))
-
-
 def _matches(process: Process, text: str) -> bool:
     texts = (
-        *(process.job.namespace, process.job.service, process.job.run, process.host),
+        *(*process.job, process.host, process.state.value, process.death, process.activity, process.problem),
         "" if process.pid is None else str(process.pid),
         "" if process.rank is None else f"rank {process.rank}",
-        *(process.state.value, process.death, process.activity, process.problem),
         *(wait.key for wait in process.waits),
         "" if process.event is None else process.event.name,
     )
@@ -158,7 +149,7 @@ def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[t
     lines = []
     for number_of, (job, rows) in enumerate(jobs):
         if rows:
-            about = next((row for row in rows if row.process.rank == job.verdict.rank), rows[0])
+            about = next((row for row in rows if row.process.rank == job.verdict.rank), rows[0]).process
             verdict = wrapped(screen.printable(job.verdict.text), width)
             names = "\n".join(wrapped(screen.printable(_heading(job)), width))
             colour = _VERDICTS.get(job.verdict.kind, "yellow")
@@ -169,7 +160,7 @@ def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[t
             parts = [(text, styles.get(each.name, "dim" * over)) for each, text in _cells(columns, row.text)]
             remark = wrapped(screen.printable(_remark(row.process, look.time_ns)), width - 2)
             parts += [(f"\n  {line}", "yellow" if row.process.problem else "red") for line in remark]
-            lines.append(Line(parts, row, str(row.process.box)))
+            lines.append(Line(parts, row.process, str(row.process.box)))
     return [*_cells(columns, lambda column: column.title)], lines
 
 
@@ -260,24 +251,24 @@ def _event(process: Process, now_ns: int) -> Cell:
 
 #: All columns, from left to right.
 COLUMNS = (
-    Column("rank", "RANK", 4, 18, "rank in the job", _of("rank"), descending=False),
-    Column("pid", "PID", 7, 13, "process id", _of("pid"), descending=False),
-    Column("state", "STATE", 6, 17, "alive, silent (no heartbeat), dead or ended", _state, number=False),
-    Column("step", "STEP", 6, 16, "the last training step", _of("step", _step)),
-    Column("rate", "STEP/S", 6, 15, "steps per second over the last ten seconds", _of("rate", per_second)),
-    Column("p50", "P50", 7, 10, "median time of a step", _of("step_p50", _seconds)),
-    Column("p99", "P99", 7, 3, "time that 99 of 100 steps do not exceed", _of("step_p99", _seconds)),
-    Column("data", "DATA", 5, 12, "share of the time that went into waiting for data", _of("data", percent)),
-    Column("wait", "WAIT", 5, 11, "share of the time that went into waiting for other ranks", _of("waiting", percent)),
-    Column("value", "LOSS", 7, 9, "last value of the loss, or of the number chosen by --show", _of("value", number)),
-    Column("goodput", "GOODPUT", 7, 8, "share of the run's time that went into steps", _of("goodput", percent)),
-    Column("cpu", "CPU", 5, 7, "CPU time; 100 % is one core", _of("cpu", percent)),
-    Column("memory", "MEM", 8, 5, "resident memory", _of("memory", _bytes)),
-    Column("gpu", "GPU", 5, 6, "share of time in which its GPU is busy", _of("gpu", percent), optional=True),
-    Column("gpu-memory", "GPU MEM", 8, 4, "memory on GPUs", _of("gpu_memory", _bytes), optional=True),
-    Column("waiting", "WAITING", 22, 14, "the longest wait, or the stage of a long step", _waiting, number=False),
-    Column("activity", "ACTIVITY", 12, 0, "activity of the training thread", _activity, number=False, descending=False),
-    Column("event", "LAST EVENT", 18, 1, "age and name of the last event", _event, number=False),
+    Column("rank", "RANK", 4, 18, _of("rank"), descending=False),
+    Column("pid", "PID", 7, 13, _of("pid"), descending=False),
+    Column("state", "STATE", 6, 17, _state, number=False),
+    Column("step", "STEP", 6, 16, _of("step", _step)),
+    Column("rate", "STEP/S", 6, 15, _of("rate", per_second)),
+    Column("p50", "P50", 7, 10, _of("step_p50", _seconds)),
+    Column("p99", "P99", 7, 3, _of("step_p99", _seconds)),
+    Column("data", "DATA", 5, 12, _of("data", percent)),
+    Column("wait", "WAIT", 5, 11, _of("waiting", percent)),
+    Column("value", "LOSS", 7, 9, _of("value", number)),
+    Column("goodput", "GOODPUT", 7, 8, _of("goodput", percent)),
+    Column("cpu", "CPU", 5, 7, _of("cpu", percent)),
+    Column("memory", "MEM", 8, 5, _of("memory", _bytes)),
+    Column("gpu", "GPU", 5, 6, _of("gpu", percent), optional=True),
+    Column("gpu-memory", "GPU MEM", 8, 4, _of("gpu_memory", _bytes), optional=True),
+    Column("waiting", "WAITING", 22, 14, _waiting, number=False),
+    Column("activity", "ACTIVITY", 12, 0, _activity, number=False, descending=False),
+    Column("event", "LAST EVENT", 18, 1, _event, number=False),
 )
 _NAMES = [each.name for each in COLUMNS]
 
@@ -359,11 +350,6 @@ def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
 
 
 def _show_screen(arguments: argparse.Namespace, view: View, interval: float) -> int:
-    """Show the screen, and return the exit status.
-
-    Raises:
-        CommandError: The library of the screen is not installed.
-    """
     try:
         from monitel.console.terminal import run_app  # late: it needs textual
     except ModuleNotFoundError as error:
