@@ -78,7 +78,7 @@ class Record:
     """The record of a process that runs or has ended."""
 
     path: Path  # the box; without one the spool folder
-    names: Sequence[Any]  # the definitions; number 0 describes the process
+    names: list[Any]  # the definitions; number 0 describes the process
     snapshot: Snapshot | None = None  # the newest one
     page: Context = Context()  # noqa: RUF009  it is frozen
     items: dict[str, list[Item]] = field(default_factory=dict)  # those not settled, and those after the snapshot
@@ -186,8 +186,11 @@ class Record:
         return None if self.snapshot is None else self.snapshot.values.get(name)
 
     def definition(self, number: int) -> Definition:
-        """Return a series by its number."""
-        return Definition(*self.names[number])
+        """Return a series by its number. It is made once for this record and for later readings of it."""
+        found = self.names[number]
+        if type(found) is not Definition:
+            found = self.names[number] = Definition(*found)
+        return found
 
     @cached_property
     def windows(self) -> list[Window]:
@@ -302,7 +305,7 @@ def read_record(
     return found
 
 
-def names_of(*folders: Folder, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[Sequence[Any], bytes]:
+def names_of(*folders: Folder, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[list[Any], bytes]:
     """Return what :func:`read_names` returns of a process; the errors are those of :func:`read_record`."""
     names, defined = read_names(*folders, known=known)
     if not names:
