@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates
-from monitel.blackbox.activity import Doing
+from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import this_process
 from monitel.process.crash_stacks import crash_signal
@@ -120,6 +120,38 @@ class Death:
         at = "" if step is None else f" at step {step:,}{age}"
         return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
 
+    @classmethod
+    def of(cls, owner: Owner, event: LogRecord) -> Death:
+        """Return the death that :meth:`event` has described; raises for senseless values."""
+        known = event.attributes
+        memory = known.get("process.exit.reason") == "out_of_memory"
+        end = End(known.get("process.exit.code"), _signal_number(known.get("process.exit.signal")), 0, memory)
+        stage = None
+        if (name := known.get("training.stage")) is not None:
+            age_ns = _ns(known["training.stage.age"]) or 0
+            stage = Stage(str(name), bool(known["training.stage.waits"]), age_ns)
+        waits, ranges = (
+            tuple(Wait(str(key), _ns(age) or 0) for key, age in zip(known[keys], known[ages], strict=True))
+            if keys in known
+            else ()
+            for keys, ages in (("wait.keys", "wait.durations"), ("range.names", "range.durations"))
+        )
+        doing = Doing(
+            known.get("training.step"),
+            _ns(known.get("training.step.age")),
+            str(known.get("training.activity", "")),
+            _ns(known.get("training.activity.duration")),
+            stage,
+            waits,
+            ranges,
+        )
+        exception = None
+        if (kind := known.get("exception.type")) is not None:
+            place = f"{known.get('code.file.path', '')}:{known.get('code.line.number', '')}".strip(":")
+            exception = str(kind), str(known.get("exception.message", "")), place
+        stacks = str(known.get("code.stacktrace", ""))
+        return cls(owner, end if end != End() else None, (event.time_ns, ""), doing, stacks, exception)
+
     def event(self) -> LogRecord:
         """Return ``process.died``."""
         doing = self.doing
@@ -199,6 +231,10 @@ def _seconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
 
 
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)
+
+
 def _signs(record: Record) -> Iterator[SignOfLife]:
     """Yield the signs of life in a record. There is always one."""
     page = record.page
@@ -218,6 +254,14 @@ def signal_name(number: int) -> str:
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
+
+
+def _signal_number(name: str | None) -> int | None:
+    """Return the number of the signal that :func:`signal_name` has named."""
+    if name is None:
+        return None
+    number = name.removeprefix("signal ")
+    return int(number) if number.isdecimal() else signal.Signals[name]
 
 
 def _shortened(text: str) -> str:

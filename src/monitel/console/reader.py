@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from monitel.blackbox.activity import Stage, Wait
 from monitel.blackbox.death import NAME as DIED
+from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
@@ -21,11 +20,11 @@ from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.kernel import explain_silence, kernel_state, request_stacks
 from monitel.process.os_threads import Thread
 from monitel.runs import process as model
-from monitel.runs.process import State, ended_by, event_of, life_of, whole
+from monitel.runs.process import State, dead, event_of, life_of, whole
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
@@ -216,53 +215,13 @@ def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNA
 
 
 def _of_end(record: Record, event: LogRecord) -> Process:
-    life, death = life_of(record), event.attributes
+    life, known = life_of(record), event.attributes
     if event.name == _ENDED:
-        status, step = str(death.get("run.status", "")), whole(death.get("run.step"))
+        status, step = str(known.get("run.status", "")), whole(known.get("run.step"))
         return life.but(state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
-    kind, place = death.get("exception.type"), f"{death.get('code.file.path', '')}:{death.get('code.line.number', '')}"
-    stage, age_ns = death.get("training.stage"), _ns(death.get("training.stage.age"))
-    shown = {name: each for name, each in death.items() if name != "code.stacktrace"}
-    known = event_of(event)._replace(attributes=shown)
-    pid = whole(death.get("process.pid"))
-    return life.but(
-        **ended_by(cause_of(death)),
-        pid=life.pid if pid is None else pid,
-        time_ns=time.time_ns(),
-        started_ns=0,
-        seen_ns=event.time_ns,
-        step=whole(death.get("training.step")),
-        step_age_ns=_ns(death.get("training.step.age")),
-        activity=str(death.get("training.activity", "")),
-        activity_age_ns=_ns(death.get("training.activity.duration")),
-        stage=Stage(str(stage), bool(death.get("training.stage.waits")), age_ns) if stage and age_ns else None,
-        waits=tuple(_pairs(death, "wait.keys", "wait.durations")),
-        ranges=tuple(_pairs(death, "range.names", "range.durations")),
-        exception=None if kind is None else (str(kind), str(death.get("exception.message", "")), place.strip(":")),
-        event=known,
-        events=[known],
-        stacks=str(death.get("code.stacktrace", "")),
-        collected=True,
-    )
-
-
-def cause_of(death: Mapping[str, Any]) -> str:
-    """Return the cause of a death in words, from the attributes of its event; empty if it is unknown."""
-    memory = ", because the memory was exhausted" if death.get("process.exit.reason") == "out_of_memory" else ""
-    if (signal := death.get("process.exit.signal")) is not None:
-        return f"killed by {signal}{memory}"
-    if (code := death.get("process.exit.code")) is not None:
-        return f"ended with exit code {code} without a shutdown"
-    return ""
-
-
-def _pairs(death: Mapping[str, Any], names: str, durations: str) -> Iterator[Wait]:
-    for key, each in zip(death.get(names) or (), death.get(durations) or (), strict=False):
-        yield Wait(str(key), _ns(each) or 0)
-
-
-def _ns(seconds: object) -> int | None:
-    return round(seconds * 1e9) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
+    shown = event_of(event)
+    shown = shown._replace(attributes={name: each for name, each in known.items() if name != "code.stacktrace"})
+    return dead(life, record, Death.of(record.owner, event)).but(event=shown, events=[shown], collected=True)
 
 
 # ---- targets

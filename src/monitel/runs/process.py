@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monitel.blackbox.account import Account
-    from monitel.blackbox.activity import Stage, Wait
+    from monitel.blackbox.activity import Doing, Stage, Wait
     from monitel.blackbox.death import Death
     from monitel.blackbox.forms import Definition, LogRecord
     from monitel.blackbox.process import Owner
@@ -438,11 +438,13 @@ def dead(life: Process, record: Record, death: Death) -> Process:
         life,
         record,
         death.time_ns,
+        death.doing,
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
         **(REPLACED if has_called_exec(record.owner) else ended_by(how)),
         stacks=death.stacks,
+        exception=life.exception or death.exception,
     )
 
 
@@ -457,9 +459,9 @@ def ended_by(how: str) -> dict[str, Any]:
     return {"state": State.ENDED if how.startswith(EXITED) else State.DEAD, "death": how}
 
 
-def doing_at(life: Process, record: Record, at_ns: int, /, **changes: Any) -> Process:
-    """Return a process with what it did at a time, Unix ns, and with some more fields."""
-    doing, page = record.doing_at(at_ns), record.page
+def doing_at(life: Process, record: Record, at_ns: int, doing: Doing | None = None, /, **changes: Any) -> Process:
+    """Return a process with what it did at a time, Unix ns, as its record has it or as given, and with more fields."""
+    doing, page = doing or record.doing_at(at_ns), record.page
     step_age_ns, known = doing.step_age_ns, record.doing.get("step")
     stepped = life.made > 0 or step_age_ns is not None
     if step_age_ns is None and page.step is not None:
