@@ -18,16 +18,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Run ``monitel run``, and return the exit status, unless the process ends like its command."""
-    if not (hasattr(os, "fork") and hasattr(signal, "sigtimedwait")):
-        sys.stderr.write(
-            "monitel: run needs fork() and sigtimedwait(), which this platform does not have. The command was not "
-            "started: start it without monitel run, and call monitel_otlp.configure() in the script\n"
-        )
-        return 1
-    from monitel_run.command import run  # late: it needs these functions
+    """Run ``monitel run``; return the exit status, unless the process ends like its command."""
+    if hasattr(os, "fork") and hasattr(signal, "sigtimedwait"):
+        from monitel_run.command import run  # late: it needs these functions
 
-    return run(arguments)
+        return run(arguments)
+    sys.stderr.write(
+        "monitel: run needs fork() and sigtimedwait(), which this platform does not have. The command was not "
+        "started: start it without monitel run, and call monitel_otlp.configure() in the script\n"
+    )
+    return 1
 
 
 if __name__ == "__main__":

@@ -61,10 +61,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str], bool]:
     """Return the command in the arguments after ``run``, its variables, and True if they give an endpoint.
 
-    Options of the command are left alone, with and without ``--`` before it.
-
-    Raises:
-        SystemExit: An argument is wrong; the message is printed to stderr. Or help was requested, and printed.
+    Options of the command are left alone, with and without ``--`` before it. If an argument is wrong, or help is
+    requested, SystemExit is raised.
     """
     parser = Parser(prog="monitel run", description=_DESCRIPTION, allow_abbrev=False)
     _add_options(parser)
@@ -79,10 +77,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tup
     if options.name is not None and not options.name.strip():
         parser.error("--name: expected a name, got an empty text")
     try:
-        headers = _headers(options)
+        return command, _variables(environment, options), options.endpoint is not None
     except ValueError as error:
         parser.error(str(error))
-    return command, _variables(environment, options, headers), options.endpoint is not None
 
 
 def _headers(options: argparse.Namespace) -> dict[str, str]:
@@ -102,9 +99,7 @@ def _headers(options: argparse.Namespace) -> dict[str, str]:
     return headers
 
 
-def _variables(
-    environment: Mapping[str, str], options: argparse.Namespace, headers: Mapping[str, str]
-) -> dict[str, str]:
+def _variables(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
     """Return variables with those for the options. Endpoint and protocol hold for all signals; headers are added."""
     found = dict(environment)
     for name, value in (("ENDPOINT", options.endpoint), ("PROTOCOL", options.protocol)):
@@ -112,13 +107,13 @@ def _variables(
             for signal in _SIGNALS:
                 found.pop(f"{_OTLP}{signal}_{name}", None)
             found[f"{_OTLP}{name}"] = value
-    if headers:
+    if headers := _headers(options):
         from urllib.parse import quote  # late: it is rarely needed
 
         more = ",".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in headers.items())
-        names = [name for signal in _SIGNALS if (name := f"{_OTLP}{signal}_HEADERS") in found]
-        for name in (f"{_OTLP}HEADERS", *names):
-            found[name] = f"{found[name]},{more}" if found.get(name, "").strip() else more
+        for name in [f"{_OTLP}HEADERS", *(f"{_OTLP}{signal}_HEADERS" for signal in _SIGNALS)]:
+            if name in found or name == f"{_OTLP}HEADERS":
+                found[name] = f"{found[name]},{more}" if found.get(name, "").strip() else more
     if options.service_name is not None:
         found["OTEL_SERVICE_NAME"] = options.service_name
     if options.name is not None:

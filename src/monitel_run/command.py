@@ -31,18 +31,16 @@ class _Interrupted(BaseException):
 def run(arguments: Sequence[str]) -> int:
     """Run a command with the arguments after ``run``, and end like it; return a status if it cannot be started."""
     command, environment, endpoint_given = parse(arguments, os.environ)
-    parent = Parent()
     try:
-        if is_running(environment.get(VARIABLE, "")):
-            environment.pop(PROCESS, None)
-            replace(command, environment)  # the outer run does the rest
+        if is_running(os.environ.get(VARIABLE, "")):  # the outer run does the rest
+            replace(command, {name: value for name, value in os.environ.items() if name != PROCESS})
         try:
             folder, announcements = make_run_folder()
         except OSError as error:
             _print(f"without telemetry, because there is no place for a folder: {error}")
             replace(command, environment)
+        parent, began_ns = Parent(), time.time_ns()
         try:
-            began_ns = time.time_ns()
             parent.start(command, _with_injection(environment, folder))
         except BaseException:
             remove_run_folder(folder)
@@ -67,12 +65,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Return environment variables for a command: its Python processes are recorded, and belong to this run."""
+    """Return the variables of a command whose Python processes are recorded, and belong to this run."""
     found = {name: value for name, value in environment.items() if name != PROCESS}
     others = [path for path in found.get("PYTHONPATH", "").split(os.pathsep) if path != INJECTED]
     found["PYTHONPATH"] = os.pathsep.join([INJECTED, *others]) if others != [""] else INJECTED
-    found[VARIABLE] = folder
-    return found
+    return {**found, VARIABLE: folder}
 
 
 def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_given: bool) -> int:
@@ -90,8 +87,7 @@ def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_gi
     except Exception as error:
         _print(f"the telemetry of the command could not be finished: {error!r}")
     finally:
-        for number in _ENDS:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_ends()
         remove_run_folder(folder)
         remove_abandoned(folder)
     assert end.status is not None
@@ -99,9 +95,13 @@ def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_gi
 
 
 def _interrupt(_number: int, _frame: object) -> None:
+    _ignore_ends()
+    raise _Interrupted
+
+
+def _ignore_ends() -> None:
     for number in _ENDS:  # a further signal must not change the exit status
         signal.signal(number, signal.SIG_IGN)
-    raise _Interrupted
 
 
 def _print(message: str, program: str = "monitel") -> None:

@@ -136,12 +136,7 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:
-    """Write a process that has ended into the folder of a run, in the place of the file with the same token.
-
-    Raises:
-        FolderError: The folder is missing, a link, or unsafe.
-        OSError: The file cannot be written.
-    """
+    """Write a process that has ended into the folder of a run, in the place of the file with the same token."""
     with closing(Folder.open(path)) as folder:
         folder.replace(f"report-{process.key}-{token or token_hex(4)}.json", encode(process))
 

@@ -41,11 +41,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:
-    """Return the object in a file: a dataclass, whose parts have exactly the types of their annotations.
-
-    Raises:
-        StoredError: The content is too large, damaged, or of another version.
-    """
+    """Return the object in a file: a dataclass, whose parts have exactly the types of their annotations."""
     if len(content) > LIMIT_BYTES:
         raise StoredError(f"has more than {LIMIT_BYTES} bytes")
     try:

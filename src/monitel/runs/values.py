@@ -148,11 +148,7 @@ def latest(
 ) -> RunValues:
     """Return the values of this process. It touches no file, takes no lock, and releases the GIL between slices.
 
-    Args:
-        series: All series of the pipeline. Their totals are without the open windows.
-        opened: The open windows.
-        numbers: The last number of each series of ``monitel.log()``, as the recorder has them.
-        config: The configuration of the process by dotted name.
+    The totals of the series are without the open windows; the numbers are those of ``monitel.log()``.
     """
     values = [
         Value(each.name, _scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)

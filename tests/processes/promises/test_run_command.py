@@ -132,10 +132,11 @@ def test_signal_that_is_off_is_sent_by_neither_process_nor_command(
 
 @pytest.mark.usefixtures("nothing_is_left")
 def test_nested_run_only_runs_its_command() -> None:
-    """The inner one is replaced by the command, and the summary is printed once."""
-    script = "import os, sys; print(os.getppid() == int(sys.argv[1])); sys.exit(9)"
-    ended = outcome(["sh", "-c", 'exec "$@" $$', "sh", *RUN, *RUN, *PYTHON, script])
-    assert (9, "True\n", NOTHING) == (ended.status, ended.stdout, ended.summary)
+    """The inner one is replaced by the command, without its options, and the summary is printed once."""
+    script = "import os, sys; print(os.getppid() == int(sys.argv[1]), os.environ['MONITEL_RUN_NAME']); sys.exit(9)"
+    outer, inner = ([*RUN[:-1], "--name", name, "--"] for name in ("outer", "inner"))
+    ended = outcome(["sh", "-c", 'exec "$@" $$', "sh", *outer, *inner, *PYTHON, script])
+    assert (9, "True outer\n", NOTHING) == (ended.status, ended.stdout, ended.summary)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
