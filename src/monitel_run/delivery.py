@@ -10,7 +10,7 @@ import os
 import select
 import struct
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Event, Thread
@@ -101,6 +101,7 @@ class Delivery(Thread):
             return False
         from monitel.blackbox.death import Deaths
         from monitel.console.summary import print_summary
+        from monitel.runs.ended import store_deaths
         from monitel.text import warn
 
         self._end = end
@@ -119,7 +120,7 @@ class Delivery(Thread):
         deaths = Deaths()  # the thread may still be busy with its own
         for each in (*watch.ends, end):
             deaths.observe(*each[:4])
-        _report_deaths(self._folder, deaths)
+        store_deaths(self._folder, deaths)
         running = [f"{each.pid}-{each.start}" for each in watch.running]
         children = watch.children
         print_summary(
@@ -130,26 +131,6 @@ class Delivery(Thread):
             how = f"signal {-code}" if code < 0 else f"exit status {code}"
             warn(f"the command failed with {how}, although the processes that were recorded did not")
         return True
-
-
-def _report_deaths(folder: Path, deaths: Deaths) -> None:
-    """Write the reports of killed processes that no exporter has collected. Their records stay. Never raises."""
-    from monitel.blackbox.death import death_of
-    from monitel.blackbox.folder import box_roots
-    from monitel.blackbox.reading import read_record
-    from monitel.blackbox.recovery import claim, processes
-    from monitel.blackbox.settings import FOLDERS
-    from monitel.runs.ended import store_death
-    from monitel.variables import read_variables
-
-    for root in box_roots(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")):
-        for name in processes(root, None):
-            with suppress(Exception):
-                if (dead := claim(root, None, name)) is not None:
-                    with closing(dead):
-                        record = read_record(dead.box, dead.disk) if dead.box is not None else None
-                        if record is not None and record.run == str(folder) and not dead.has_ended:
-                            store_death(record, death_of(record, deaths), record.path)
 
 
 class ProcessWatch(Thread):

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,32 +100,32 @@ def summary_lines(
     shown = [
         jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
     ]
-    items = list(outcome(processes, endpoint_given=endpoint_given))
+    rows = [*outcome(processes, endpoint_given=endpoint_given)]
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
         header = f"{'' if lines else _START}{_header(jobs)}"
         lines += wrapped(screen.printable(header), screen.width, whole=True)
-        lines += _rows(jobs, screen)
+        lines += [line for label, texts in _rows(jobs) for line in _lines(label, texts, screen)]
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
     nothing = "no recorded process has ended" if running and not processes else "nothing was recorded"
-    lines = lines or [f"{_START}{'no training steps' if items else nothing}"]
+    lines = lines or [f"{_START}{'no training steps' if rows else nothing}"]
     if running:
         more = f" and {len(running) - _RANKS:,} more" if len(running) > _RANKS else ""
         what = f"{'process' if len(running) == 1 else 'processes'} {', '.join(running[:_RANKS])}{more}"
-        lines += _row("running", [f"{what}, after the end of the command; see monitel top"], screen)
-    for label, text in items:
-        lines += _row(label, [text], screen)
+        rows.insert(0, ("running", f"{what}, after the end of the command; see monitel top"))
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        lines += _row("missing", [f"{problems[0]}{more}"], screen)
-    return lines
+        rows.append(("missing", f"{problems[0]}{more}"))
+    return lines + [line for label, text in rows for line in _lines(label, [text], screen)]
 
 
-def _row(label: str, texts: Iterable[str], screen: Screen) -> list[str]:
-    """Return the lines of texts, which may be from outside, each on separate lines, beside a label."""
-    rows = zip(chain([f"  {label}"], repeat("")), map(screen.printable, texts), strict=False)
-    return [line for row in rows for line in labelled(*row, screen.width, _INDENT, whole=True)]
+def _lines(label: str, texts: Sequence[str], screen: Screen) -> Iterator[str]:
+    """Yield the lines of texts, which may be from outside, each on separate lines, beside a label."""
+    for place, text in enumerate(texts[:_SHOWN]):
+        yield from labelled("" if place else f"  {label}", screen.printable(text), screen.width, _INDENT, whole=True)
+    if len(texts) > _SHOWN:
+        yield from labelled("", f"and {len(texts) - _SHOWN:,} more", screen.width, _INDENT)
 
 
 def _last(jobs: Sequence[Job]) -> Job:
@@ -179,34 +178,27 @@ def _rates(processes: Iterable[Process]) -> Iterator[str]:
         yield f"{step_rate(slowest)} ({slowest_rank}) to {step_rate(fastest)} ({fastest_rank})"
 
 
-def _rows(jobs: Sequence[Job], screen: Screen) -> list[str]:
-    """Return the rows of the attempts of a job."""
+def _rows(jobs: Sequence[Job]) -> list[tuple[str, list[str]]]:
+    """Return the rows of the attempts of a job, each with a label and texts."""
     times = [time for each in jobs if (time := each.time) is not None and any(p.run_time for p in each.processes)]
     time = max(times, key=lambda each: each.elapsed_ns, default=_last(jobs).time)
     ledger = [ledger_line(time)] if time is not None and shows_work(time) else []
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
     endings = [text for job in reversed(jobs) for text in _endings(job, several=len(jobs) > 1)]
-    return [
-        *_row("verdict", [jobs[-1].verdict.text], screen),
-        *_row("ledger", ledger, screen),
-        *_row("late", _late(_last(jobs)), screen),
-        *_row("died", _first(map(_death, deaths)), screen),
-        *_row("ended", _first(endings), screen),
-    ]
+    verdict, late = jobs[-1].verdict.text, [*_late(_last(jobs))]
+    died = [*map(_death, deaths)]
+    return [("verdict", [verdict]), ("ledger", ledger), ("late", late), ("died", died), ("ended", endings)]
 
 
 def _late(job: Job) -> Iterator[str]:
-    if not job.times:
-        return
-    found = [
-        f"rank {rank}{f' of group {group}' if group else ''}, {stage}, "
-        f"{1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle)"
-        for seconds, rank, stage, group, share in job.late()
-    ]
     ranks = len({rank for times in job.times.values() for rank in times})
-    yield from _first(found) or [f"none of {ranks:,} ranks"]
-    if ranks < job.world_size:
-        yield f"(compared: {ranks:,} of {job.world_size:,} ranks)"
+    compared = f" (compared: {ranks:,} of {job.world_size:,} ranks)" if ranks < job.world_size else ""
+    if job.times and not job.late():
+        yield f"none of {ranks:,} ranks{compared}"
+    for seconds, rank, stage, group, share in job.late():
+        where = f"rank {rank}{f' of group {group}' if group else ''}, {stage}"
+        yield f"{where}, {1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle){compared}"
+        compared = ""
 
 
 def _death(process: Process) -> str:
@@ -236,13 +228,6 @@ def _endings(job: Job, *, several: bool) -> Iterator[str]:
         ranks = [each for each in ended if each.rank is not None]
         who = named(ended, _RANKS if len(ranks) == len(ended) else 4)
         yield f"{who}{suffix}: {failure}" if failure else f"{who} {status}{suffix}"
-
-
-def _first(texts: Iterable[str]) -> list[str]:
-    """Return the first texts, and the number of the others."""
-    found = list(texts)
-    more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
-    return [*found[:_SHOWN], *more]
 
 
 def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:

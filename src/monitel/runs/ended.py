@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from secrets import token_hex
@@ -18,22 +18,25 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
-from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.death import death_of
+from monitel.blackbox.folder import Folder, FolderError, box_roots
 from monitel.blackbox.forms import REPORTED, STAT, Definition
 from monitel.blackbox.process import process_facts, process_start
-from monitel.blackbox.reading import Record, Snapshot
+from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
-from monitel.blackbox.settings import mark_of
+from monitel.blackbox.recovery import claim, processes
+from monitel.blackbox.settings import FOLDERS, mark_of
 from monitel.run_events import final_status, last_exception
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before
+from monitel.variables import read_variables
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from monitel.blackbox.death import Death
+    from monitel.blackbox.death import Death, Deaths
     from monitel.blackbox.process import Owner
     from monitel.blackbox.recorder import Series
     from monitel.runs.history import RunTime
@@ -133,6 +136,18 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
         _log.debug("the death cannot be stored for monitel run: %s", error)
         return False
     return True
+
+
+def store_deaths(folder: Path, deaths: Deaths) -> None:
+    """Store the deaths of the processes of a run that no exporter has collected. Their records stay. Never raises."""
+    for root in box_roots(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")):
+        for name in processes(root, None):
+            with suppress(Exception):
+                if (claimed := claim(root, None, name)) is not None:
+                    with closing(claimed):
+                        record = read_record(claimed.box, claimed.disk) if claimed.box is not None else None
+                        if record is not None and record.run == str(folder) and not claimed.has_ended:
+                            store_death(record, death_of(record, deaths), record.path)
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:
