@@ -24,7 +24,7 @@ from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import Settings, resolve
 from monitel_otlp.export import records
 from monitel_otlp.export.collector import Collected, Leftovers, collect
-from monitel_otlp.export.records import ReplayOutcome, deliver, deliver_rejected, take
+from monitel_otlp.export.records import Delivery, take
 from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import encode_resource
 from monitel_otlp.transport import make_transports
@@ -56,11 +56,13 @@ def collected(boxes: Path, tmp_path: Path, **options: Any) -> Collected:
     return found
 
 
-def delivered(path: Path, receiver: Receiver, boxes: Path, **options: Any) -> ReplayOutcome:
+def delivered(path: Path, receiver: Receiver, boxes: Path, on_progress: Any = None, **options: Any) -> Delivery:
     transports = make_transports(resolve(receiver.url))
     try:
+        found = Delivery(transports, tries=1, **options)
         with closing(take(path, [boxes])) as dead:
-            return deliver(dead, transports, tries=1, **options)
+            found.deliver(dead, *([on_progress] if on_progress else []))
+        return found
     finally:
         for transport in transports.values():
             transport.close()
@@ -146,11 +148,14 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
         records._store(dead, Rejected("logs", "another", 1, b""))
         assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected_requests(path)]
         monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 0)
-        first = deliver_rejected(dead, transports)
+        first, second = Delivery(transports), Delivery(transports)
+        first.deliver_rejected(dead)
         assert (1, 1) == (first.delivered, first.set_aside)
         receiver.forget_rules()
-        assert 1 == deliver_rejected(dead, transports).delivered
-        assert deliver(dead, transports).complete
+        second.deliver_rejected(dead)
+        assert 1 == second.delivered
+        second.deliver(dead)
+        assert second.complete
     assert (1, False) == (receiver.record_names().count("epoch.start"), path.exists())
     for each in transports.values():
         each.close()

@@ -22,9 +22,7 @@ from monitel_otlp.commands.arguments import add_destination, add_source, headers
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import (
-    ReplayOutcome,
-    deliver,
-    deliver_rejected,
+    Delivery,
     oldest_first,
     oldest_ns,
     peek,
@@ -102,7 +100,7 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         raise FolderError(nothing_left(places, found))
     for line in describe_age(records, foreign=foreign):
         show(line, flush=True)  # before the progress bar
-    total, used = ReplayOutcome(), 0
+    total, used = Delivery(transports), 0
     for problem in problems:
         warn(problem)
     for path in records:
@@ -110,9 +108,9 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         try:
             with closing(take(path, box_roots(places.boxes), foreign=foreign)) as dead:
                 if rejected:
-                    deliver_rejected(dead, transports, total)
+                    total.deliver_rejected(dead)
                 with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
-                    deliver(dead, transports, total, on_progress=partial(_show, progress))
+                    total.deliver(dead, partial(_show, progress))
         except MissingFolderError:
             continue  # another process has delivered it meanwhile
         except Exception as error:
@@ -180,7 +178,7 @@ def nothing_left(places: object, found: Spools) -> str:
     return f"{places} holds no spooled telemetry: {left}"
 
 
-def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
+def _summary(total: Delivery, used: int, unusable: int) -> str:
     lost = ", ".join(f"{reason} {items:,}" for reason, items in sorted(total.lost.items()))
     parts = {
         "refused for their age, and set aside in the spool": total.too_old,

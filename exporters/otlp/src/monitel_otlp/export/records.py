@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,8 +16,8 @@ from monitel.blackbox.journal import DISK
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
 from monitel.blackbox.recovery import Dead, is_alive, spool_of
 from monitel.process.os_threads import Event
-from monitel_otlp.export.sender import Outbox, Rejected, Sender, backoff, next_of, outboxes
-from monitel_otlp.messages.request import LEVELS, Request, record_lists
+from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
+from monitel_otlp.messages.request import LEVELS, REQUESTS, Request, record_lists
 from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowsEncoder
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
@@ -35,6 +35,7 @@ _log = logging.getLogger("monitel.otlp")
 
 _TRIES = 5  # attempts with one request
 _LONGEST_PAUSE = 60.0  # seconds between two of them
+_REFUSED = Answer(Consequence.REFUSED)
 
 
 # ---- records
@@ -167,10 +168,11 @@ def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
     return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity), add_settled(dead))
 
 
-def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
+def peeked(dead: Dead, signals: Iterable[str] = SIGNALS) -> Iterator[tuple[str, bytes]]:
     """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
-    for signal, each_of in outboxes_of(dead).items():
-        while (outbox := next_of(each_of)) is not None or any(disk.load(each.journal) for each in each_of):
+    found = outboxes_of(dead)
+    for signal in signals:
+        while (outbox := next_of(found[signal])) is not None or any(disk.load(each.journal) for each in found[signal]):
             if outbox is not None and (request := outbox.request) is not None:
                 outbox.settle(request.number)
                 if request.body:
@@ -179,44 +181,127 @@ def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
 
 def oldest_ns(dead: Dead, signal: str) -> int | None:
     """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
-    field_name = "end_time_unix_nano" if signal == "traces" else "time_unix_nano"
-    times = list[int]()
-    for outbox in outboxes_of(dead)[signal]:
-        while (found := outbox.next()) is None and disk.load(outbox.journal):
-            pass
-        for records in record_lists(found.message(), LEVELS[signal]) if found is not None else ():
-            times += [getattr(each, field_name) for each in records]
-    return min(times, default=None)
+    time_of = attrgetter("end_time_unix_nano" if signal == "traces" else "time_unix_nano")
+    for _, body in peeked(dead, [signal]):
+        lists = record_lists(REQUESTS[signal].FromString(body), LEVELS[signal])
+        return int(min(time_of(each) for records in lists for each in records))
+    return None
 
 
 # ---- their delivery
 
 
-@dataclass
-class ReplayOutcome:
-    """The items of records by outcome. Those that were refused, for their age or for another reason, are in the spool.
+class Delivery:
+    """Delivers records, one after the other, and counts their items by outcome.
 
-    ``troubles`` has the reason for each signal that its backend does not accept now, and where its items remain;
-    ``offline`` the signals that have no endpoint.
+    Each request gets a number of ``tries``; when ``stopped`` is set, the delivery ends after the current one.
+
+    Attributes:
+        too_old, set_aside: Items that were refused, for their age or for another reason. They are in the spool.
+        troubles: The reason for each signal of a record that its backend does not accept now, and where its items are.
+        offline: The signals that have no endpoint.
     """
 
-    delivered: int = 0
-    too_old: int = 0
-    set_aside: int = 0
-    set_aside_requests: int = 0
-    lost: Counter[str] = field(default_factory=Counter)
-    unreadable: int = 0
-    troubles: list[str] = field(default_factory=list)
-    offline: set[str] = field(default_factory=set)
-    failed: dict[str, Answer] = field(default_factory=dict)  # by signal: further records need no attempt
+    def __init__(
+        self, transports: Mapping[str, Transport], *, tries: int = _TRIES, stopped: Event | None = None
+    ) -> None:
+        self._transports = transports
+        self._tries = tries
+        self._stopped = stopped or Event()  # a wait on it also ends with Ctrl-C
+        self._failed: dict[str, Answer] = {}  # by signal: further records need no attempt
+        self.delivered = self.too_old = self.set_aside = self.set_aside_requests = self.unreadable = 0
+        self.lost: Counter[str] = Counter()
+        self.troubles: list[str] = []
+        self.offline: set[str] = set()
 
     @property
     def complete(self) -> bool:
         """True if everything was delivered."""
         return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
 
-    def add(self, account: Account) -> None:
-        """Add the outcome of the items of a signal."""
+    def deliver(self, dead: Dead, on_progress: Callable[[int, int], object] = lambda _settled, _total: None) -> None:
+        """Deliver a record, oldest items first, and remove it when everything is delivered.
+
+        Items of a signal without a transport, or which its backend does not accept, remain; the other signals are
+        delivered. After an interruption the first request that was not acknowledged may arrive twice. ``on_progress``
+        is called after each request with two numbers of items: settled, and in total.
+        """
+        self.unreadable += damaged_ends(dead)
+        found, total = outboxes_of(dead), unsettled(dead)
+
+        def report() -> None:
+            on_progress(total - unsettled(dead), total)
+
+        for signal in SIGNALS:
+            if self._stopped.is_set() or all(each.is_empty for each in found[signal]):
+                continue
+            if signal not in self._transports:
+                self.offline.add(signal)
+                continue
+            if (trouble := self._failed.get(signal)) is None:
+                try:
+                    trouble = self._send(dead, signal, found[signal], report)
+                finally:
+                    self._count(dead.journals[signal].account())
+            if trouble is not None:
+                self._note_trouble(dead, signal, trouble)
+        dead.tend()
+        folders = [each for each in (dead.disk, dead.box) if each is not None]
+        if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in folders for name in folder.names()):
+            dead.remove()
+
+    def deliver_rejected(self, dead: Dead) -> None:
+        """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
+        for each in _rejected(dead):
+            transport = self._transports.get(each.signal)
+            answer = self._failed.get(each.signal, _REFUSED)
+            if transport is None:
+                self.offline.add(each.signal)
+            elif answer is _REFUSED:
+                answer = transport.send(Request(each.signal, each.body))
+            if answer.consequence is Consequence.DELIVERED:
+                left_out = min(answer.rejected, each.items)
+                self.delivered += each.items - left_out
+                self.lost += Counter(partial_success=left_out)
+                continue
+            _store(dead, each)  # behind the others, also in a full journal: it was there before
+            if answer.consequence not in {Consequence.RETRY, Consequence.REFUSED}:
+                self._count_set_aside(each.items, answer.reason)
+            elif transport is not None and each.signal not in self._failed:
+                self._failed[each.signal] = answer
+                self._note_trouble(dead, each.signal, answer)
+        dead.tend()
+
+    def _send(
+        self, dead: Dead, signal: str, outboxes: Sequence[Outbox], on_settled: Callable[[], object]
+    ) -> Answer | None:
+        """Send until nothing is left, or every attempt with the oldest request has failed; return the last answer."""
+
+        def set_aside(request: Rejected) -> None:
+            if Rejected.has_room(dead.journals[REJECTED]):
+                _store(dead, request)
+                self._count_set_aside(request.items, request.reason)
+            else:
+                self.lost["spool_full"] += request.items
+
+        transport = self._transports[signal]
+        is_down = any(_host(self._transports[each]) == _host(transport) for each in self._failed)
+        sender = Sender(outboxes, transport, note_position=dead.note_position, set_aside=set_aside)
+        while not self._stopped.is_set():
+            pause = sender.deliver(self._stopped, on_settled)
+            if (trouble := sender.trouble) is not None:
+                is_refused = trouble.consequence is Consequence.REFUSED
+                if is_refused or sender.failures >= (1 if is_down else self._tries):
+                    if not is_refused:
+                        self._failed[signal] = trouble
+                    break
+                self._stopped.wait(min(pause, _LONGEST_PAUSE))
+            elif not any(each.loading for each in dead.journals.values()):
+                break
+            dead.tend()
+        return sender.trouble
+
+    def _count(self, account: Account) -> None:
         lost = Counter(account.dropped)
         self.unreadable += lost.pop("unreadable", 0)
         for reason in ("rejected", "unconfirmed"):  # they were set aside, and are not lost
@@ -224,87 +309,21 @@ class ReplayOutcome:
         self.delivered += account.delivered
         self.lost += lost
 
-    def count_set_aside(self, items: int, reason: str) -> None:
-        """Count a request that was refused."""
+    def _count_set_aside(self, items: int, reason: str) -> None:
         if TOO_OLD.search(reason):
             self.too_old += items
         else:
             self.set_aside += items
         self.set_aside_requests += 1
 
-
-def deliver(
-    dead: Dead,
-    transports: Mapping[str, Transport],
-    outcome: ReplayOutcome | None = None,
-    *,
-    tries: int = _TRIES,
-    stopped: Event | None = None,
-    on_progress: Callable[[int, int], object] = lambda _settled, _total: None,
-) -> ReplayOutcome:
-    """Deliver a record, oldest items first, and remove it when everything is delivered.
-
-    Items of a signal without a transport, or which its backend does not accept after so many attempts, remain; the
-    other signals are delivered. After an interruption the next call continues with the first request that was not
-    acknowledged, which may arrive twice.
-
-    Args:
-        dead: The record.
-        transports: The transport of each signal.
-        outcome: The counts of earlier records, to which those of this one are added.
-        tries: The number of attempts with one request.
-        stopped: When it is set, the delivery ends after the request that is being sent.
-        on_progress: Called after each request with two numbers of items: settled, and in total.
-    """
-    counts, stopped = outcome or ReplayOutcome(), stopped or Event()  # a wait on it also ends with Ctrl-C
-    counts.unreadable += damaged_ends(dead)
-    found, total = outboxes_of(dead), unsettled(dead)
-
-    def set_aside(request: Rejected) -> None:
-        if Rejected.has_room(dead.journals[REJECTED]):
-            _store(dead, request)
-            counts.count_set_aside(request.items, request.reason)
-        else:
-            counts.lost["spool_full"] += request.items
-
-    for signal in SIGNALS:
-        if stopped.is_set() or all(each.is_empty for each in found[signal]):
-            continue
-        if signal not in transports:
-            counts.offline.add(signal)
-            continue
-        if (trouble := counts.failed.get(signal)) is None:
-            sender = Sender(found[signal], transports[signal], note_position=dead.note_position, set_aside=set_aside)
-            is_down = any(_host(transports[each]) == _host(transports[signal]) for each in counts.failed)
-            try:
-                _send(
-                    dead, sender, 1 if is_down else tries, stopped, lambda: on_progress(total - unsettled(dead), total)
-                )
-            finally:
-                counts.add(dead.journals[signal].account())
-            trouble = sender.trouble
-        if trouble is not None:
-            if trouble.consequence is Consequence.RETRY:
-                counts.failed[signal] = trouble
-            counts.troubles.append(_trouble(dead, transports[signal], trouble))
-    dead.tend()
-    folders = [each for each in (dead.disk, dead.box) if each is not None]
-    if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in folders for name in folder.names()):
-        dead.remove()
-    return counts
+    def _note_trouble(self, dead: Dead, signal: str, answer: Answer) -> None:
+        path = (dead.disk or dead.box).path  # type: ignore[union-attr]  # there is one
+        reason = f"{self._transports[signal].url}: {answer.reason}"
+        self.troubles.append(f"{reason}; the rest is still in {path}, run this command again")
 
 
-def _send(dead: Dead, sender: Sender, tries: int, stopped: Event, on_settled: Callable[[], object]) -> None:
-    """Send until nothing is left, or every attempt with the oldest request has failed."""
-    while not stopped.is_set():
-        pause = sender.deliver(stopped, on_settled)
-        if sender.trouble is not None:
-            if sender.trouble.consequence is Consequence.REFUSED or sender.failures >= tries:
-                return
-            stopped.wait(min(pause, _LONGEST_PAUSE))
-        elif not any(each.loading for each in dead.journals.values()):
-            return
-        dead.tend()
+def _host(transport: Transport) -> str:
+    return urlsplit(transport.url).netloc
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:
@@ -320,41 +339,16 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[
         for path in oldest_first(each for each in marked if not each.is_symlink()):
             if stopped.is_set():
                 return
+            delivery = Delivery(transports, tries=1, stopped=stopped)
             try:
                 with closing(take(path, roots)) as dead:
-                    outcome = deliver(dead, transports, tries=1, stopped=stopped)
+                    delivery.deliver(dead)
             except Exception as error:  # even if its values are senseless
                 _log.debug("%s was not delivered: %s", path, error)
                 continue
-            _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, path)
-            if outcome.troubles:  # the next one would take as long
+            _log.info("delivered %d items that an earlier process had left in %s", delivery.delivered, path)
+            if delivery.troubles:  # the next one would take as long
                 return
-
-
-def deliver_rejected(
-    dead: Dead, transports: Mapping[str, Transport], outcome: ReplayOutcome | None = None
-) -> ReplayOutcome:
-    """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
-    counts = outcome or ReplayOutcome()
-    for each in _rejected(dead):
-        answer = Answer(Consequence.REFUSED)
-        if each.signal not in transports:
-            counts.offline.add(each.signal)
-        elif each.signal not in counts.failed:
-            answer = _send_again(Request(each.signal, each.body), transports[each.signal])
-        if answer.consequence is Consequence.DELIVERED:
-            left_out = min(answer.rejected, each.items)
-            counts.delivered += each.items - left_out
-            counts.lost += Counter(partial_success=left_out)
-            continue
-        _store(dead, each)  # behind the others, also in a full journal: it was there before
-        if answer.consequence not in {Consequence.RETRY, Consequence.REFUSED}:
-            counts.count_set_aside(each.items, answer.reason)
-        elif each.signal in transports and each.signal not in counts.failed:
-            counts.failed[each.signal] = answer
-            counts.troubles.append(_trouble(dead, transports[each.signal], answer))
-    dead.tend()
-    return counts
 
 
 def _rejected(dead: Dead) -> Iterator[Rejected]:
@@ -379,22 +373,3 @@ def _store(dead: Dead, request: Rejected) -> None:
     assert folder is not None  # it was moved there
     request.append(journal)
     disk.move(journal, lambda: folder)
-
-
-def _host(transport: Transport) -> str:
-    return urlsplit(transport.url).netloc
-
-
-def _trouble(dead: Dead, transport: Transport, answer: Answer) -> str:
-    path = (dead.disk or dead.box).path  # type: ignore[union-attr]  # there is one
-    return f"{transport.url}: {answer.reason}; the rest is still in {path}, run this command again"
-
-
-def _send_again(request: Request, transport: Transport) -> Answer:
-    pause = Event()  # a wait on it also ends with Ctrl-C
-    for failures in range(1, _TRIES):
-        answer = transport.send(request)
-        if answer.consequence is not Consequence.RETRY:
-            return answer
-        pause.wait(min(backoff(answer, failures), _LONGEST_PAUSE))
-    return transport.send(request)
