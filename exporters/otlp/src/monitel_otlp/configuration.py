@@ -255,6 +255,7 @@ def configure(
             _current._instrumentor = report_system(_current.meter_provider, host=host)
         if not in_launcher:
             enter(_current, enabled=run_events, ends_run=True)
+            _current._begun = _current._recorded()
     if not silent or has_box():
         _handle_sigterm(_current, sigterm)
     return _current

@@ -10,9 +10,7 @@ import time
 import weakref
 from collections import Counter, deque
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import monitel
@@ -65,15 +63,12 @@ EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
 _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
-_WORKER = "worker"
-_MOST_KEPT = 1000  # items that a pipeline made without code keeps for another one
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
 class State(Enum):
     """The destination of what is recorded, in the order of the life of a pipeline."""
 
-    PROVISIONAL = "recorded here, and kept for a pipeline of the program: this one, made without code, has sent nothing"
     RECORDING = "recorded here"
     HANDED_OVER = "recorded by the next pipeline of the process, for which it is kept"
     CLOSED = "nowhere"
@@ -91,8 +86,7 @@ class Pipeline:
     A forked child exports nothing of its parent. It exports its items with separate threads, a separate record and a
     separate account, which are created when the first window or event is logged, or the first range ends, in the
     child. If it only adds to counters or waits in wait counters, they are created when the child flushes or ends. In a
-    worker of torch's DataLoader all items are dropped, counted as ``worker``, and a warning is logged once, unless
-    ``workers=True``.
+    worker of torch's DataLoader nothing is recorded, and a warning is logged once, unless ``workers=True``.
 
     Attributes:
         ended: The result of the shutdown; None before it has ended.
@@ -119,7 +113,6 @@ class Pipeline:
         self._workers = workers
         self._spans = spans
         self._series_limit = series_limit
-        self._lost: Counter[str] = Counter()  # items of each signal in a worker of torch's DataLoader
         self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
         self.engine: Engine | None = None  # None in a forked child that has not recorded anything
@@ -130,11 +123,12 @@ class Pipeline:
         self._over = Event()
         self._is_automatic = automatic
         self._quiet = False
+        self._begun = 0  # items, such as the start of the run, that another pipeline would record again
         self._log_handler: LogHandler | None = None
         self._instrumentor: Any = None
         self._sigterm: SigtermHandler | None = None
         self.ended: bool | None = True if silent else None
-        self._state = State.CLOSED if silent else State.PROVISIONAL if automatic else State.RECORDING
+        self._state = State.CLOSED if silent else State.RECORDING
         self._last_state = State.CLOSED  # when the shutdown has recorded everything
         self._kept: deque[tuple[Any, ...]] = deque()  # for the next pipeline: a method that takes an item, and the item
         self._next: Pipeline | None = None
@@ -161,7 +155,7 @@ class Pipeline:
     @property
     def is_recording(self) -> bool:
         """True until the shutdown has recorded everything."""
-        return self._state in {State.PROVISIONAL, State.RECORDING}
+        return self._state is State.RECORDING
 
     @property
     def meter_provider(self) -> MeterProvider:
@@ -213,12 +207,7 @@ class Pipeline:
         """
         if self._final is not None:
             return dict(self._final)
-        accounts = dict.fromkeys(SIGNALS, Account()) if self.engine is None else self.engine.account()
-        for signal, items in self._lost.copy().items():
-            now = accounts[signal]
-            dropped = MappingProxyType({**now.dropped, _WORKER: items})
-            accounts[signal] = replace(now, recorded=now.recorded + items, dropped=dropped)
-        return accounts
+        return dict.fromkeys(SIGNALS, Account()) if self.engine is None else self.engine.account()
 
     def force_flush(self, timeout: float = 10.0) -> bool:
         """Close expired windows, and deliver all queued items and what the application's providers hold. Never raises.
@@ -280,13 +269,13 @@ class Pipeline:
     def _give_way(self) -> bool:
         """End, because the program makes another pipeline: what is recorded from now on waits for that one.
 
-        If this one was made without code, and has sent nothing yet, it ends without a trace, and the other one takes
-        all its items. Otherwise the items so far are delivered, and the open windows closed. Returns True if this one
-        was made without code: the other one continues the run.
+        What there is so far is delivered, and the open windows are closed. But one that was made without code, and has
+        recorded nothing but the start of the run, ends without a trace. Returns True if this one was made without code:
+        the other one continues the run.
         """
         self._last_state = State.HANDED_OVER
         self._quiet = self._is_automatic
-        discarded = self._state is State.PROVISIONAL and self._discard()
+        discarded = self._is_automatic and self._discard()
         if self._is_automatic:
             withdraw(self, again=discarded)
         if discarded:
@@ -296,58 +285,46 @@ class Pipeline:
         return self._is_automatic
 
     def _discard(self) -> bool:
-        """Leave everything but spans to the next pipeline; return False if something has been sent."""
-        self._state, recorded = State.HANDED_OVER, len(self._kept)
-        engine = self.engine
-        if engine is not None and not (engine.has_sent or engine.account()["traces"].recorded) and engine.discard():
+        """End without a trace; return False if there is something to deliver."""
+        self._state = State.HANDED_OVER
+        if self.engine is not None and self._recorded() == self._begun and self.engine.discard():
             self.engine = None
             return True
         self._state = State.RECORDING
-        for _ in range(recorded):
-            self._kept.popleft()
         self._pass_on(self)
         self._next = None
         return False
 
+    def _recorded(self) -> int:
+        return sum(each.recorded for each in self.account().values())
+
     def _take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
-        if event._window is not None or not (self._state is _RECORDING or self._keep(Pipeline._take, event)):
-            return
-        engine = self.engine or self._engine_for("logs")
-        if engine is not None:
-            engine.recorder.event(event)
-        elif isinstance(event, monitel.LoggedNumbers):
-            self._lose_in_worker("metrics", len(event.data))
+        if event._window is None:
+            engine = (self._state is _RECORDING and self.engine) or self._engine_for(Pipeline._take, event)
+            if engine is not None:
+                engine.recorder.event(event)
 
     def _take_record(self, record: LogRecord | None) -> None:
         """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
-        if self._state is _RECORDING or self._keep(Pipeline._take_record, record):
-            engine = self.engine or self._engine_for("logs")
-            if engine is not None and record is not None:
-                engine.recorder.record(record)
-            elif engine is not None:
-                engine.recorder.lose("logs", 1)
+        if (engine := self._engine_for(Pipeline._take_record, record)) is not None and record is not None:
+            engine.recorder.record(record)
+        elif engine is not None:
+            engine.recorder.lose("logs", 1)
 
     def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        if self._state is _RECORDING or self._keep(Pipeline._take_window, definition, window, content):
-            engine = self.engine or self._engine_for("metrics")
-            if engine is not None:
-                engine.recorder.window(definition, window, content)
+        if (engine := self._engine_for(Pipeline._take_window, definition, window, content)) is not None:
+            engine.recorder.window(definition, window, content)
 
-    def _keep(self, *item: Any) -> bool:
-        """Keep an item for the next pipeline, if there will be one; return True if it is to be recorded here, too."""
+    def _engine_for(self, *item: Any) -> Engine | None:
+        """Return the engine that records an item: a method that takes it, and its arguments; None without one now."""
+        if self._state is _RECORDING:
+            return self.engine or self._start_in_child()
         if self._state is State.HANDED_OVER:
             self._kept.append(item)
             if self._next is not None:  # it is there already
                 self._pass_on(self._next)
-        if self._state is not State.PROVISIONAL:
-            return False
-        if self.engine is None or self.engine.has_sent or len(self._kept) >= _MOST_KEPT:
-            self._state = State.RECORDING
-            self._kept.clear()
-        elif not (isinstance(item[1], monitel.Event) and item[1].name == "run.started"):  # the next one starts the run
-            self._kept.append(item)
-        return True
+        return None
 
     def _pass_on(self, following: Pipeline) -> None:
         """Let another pipeline take what was kept for it, and what still arrives here."""
@@ -446,23 +423,9 @@ class Pipeline:
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
-    def _engine_for(self, signal: str) -> Engine | None:
-        """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
-        engine = self.engine or self._start_in_child()
-        if engine is None:
-            self._lose_in_worker(signal, 1)
-        return engine
-
-    def _lose_in_worker(self, signal: str, items: int) -> None:
-        if self._is_worker and signal not in self._settings.off:
-            with self._starting:
-                self._lost[signal] += items
-
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
-        if self.engine is None and self._start_in_child() is None and self._ranges is not None:
-            self._lose_in_worker("traces", self._ranges.discard())
-        return self.engine is not None
+        return self._start_in_child() is not None
 
     def _start_in_child(self) -> Engine | None:
         """Make the engine of a forked child, unless the child is a worker of torch's DataLoader."""
@@ -528,11 +491,8 @@ class Pipeline:
         if self._run_ledger is not None:
             self._run_ledger = self._run_ledger.in_child()
             self._start_ledger()
-        self._lost, self._final = Counter(), None
-        if self._state is State.PROVISIONAL:
-            self._state = State.RECORDING
-            self._kept.clear()
-        elif self._state is State.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
+        self._final = None
+        if self._state is State.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
             self._unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:

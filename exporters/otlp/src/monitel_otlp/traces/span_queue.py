@@ -209,12 +209,6 @@ class QueuedSpans(Ranges[Identified]):
         now_ns = ranges.now()
         return [(each.name, (now_ns - each.monotonic_start_ns) / 1e9) for each in self._open.copy()]
 
-    def discard(self) -> int:
-        """Remove all ranges that are queued or folded, and return their number."""
-        folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]
-        folded: int = sum(each["monitel.folded.count"] for each in folds)
-        return folded + len(self._take(len(self._queue)))
-
     def flush(self, traces: Journal, steps: Journal, *, last: bool = False) -> None:
         """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
 
