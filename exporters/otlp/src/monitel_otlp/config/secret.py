@@ -6,8 +6,6 @@ import base64
 import html
 import json
 import re
-from collections import defaultdict
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -17,9 +15,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 MASKED = "***"
-_HEAD = 8  # characters: a beginning of this length is masked too, because a peer may truncate what it echoes
+_HEAD = 8  # characters: a word with the beginning of a secret is masked, because a peer may truncate what it echoes
 _WORD = 6  # characters: shorter secrets are masked only as whole words
-_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}  # unlike lower() it keeps the length
 _SEPARATORS = re.compile(r"[\s,;=:]+")
 _SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"}  # schemes of authorization
 
@@ -54,57 +51,39 @@ class Secret(Generic[Value]):
 
 
 def masker(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that replaces secrets in a text, in every form in which a peer may echo them.
+    """Return a function that replaces the words of a text that contain secrets, in any form that a peer may echo.
 
     The forms are: unchanged, percent-encoded and -decoded, base64 (even inside a longer text), hexadecimal, and escaped
-    as JSON, Python or HTML. Case is ignored. A secret with fewer than six characters is replaced only as a whole word.
+    as JSON, Python or HTML. Case is ignored.
     """
-    forms = {form.translate(_ASCII_LOWER) for secret in secrets for form in _forms(secret)} - {""}
-    by_head: dict[str, list[str]] = defaultdict(list)
-    for form in forms:
-        if len(form) >= _WORD:
-            by_head[form[:_HEAD]].append(form)
-    words = sorted((re.escape(form) for form in forms if len(form) < _WORD), key=len, reverse=True)
-    short = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE) if words else None
+    words = sorted({word for secret in secrets for form in _forms(secret) for word in form.split()}, key=len)
+    heads = "|".join({re.escape(word[:_HEAD]) for word in words if len(word) >= _WORD})
+    short = "|".join(re.escape(word) for word in reversed(words) if len(word) < _WORD)
+    contains = re.compile(heads or r"\Z.", re.IGNORECASE)  # by default nothing
+    is_short = re.compile(rf"(?<!\w)(?:{short})(?!\w)" if short else r"\Z.", re.IGNORECASE)
 
     def mask(text: str) -> str:
-        parts, position = [], 0
-        for start, end in _found(text.translate(_ASCII_LOWER), by_head):
-            if start >= position:
-                parts += [text[position:start], MASKED]
-            position = max(position, end)
-        masked = "".join([*parts, text[position:]])
-        return short.sub(MASKED, masked) if short is not None else masked
+        masked = re.sub(r"\S+", lambda word: MASKED if contains.search(word[0]) else word[0], text)
+        return is_short.sub(MASKED, masked)
 
     return mask
 
 
 def parts_of_header(value: str) -> Iterator[str]:
     """Yield the value of a header, and its secret parts: a token, or the user name and password of Basic."""
-    yield value
+    scheme, _, coded = value.strip().partition(" ")
+    yield coded if scheme.lower() in _SCHEMES and coded else value
     for part in _SEPARATORS.split(value):
         if len(part) >= _WORD and part.lower() not in _SCHEMES:
             yield part
-    scheme, _, coded = value.strip().partition(" ")
     if scheme.lower() == "basic":
         decoded = _decoded(coded.strip())
         yield decoded
         yield from decoded.split(":", 1)
 
 
-def _found(text: str, by_head: dict[str, list[str]]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each secret, or of the beginning of a secret, in a text in lower case."""
-    lengths = sorted({len(head) for head in by_head}, reverse=True)
-    for start in range(len(text)):
-        for length in lengths:
-            if forms := by_head.get(text[start : start + length]):
-                found = (commonprefix((form, text[start : start + len(form)])) for form in forms)  # noqa: RUF071  of text
-                yield start, start + max(map(len, found))
-                break
-
-
 def _forms(secret: str) -> set[str]:
-    plain = {secret, secret.strip(), unquote(secret), unquote_plus(secret)}
+    plain = {secret, unquote(secret), unquote_plus(secret)}
     found = set(plain)
     for text in plain:
         content = text.encode(errors="surrogateescape")
