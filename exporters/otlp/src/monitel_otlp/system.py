@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
@@ -37,26 +37,22 @@ _HOST_METRICS: dict[str, list[str] | None] = {
 _CPU_MODES = {each: each for each in ("user", "nice", "system", "idle", "iowait", "softirq", "steal")}
 _CPU_MODES["irq"] = "interrupt"
 _NVIDIA_DRIVER = "/dev/nvidiactl"
-#: Kind, name, unit and description of the metrics of a GPU, and what reads the value from the module ``pynvml``.
-_GPU_METRICS: list[tuple[str, str, str, str, Callable[[Any, Any], float]]] = [
-    (
-        *("gauge", "hw.gpu.utilization", "1", "Fraction of time in which a kernel ran"),
-        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+#: Metrics of a GPU: kind, name, unit, description, and what reads the value from the module ``pynvml``.
+_GPU_METRICS: dict[tuple[str, str, str, str], Callable[[Any, Any], float]] = {
+    ("gauge", "hw.gpu.utilization", "1", "Fraction of time in which a kernel ran"): (
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
     ),
-    (
-        *("up_down_counter", "hw.gpu.memory.usage", "By", "GPU memory in use"),
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ("up_down_counter", "hw.gpu.memory.usage", "By", "GPU memory in use"): (
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used
     ),
-    (
-        *("up_down_counter", "hw.gpu.memory.limit", "By", "Size of the GPU memory"),
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ("up_down_counter", "hw.gpu.memory.limit", "By", "Size of the GPU memory"): (
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total
     ),
-    ("gauge", "hw.power", "W", "Power draw", lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
-    (
-        *("gauge", "hw.temperature", "Cel", "Temperature"),
-        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    ("gauge", "hw.power", "W", "Power draw"): lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ("gauge", "hw.temperature", "Cel", "Temperature"): (
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
     ),
-]
+}
 
 
 def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
@@ -99,15 +95,10 @@ def _report_gpus(meter: Meter) -> None:
             _log.warning("GPU metrics are off: install them with: pip install nvidia-ml-py")
         return
     gpus = _Gpus(nvml)
-    for kind, name, unit, description, read in _GPU_METRICS:
+    for (kind, name, unit, description), read in _GPU_METRICS.items():
         more = {"hw.gpu.task": "general"} if name == "hw.gpu.utilization" else {}
         create = getattr(meter, f"create_observable_{kind}")
         create(name, [partial(gpus.observe, read, more)], unit, description)
-
-
-class _Gpu(NamedTuple):
-    handle: Any
-    attributes: dict[str, str]
 
 
 class _Gpus:
@@ -119,74 +110,53 @@ class _Gpus:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
-        self._found: list[_Gpu] | None = None
+        self._found: list[tuple[Any, dict[str, str]]] | None = None  # handles and attributes
         self._failed = False
 
     def observe(self, read: Callable[[Any, Any], float], more: dict[str, str], _options: object) -> list[Observation]:
         """Read a value of each GPU; one that fails does not hide the others."""
+        if self._found is None:
+            self._found = self._look_up()
         found = []
-        for gpu in self._gpus():
+        for handle, attributes in self._found:
             try:
-                found.append(Observation(read(self._nvml, gpu.handle), {**gpu.attributes, **more}))
+                found.append(Observation(read(self._nvml, handle), {**attributes, **more}))
             except self._nvml.NVMLError as error:
                 self._warn_once(error)
         return found
 
-    def _gpus(self) -> list[_Gpu]:
-        if self._found is None:
-            self._found = []
-            try:
-                self._nvml.nvmlInit()
-                self._found = self._visible([self._at(index) for index in range(self._nvml.nvmlDeviceGetCount())])
-            except self._nvml.NVMLError as error:
-                _log.info("NVML reports no GPUs: %s", error)  # e.g. there is no driver
-        return self._found
-
-    def _at(self, index: int) -> _Gpu | None:
-        """Return a GPU of the host; None if it has failed."""
+    def _look_up(self) -> list[tuple[Any, dict[str, str]]]:
+        """Return the GPUs that CUDA_VISIBLE_DEVICES names by index or UUID; CUDA ignores what follows a wrong entry."""
+        nvml, given, found = self._nvml, os.environ.get("CUDA_VISIBLE_DEVICES"), []
         try:
-            return self._describe(self._nvml.nvmlDeviceGetHandleByIndex(index))
-        except self._nvml.NVMLError as error:
-            self._warn_once(error)
-            return None
-
-    def _visible(self, gpus: list[_Gpu | None]) -> list[_Gpu]:
-        """Return the GPUs that CUDA_VISIBLE_DEVICES names; CUDA ignores what follows a wrong entry."""
-        given = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if given is None:
-            return [gpu for gpu in gpus if gpu is not None]
-        visible: list[_Gpu] = []
-        for entry in map(str.strip, given.split(",")):
-            named = self._named(entry, gpus)
-            if len(named) != 1 or named[0] in visible:
+            nvml.nvmlInit()
+            indices = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            _log.info("NVML reports no GPUs: %s", error)  # e.g. there is no driver
+            return []
+        for entry in indices if given is None else map(str.strip, given.split(",")):
+            if entry not in indices and not entry.startswith(("GPU-", "MIG-")):
                 break
-            visible += [gpu for gpu in named if gpu is not None]
-        return visible
+            try:
+                by_index = entry in indices
+                handle = (
+                    nvml.nvmlDeviceGetHandleByIndex(int(entry)) if by_index else nvml.nvmlDeviceGetHandleByUUID(entry)
+                )
+                found.append((handle, self._describe(handle)))
+            except nvml.NVMLError as error:
+                self._warn_once(error)
+        return found
 
-    def _named(self, entry: str, gpus: list[_Gpu | None]) -> list[_Gpu | None]:
-        """Return the GPUs that an index, the UUID of a part of a GPU, or the beginning of a UUID names."""
-        if entry.isdecimal():
-            return gpus[int(entry) : int(entry) + 1]
-        if entry.startswith("MIG-"):
-            with suppress(self._nvml.NVMLError):
-                return [self._describe(self._nvml.nvmlDeviceGetHandleByUUID(entry))]
-        return [gpu for gpu in gpus if entry and gpu is not None and gpu.attributes["hw.id"].startswith(entry)]
-
-    def _describe(self, handle: Any) -> _Gpu:
+    def _describe(self, handle: Any) -> dict[str, str]:
         nvml = self._nvml
         uuid, model = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-        attributes = {"hw.id": _text(uuid), "hw.type": "gpu", "hw.vendor": "NVIDIA", "hw.model": _text(model)}
+        attributes = {"hw.id": uuid, "hw.type": "gpu", "hw.vendor": "NVIDIA", "hw.model": model}
         with suppress(nvml.NVMLError):  # a part of a GPU has no index
             attributes["hw.name"] = f"GPU {nvml.nvmlDeviceGetIndex(handle)}"
-        return _Gpu(handle, attributes)
+        return attributes
 
     def _warn_once(self, error: Any) -> None:
         unsupported = getattr(error, "value", None) == self._nvml.NVML_ERROR_NOT_SUPPORTED
         if not unsupported and not self._failed:
             self._failed = True
             _log.warning("a GPU cannot be read: %s (further failures are not logged)", error)
-
-
-def _text(value: str | bytes) -> str:
-    """Return a text of NVML, which old versions of the module return as bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -16,7 +16,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """GPUs 0 to 3, with a part of GPU 0. A handle is a UUID, as bytes: old versions return bytes.
+    """GPUs 0 to 3, with a part of GPU 0. A handle is a UUID.
 
     Attributes:
         failing: Functions that raise, by the function and the UUID, with the number of the error.
@@ -26,8 +26,8 @@ class FakeNvml:
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_GPU_IS_LOST = 15
     NVML_TEMPERATURE_GPU = 0
-    GPUS = (b"GPU-aaaa-0", b"GPU-aabb-1", b"GPU-cccc-2", b"GPU-dddd-3")
-    PART = b"MIG-eeee"
+    GPUS = ("GPU-aaaa-0", "GPU-aabb-1", "GPU-cccc-2", "GPU-dddd-3")
+    PART = "MIG-eeee"
     #: What each function returns for the handle with a number; the part has the number 4.
     _RESULTS: dict[str, Callable[[int], Any]] = {  # noqa: RUF012  it is constant
         "UUID": lambda number: (*FakeNvml.GPUS, FakeNvml.PART)[number],
@@ -39,16 +39,16 @@ class FakeNvml:
     }
 
     def __init__(self) -> None:
-        self.failing: dict[tuple[str, bytes], int] = {("nvmlDeviceGetIndex", self.PART): self.NVML_ERROR_NOT_SUPPORTED}
+        self.failing: dict[tuple[str, str], int] = {("nvmlDeviceGetIndex", self.PART): self.NVML_ERROR_NOT_SUPPORTED}
         self.nvmlInit = lambda: None
         self.nvmlDeviceGetCount = lambda: len(self.GPUS)
         self.nvmlDeviceGetHandleByIndex = lambda index: self._answer("HandleByIndex", self.GPUS[index])
         self.nvmlDeviceGetIndex = lambda handle: self.GPUS.index(self._answer("Index", handle))
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> bytes:  # noqa: N802  NVML's name
-        if uuid.encode() != self.PART:
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802  NVML's name
+        if uuid not in (*self.GPUS, self.PART):
             raise NVMLError(6)
-        return self.PART
+        return uuid
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kind = name.removeprefix("nvmlDeviceGet")
@@ -57,7 +57,7 @@ class FakeNvml:
         number = (*self.GPUS, self.PART).index
         return lambda handle, *_sensor: self._RESULTS[kind](number(self._answer(kind, handle)))
 
-    def _answer(self, kind: str, handle: bytes) -> bytes:
+    def _answer(self, kind: str, handle: str) -> str:
         if (error := self.failing.get((f"nvmlDeviceGet{kind}", handle))) is not None:
             raise NVMLError(error)
         return handle
