@@ -248,11 +248,13 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None and "logs" not in settings.off:
-            _current._log_handler = LogHandler(_current, logging_level)
-            logging.getLogger().addHandler(_current._log_handler)
+            handler = LogHandler(_current, logging_level)
+            logging.getLogger().addHandler(handler)
+            _current.each_round.append(handler.put_back)
+            _current.at_end.append(handler.end)
         if system and "metrics" not in settings.off and not in_launcher:
             host = not launch.get("training.local_rank")
-            _current._instrumentor = report_system(_current.meter_provider, host=host)
+            report_system(_current, host=host)
         if not in_launcher:
             enter(_current, enabled=run_events, ends_run=True)
             _current._begun = _current._recorded()
@@ -374,7 +376,7 @@ def _handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None
         handler = SigtermHandler(pipeline._terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
         handler.install()
         if pipeline.ended is None:
-            pipeline._sigterm = handler
+            pipeline.at_end.append(handler.uninstall)
         else:  # it exports nothing
             at_end.append(handler.uninstall)
 

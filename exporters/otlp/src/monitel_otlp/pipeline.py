@@ -50,11 +50,9 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.recorder import Series
-    from monitel.process.sigterm import SigtermHandler
     from monitel.runs.ledger import RunLedger
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
-    from monitel_otlp.log_handler import LogHandler
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
@@ -124,9 +122,8 @@ class Pipeline:
         self._is_automatic = automatic
         self._quiet = False
         self._begun = 0  # items, such as the start of the run, that another pipeline would record again
-        self._log_handler: LogHandler | None = None
-        self._instrumentor: Any = None
-        self._sigterm: SigtermHandler | None = None
+        self.at_end: list[Callable[[], object]] = []  # undo the effects of configure() on the process
+        self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
         self._state = State.CLOSED if silent else State.RECORDING
         self._last_state = State.CLOSED  # when the shutdown has recorded everything
@@ -186,10 +183,7 @@ class Pipeline:
     @property
     def dropped(self) -> dict[str, int]:
         """The number of items of all signals that this process has lost so far, by reason."""
-        found: Counter[str] = Counter()
-        for account in self.account().values():
-            found.update(account.dropped)
-        return dict(found)
+        return dict(_dropped(self.account()))
 
     def account(self) -> dict[str, Account]:
         """Return the account of every item recorded so far, for ``"metrics"``, ``"logs"`` and ``"traces"``.
@@ -383,22 +377,14 @@ class Pipeline:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
             self._report(engine.series, self.account(), engine.left, stored=engine.stored)
-        self._undo()
+        for undo in self.at_end:  # the last one may be SIGTERM's, which does not return after a SIGTERM
+            undo()
         return complete and not self.dropped
 
     def _stop_taking(self) -> None:
         self._state = self._last_state
         if self._state is State.CLOSED:
             self._unregister()
-
-    def _undo(self) -> None:
-        """Undo the effects of :func:`configure` on the process."""
-        if self._log_handler is not None:
-            self._log_handler.end()
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-        if self._sigterm is not None:
-            self._sigterm.uninstall()  # last: after a SIGTERM it does not return
 
     def _unregister(self) -> None:
         """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
@@ -423,10 +409,6 @@ class Pipeline:
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
-    def _first_range(self) -> bool:
-        """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
-        return self._start_in_child() is not None
-
     def _start_in_child(self) -> Engine | None:
         """Make the engine of a forked child, unless the child is a worker of torch's DataLoader."""
         with self._starting:  # threads of the child may record their first items at the same time
@@ -450,7 +432,7 @@ class Pipeline:
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        self._rank_check = RankCheck(rank)
+        check_rank = RankCheck(rank).check
         announce_child()
         return Engine(
             self._settings,
@@ -459,14 +441,8 @@ class Pipeline:
             self._ranges,
             series_limit=self._series_limit,
             leftovers=leftovers,
-            each_round=self._each_round,
+            each_round=lambda: [each() for each in (*self.each_round, check_rank)],
         )
-
-    def _each_round(self) -> None:
-        check_sigterm()
-        if self._log_handler is not None:
-            self._log_handler.put_back()
-        self._rank_check.check()
 
     def _start_ledger(self) -> None:
         if self._run_ledger is not None:
@@ -477,7 +453,8 @@ class Pipeline:
 
     def _queue_ranges(self) -> None:
         if self._spans is not None:
-            self._ranges = self._spans.queue(first=self._first_range, sampler=self._application.sampler)
+            first, sampler = lambda: self._start_in_child() is not None, self._application.sampler
+            self._ranges = self._spans.queue(first=first, sampler=sampler)
 
     def _shut_down_at_exit(self) -> None:
         atexit.register(_weakly(self.shutdown))
@@ -514,19 +491,22 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: os.PathLike[str], *
         numbers, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))
         more = f", {spans} spans" if spans else ""
         parts.append(f"exported {numbers} windows and numbers, {events} events{more}")
-    dropped: dict[str, int] = {}
-    for account in accounts.values():
-        for reason, items in account.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + items
-    if dropped:
+    if dropped := _dropped(accounts):
         reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
-        parts.append(f"dropped {sum(dropped.values())} ({reasons})")
+        parts.append(f"dropped {dropped.total()} ({reasons})")
     spooled = sum(account.on_disk for account in accounts.values())
     if spooled or stored:
         what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
         where = " --endpoint http://HOST:4318" if offline else ""
         parts.append(f"{what} in {spool_dir}, replay with: monitel replay {shlex.quote(str(spool_dir))}{where}")
     return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"
+
+
+def _dropped(accounts: Mapping[str, Account]) -> Counter[str]:
+    found = Counter[str]()
+    for account in accounts.values():
+        found.update(account.dropped)
+    return found
 
 
 def _bounded(timeout: float) -> float:

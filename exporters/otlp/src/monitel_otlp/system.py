@@ -16,7 +16,9 @@ from monitel_otel.scope import SCOPE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.metrics import Meter
+
+    from monitel_otlp.pipeline import Pipeline
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -55,19 +57,16 @@ _GPU_METRICS: dict[tuple[str, str, str, str], Callable[[Any, Any], float]] = {
 }
 
 
-def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
-    """Create instruments for the process, its GPUs and, if ``host``, the host. Never raises.
-
-    A warning names a package that is missing. Returns the SystemMetricsInstrumentor, or None.
-    """
-    instrumentor: Any = None
+def report_system(pipeline: Pipeline, *, host: bool) -> None:
+    """Create instruments for the process, its GPUs and, if ``host``, the host. Never raises."""
     try:
-        meter = meter_provider.get_meter(*SCOPE)
+        meter = pipeline.meter_provider.get_meter(*SCOPE)
         _report_gpus(meter)
         kind = import_module("opentelemetry.instrumentation.system_metrics").SystemMetricsInstrumentor
-        instrumentor = object.__new__(kind)  # not the one of the application, which is a singleton
+        instrumentor: Any = object.__new__(kind)  # not the one of the application, which is a singleton
         instrumentor.__init__(config={**_PROCESS_METRICS, **(_HOST_METRICS if host else {})})
-        instrumentor.instrument(meter_provider=meter_provider)
+        instrumentor.instrument(meter_provider=pipeline.meter_provider)
+        pipeline.at_end.append(instrumentor.uninstrument)
         if host:  # the instrumentor has eight series per CPU, of which a host may have 256
             observe = partial(_observe_cpus, import_module("psutil"))
             description = "CPU time of the host, all CPUs together"
@@ -79,7 +78,6 @@ def report_system(meter_provider: MeterProvider, *, host: bool) -> Any:
         )
     except Exception:
         _log.warning("system metrics are incomplete; telemetry continues", exc_info=True)
-    return instrumentor
 
 
 def _observe_cpus(psutil: Any, _options: object) -> list[Observation]:
