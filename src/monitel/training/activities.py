@@ -134,7 +134,7 @@ class Activity:
 class Activities:
     """The activities of one thread, the owner, whose durations add up to the elapsed time."""
 
-    _after_startup: str | None  # the name that replaces _between after startup; None when startup is over
+    _start: tuple[int, str]  # Unix ns, and its origin
 
     def __init__(self, clock: Callable[[], int] = since_boot_ns) -> None:
         self._now = clock
@@ -149,11 +149,13 @@ class Activities:
         """Return an activity with this name."""
         return Activity(self, self._counted(name))
 
-    def begin(self, start_ns: int, first: str, later: str) -> None:
-        """Start at a time, with names for the time without an activity: one during startup, and one after it."""
+    def begin(self, start_ns: int, origin: str) -> None:
+        """Start at a time, with the calling thread as the owner."""
         self.stop()
-        self._between, self._after_startup = first, later
-        self._since_ns = self._changed_ns = min(start_ns, self._now())
+        now_ns = self._now()
+        self._start = time.time_ns() - (now_ns - start_ns), origin
+        self._between, self._is_starting = "startup", True
+        self._since_ns = self._changed_ns = min(start_ns, now_ns)
         self._owner = get_ident()
 
     def stop(self) -> None:
@@ -162,15 +164,15 @@ class Activities:
         self._owner = self._since_ns = self._changed_ns = self._ignored = 0
         self._totals: dict[str, int] = defaultdict(int)  # nanoseconds by name, up to since_ns
         self._between = ""  # the name of the time without an activity
-        self._after_startup = None
+        self._is_starting = False
         self._stack: list[_Entry] = []
 
-    def begin_startup(self, first: str, later: str) -> None:
-        """From now on time without an activity has the names of a start again."""
+    def begin_startup(self) -> None:
+        """From now on time without an activity is ``startup``, and ``other`` after the first activity that ends it."""
         with self._lock:
             if self._owner:
                 self._advance()
-                self._between, self._after_startup, self._changed_ns = first, later, self._since_ns
+                self._between, self._is_starting, self._changed_ns = "startup", True, self._since_ns
 
     def end_startup(self, name: str, take_over: bool = True) -> None:
         """From now on time without an activity counts under this name; the calling thread takes over."""
@@ -178,7 +180,7 @@ class Activities:
             if not self._owner:
                 return
             self._advance()
-            self._between, self._after_startup, self._changed_ns = name, None, self._since_ns
+            self._between, self._is_starting, self._changed_ns = name, False, self._since_ns
             if take_over and self._owner != get_ident():
                 self._owner, stack, self._stack = get_ident(), self._stack, []
                 for entry in stack:  # now they are activities of another thread
@@ -200,15 +202,16 @@ class Activities:
         with self._lock:
             return self._owner, self._current(), self._changed_ns
 
-    def read(self) -> tuple[int, dict[str, int], str, int] | None:
-        """Return elapsed ns, ns by name, the current name and the number of ignored entries; None after stop()."""
+    def ledger(self) -> Ledger | None:
+        """Return the ledger up to now; None after stop()."""
         with self._lock:
             if not self._owner:
                 return None
             self._advance()
             current, totals, ignored = self._current(), {**self._totals}, self._ignored
         totals.setdefault(current, 0)
-        return sum(totals.values()), totals, current, ignored
+        shown = {name: totals[name] for name in ACTIVITIES if name in totals}
+        return Ledger(sum(totals.values()), shown | totals, current, *self._start, ignored)
 
     def total_ns(self, name: str) -> int:
         """Return the nanoseconds of one activity so far, 0 without one, in less time than :meth:`read`."""
@@ -238,7 +241,7 @@ class Activities:
         """Count the time up to now for the current activity."""
         now_ns = self._now()
         if now_ns > self._since_ns:
-            name = self._stack[-1].name if self._stack else self._between
+            name = self._stack[-1].name if self._stack else self._between  # no call from here on
             self._totals[name] += now_ns - self._since_ns
             self._since_ns = now_ns
 
@@ -247,8 +250,8 @@ class Activities:
         if len(self._stack) >= _DEPTH:
             return self._ignore(entry)
         self._advance()
-        if self._after_startup is not None and self._names.get(entry.name, True):
-            self._between, self._after_startup = self._after_startup, None
+        if self._is_starting and self._names.get(entry.name, True):
+            self._between, self._is_starting = "other", False
         entry.entered += 1
         self._changed_ns = self._since_ns
         self._stack.append(entry)
@@ -286,7 +289,6 @@ class _Untraced:
 
 _lock = RLock()
 _activities = Activities()
-_start: tuple[int, str]  # Unix ns, and its origin
 _shutdown: Activity | None
 _forked_ns: int | None  # in a forked child without steps
 
@@ -339,12 +341,7 @@ def ledger() -> Ledger | None:
         >>> book.elapsed_ns == sum(book.activities.values())
         True
     """
-    found = _activities.read()
-    if found is None:
-        return None
-    elapsed_ns, activities, current, ignored = found
-    shown = {name: activities[name] for name in ACTIVITIES if name in activities}
-    return Ledger(elapsed_ns, shown | activities, current, *_start, ignored)
+    return _activities.ledger()
 
 
 def begin_steps(*, take_over: bool = True) -> None:
@@ -368,7 +365,7 @@ def begin_startup() -> None:
     """Count time without an activity as ``startup`` again until the next step: another run of this process begins."""
     global vacant
     with _lock:
-        _activities.begin_startup("startup", "other")
+        _activities.begin_startup()
         vacant = True
 
 
@@ -454,10 +451,9 @@ def _process_start_ns() -> int | None:
 
 
 def _begin(begin_ns: int, origin: str) -> None:
-    global _start, stepping, vacant, _forked_ns, _shutdown
-    _start = time.time_ns() - (since_boot_ns() - begin_ns), origin
+    global stepping, vacant, _forked_ns, _shutdown
     stepping, vacant, _forked_ns, _shutdown = False, True, None, None
-    _activities.begin(begin_ns, "startup", "other")
+    _activities.begin(begin_ns, origin)
 
 
 def _open() -> None:

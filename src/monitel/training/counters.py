@@ -105,22 +105,14 @@ class Before(NamedTuple):
         )
 
 
-class _Shown(NamedTuple):
-    """The last reading of the counters: the time in ``step``, and the part of it that they showed as lost."""
-
-    step_ns: int
-    lost_ns: int
-
-
 _NO_PAST = Past(0, 0, 0)
 _NOTHING = Before()
-_NOTHING_SHOWN = _Shown(0, 0)
 _log = logging.getLogger("monitel")
 _past = _NO_PAST
 _before = _NOTHING
 _run: str | None = None  # id of the run of this process; empty for a run without one
 _lost_ns = 0
-_shown = _NOTHING_SHOWN
+_shown_step_ns = _shown_lost_ns = 0  # in the last reading of the counters, the part of ``step`` that is lost too
 _lock = RLock()
 
 
@@ -168,21 +160,19 @@ def goodput() -> float | None:
     return max(productive_ns, 0) / max(_past.elapsed_ns + book.elapsed_ns, productive_ns, 1)
 
 
-def _read() -> tuple[activities.Ledger | None, int]:
+def _read() -> tuple[Ledger | None, int]:
     """Return the ledger, and the part of the time in ``step`` that the counters show as lost."""
-    global _shown
-    while True:
-        shown = _shown
+    global _shown_step_ns, _shown_lost_ns
+    with _lock:
         book = activities.ledger()
         step_ns = 0 if book is None else book.activities.get("step", 0)
-        lost_ns = shown.lost_ns + max(0, min(_lost_ns - shown.lost_ns, step_ns - shown.step_ns))
-        new = _Shown(step_ns, lost_ns)
-        with _lock:  # without a call, so that a signal handler waits for none
-            unchanged = _shown is shown  # otherwise another thread has read, and perhaps shown more as lost
-            if unchanged:
-                _shown = new
-        if unchanged:
-            return book, lost_ns
+        # No call from here on: a signal handler may read, too. Its reading is later, and then nothing is added.
+        more_ns, missing_ns = step_ns - _shown_step_ns, _lost_ns - _shown_lost_ns
+        if more_ns > 0:
+            _shown_step_ns = step_ns
+            if missing_ns > 0:
+                _shown_lost_ns += more_ns if more_ns < missing_ns else missing_ns
+        return book, _shown_lost_ns
 
 
 def _follow_ledger() -> list[CounterReading]:
@@ -209,12 +199,12 @@ def _follow_ledger() -> list[CounterReading]:
 
 def _forget() -> None:
     """Start without a past and without counters, in a forked child."""
-    global _lock, _shown, _run, _before
+    global _lock, _shown_step_ns, _shown_lost_ns, _run, _before
     _lock = RLock()
+    _shown_step_ns = _shown_lost_ns = 0
     _run, _before = None, _NOTHING
     continue_run(_NO_PAST)
     repeat(0)
-    _shown = _NOTHING_SHOWN
     forget(NAME)
 
 

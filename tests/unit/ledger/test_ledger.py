@@ -25,7 +25,7 @@ class Book:
     def __init__(self) -> None:
         self.now_ns = 1000
         self.made = Activities(lambda: self.now_ns)
-        self.made.begin(1000, "startup", "other")
+        self.made.begin(1000, "process")
         self.activity = self.made.activity
 
     def wait(self, ns: int) -> None:
@@ -33,16 +33,15 @@ class Book:
 
     @property
     def totals(self) -> dict[str, int]:
-        read: Any = self.made.read()
-        elapsed_ns, totals, current, _ = read
-        assert self.now_ns - 1000 == elapsed_ns == sum(totals.values())
-        assert current in totals
-        return {name: total for name, total in totals.items() if total}
+        found: Any = self.made.ledger()
+        assert self.now_ns - 1000 == found.elapsed_ns == sum(found.activities.values())
+        assert found.current in found.activities
+        return {name: total for name, total in found.activities.items() if total}
 
     @property
     def ignored(self) -> int:
-        read: Any = self.made.read()
-        return int(read[3])
+        found: Any = self.made.ledger()
+        return int(found.ignored)
 
 
 class Model:
@@ -135,8 +134,8 @@ def test_a_clock_that_goes_back_takes_nothing() -> None:
     book.wait(100)
     with book.activity("evaluation"):
         book.now_ns -= 50
-    read: Any = book.made.read()
-    assert (100, {"startup": 100, "other": 0}) == read[:2]
+    found: Any = book.made.ledger()
+    assert (100, {"startup": 100, "other": 0}) == (found.elapsed_ns, found.activities)
 
 
 def test_entry_for_the_training_thread_ends_with_its_object() -> None:
@@ -206,7 +205,7 @@ class Ledger:
         patch.setattr(module._activities, "_now", lambda: self.now_ns)
         patch.setattr(module, "stepping", False)
         patch.setattr(module, "vacant", True)
-        module._activities.begin(0, "startup", "other")
+        module._activities.begin(0, "process")
 
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * SECOND)
