@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import sys
 import time
 from contextlib import suppress
 from time import monotonic_ns
@@ -37,8 +36,7 @@ _log = logging.getLogger("monitel")
 _MAX_FILES = 1000  # of a folder whose size is determined
 _MAX_SIZE_NS = 50_000_000  # time for it
 _MAX_PATH = 1000  # characters
-_REALTIME_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, which Python does not name
-_ROUNDED_NS = 1_000_000
+_TICK_NS = 10_000_000  # by which the time of a file may be behind the clock
 
 
 class Checkpoint:
@@ -69,14 +67,13 @@ class Checkpoint:
         self._since_ns: int | None = None  # of files that it writes, by the clock of the file system
 
     def __enter__(self) -> Checkpoint:  # noqa: PYI034  typing.Self is 3.11's
-        outermost = _thread.outermost
-        self._is_inner = outermost is not None and outermost() is not None
+        self._is_inner = _thread.outermost() is not None
         if not self._is_inner:
             _thread.outermost = ref(self)  # weak: an interrupt right here would keep it
             if self.step is None:
                 self.step = get_step()
             if self._since_ns is None:
-                self._since_ns = _file_time_ns()
+                self._since_ns = time.time_ns() - _TICK_NS
         self._blocks = activities.position()[0] == get_ident()
         if self._blocks:
             self._activity.__enter__()
@@ -91,7 +88,7 @@ class Checkpoint:
         if self._blocks:
             self._activity.__exit__()
         if not self._is_inner:
-            _thread.outermost = None
+            _thread.outermost = _none
             if kind is not None and self._is_pending:  # else it is saved already
                 self._is_pending = self._is_deferred = False
             if self.logs and not self._is_deferred:
@@ -109,7 +106,7 @@ class Checkpoint:
 
         Return a function to call at the end, with the exception or None; it returns False if the end is not awaited.
         """
-        outermost = (_thread.outermost and _thread.outermost()) or self
+        outermost = _thread.outermost() or self
         outermost._is_deferred = outermost._is_pending = True
 
         def end(error: BaseException | None) -> bool:
@@ -123,9 +120,9 @@ class Checkpoint:
     def log(self, error: BaseException | None = None, *, duration_ns: int | None = None) -> None:
         """Log the event now, unless the last use was within another checkpoint. Never raises an Exception."""
         try:
-            text = path_text(self.path)
-            if text is None or self._is_inner:
+            if (path := _path(self.path)) is None or self._is_inner:
                 return
+            text = mask_text(escape_surrogates(path), os.environ)[:_MAX_PATH]
             total_ns = self._blocked_ns if duration_ns is None else duration_ns
             data: dict[str, str | int | float] = {"checkpoint.path": text, "checkpoint.duration": total_ns / 1e9}
             if duration_ns is not None or not self._blocks:
@@ -155,19 +152,12 @@ def _failure(kind: type[BaseException]) -> str | None:
     return error_type(kind)
 
 
-def path_text(path: object) -> str | None:
-    """Return the path of a file or folder as text that may be logged; None for an object without a path."""
-    found = _path(path)
-    if found is None:
-        return None
-    return mask_text(escape_surrogates(found), os.environ)[:_MAX_PATH]
-
-
 def _path(path: object) -> str | None:
+    """Return the path of a file or folder, or that of an open file; None for an object without a path."""
     with suppress(Exception):  # of another class's __fspath__ or name
         if isinstance(path, (str, bytes, os.PathLike)):
             return os.fsdecode(path)
-        name = getattr(path, "name", None)  # an open file; a number is that of an unnamed one
+        name = getattr(path, "name", None)  # a number is that of an unnamed file
         return name if isinstance(name, str) else None
     return None
 
@@ -208,15 +198,12 @@ def _size_of_folder(path: str, since_ns: int, others: str | None) -> int | None:
     return min(total, INT64_MAX) or None  # none: the file system has another clock
 
 
-def _file_time_ns() -> int:
-    """Return the earliest time that a file would have if it was written now: Linux has ticks, others round."""
-    if sys.platform == "linux":
-        return time.clock_gettime_ns(_REALTIME_COARSE)
-    return time.time_ns() - _ROUNDED_NS
+def _none() -> None:
+    return None
 
 
 class _Thread(local):
-    outermost: ref[Checkpoint] | None = None
+    outermost: Callable[[], Checkpoint | None] = staticmethod(_none)
 
 
 _thread = _Thread()
