@@ -46,8 +46,8 @@ _others: list[Callable[[float], object]] = []
 def is_default() -> bool:
     """Return whether SIGTERM has its default action: neither Python nor a C library handles or ignores it."""
     handler = _current
-    if handler is not None and handler._closed:
-        handler.uninstall()  # an earlier call in another thread could not finish
+    if handler is not None and (handler._closed or handler._replaceable):
+        handler.uninstall()  # again, if an earlier call in another thread could not finish
     return not _getsig(signal.SIGTERM)
 
 
@@ -74,15 +74,22 @@ class SigtermHandler:
     previous handler; without one, the signal is sent again, so that the exit status stays the same. When a later
     handler calls this one, ``flush`` and the previous handler are called, and the process continues. So it does as
     process 1 of a container, which the default action does not end. ``end`` returns False if the interrupted code is
-    delivering already: then SIGTERM does what it did before when :meth:`uninstall` is called.
+    delivering already: then SIGTERM does what it did before when :meth:`uninstall` is called. One that is
+    ``replaceable`` gives way to whoever asks :func:`is_default`.
     """
 
     def __init__(
-        self, end: Callable[[float], object], flush: Callable[[float], object], *, timeout: float = 2.0
+        self,
+        end: Callable[[float], object],
+        flush: Callable[[float], object],
+        *,
+        timeout: float = 2.0,
+        replaceable: bool = False,
     ) -> None:
         self._end = end
         self._flush = flush
         self._timeout = timeout
+        self._replaceable = replaceable
         self._callback = self._handle  # one object: handlers are compared by identity
         self._previous: Any = None
         self._disposition = ctypes.create_string_buffer(1024)  # Python cannot represent the handlers of C libraries

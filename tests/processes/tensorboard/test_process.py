@@ -52,12 +52,16 @@ def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status:
     assert {"events/run.started", "events/end", "events/run.ended"} == {*tags["tensors"]}
 
 
-def test_sigterm_writes_open_windows(script: Run, tmp_path: Path) -> None:
-    """monitel-otlp handles it, and ends TensorBoard's files as well; the process ends as it would have."""
-    sent = "import monitel_otlp, signal\nmonitel_otlp.configure()\n" + INSTALL + "loss.add(2)\nmonitel.emit('last')\n"
-    script(sent + "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n", returncode=-15)
+@pytest.mark.parametrize("order", ["{}", "monitel_otlp.configure()\n{}", "{}monitel_otlp.configure()\n"])
+def test_sigterm_writes_open_windows(script: Run, tmp_path: Path, order: str) -> None:
+    """Alone, or where monitel-otlp handles it; the process ends as it would have, and the run as preempted."""
+    sent = "import monitel_otlp, signal\nos.environ['MONITEL_RUN_EVENTS'] = '1'\n" + order.format(INSTALL)
+    sent += "loss.add(2)\nmonitel.emit('last')\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    script(sent, returncode=-15)
     points = read(tmp_path / "runs")
     assert ([(0, 2)], True) == (points["loss/sum"], "events/last" in points)
+    texts = reader_of(tmp_path / "runs").Tensors("events/run.ended")
+    assert "preempted" in str(texts[-1].tensor_proto.string_val)
 
 
 def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:

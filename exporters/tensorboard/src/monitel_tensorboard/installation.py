@@ -17,9 +17,9 @@ from monitel.process.exit import finalize_with_children
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import Event as Signal
-from monitel.process.os_threads import Thread, start_thread
-from monitel.process.sigterm import call_at_end
-from monitel.run_events import end_if_due, enter, leave
+from monitel.process.os_threads import Thread, in_main_thread, start_thread
+from monitel.process.sigterm import SigtermHandler, call_at_end, is_default
+from monitel.run_events import end_if_due, enter, leave, preempt
 from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
@@ -57,6 +57,10 @@ class Installation:
         self._handle = monitel.register_event_handler(self._handle_event)
         hold(self)
         enter(self)
+        self._sigterm: SigtermHandler | None = None
+        if in_main_thread() and is_default():
+            self._sigterm = SigtermHandler(_terminate, _flush_all, replaceable=True)
+            self._sigterm.install()
 
     def uninstall(self, timeout: float = 10.0) -> bool:
         """Flush every Stat, write all queued points and stop. Idempotent.
@@ -78,6 +82,8 @@ class Installation:
             self._stop.set()
         closed = self.writer.close(timeout)
         release(self)
+        if self._sigterm is not None:
+            self._sigterm.uninstall()
         return closed
 
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
@@ -212,6 +218,13 @@ def _start_in_child() -> None:
 def _write_ledgers() -> None:
     for installation in list(_installed):
         guarded(installation._write_ledger)
+
+
+def _terminate(_timeout: float) -> None:
+    """End the run on SIGTERM; :func:`_flush_all` follows."""
+    preempt()
+    end_if_due()
+    guarded(monitel.flush)
 
 
 def _flush_all(timeout: float) -> None:
