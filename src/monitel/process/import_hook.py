@@ -52,14 +52,11 @@ class AfterImport(MetaPathFinder):
         finders = list(sys.meta_path)
         if fullname != self._module or self not in finders:
             return None
-        for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)  # finders older than Python 3.4 lack it; imports skip them too
-            spec: ModuleSpec | None = find and find(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _CallbackLoader(spec, spec.loader, self._executed)
-                return spec
-        return None
+        behind = finders[finders.index(self) + 1 :]
+        spec = next((found for each in behind if (found := each.find_spec(fullname, path, target))), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallbackLoader(spec, spec.loader, self._executed)
+        return spec
 
     def _executed(self) -> None:
         if not self.cancel():

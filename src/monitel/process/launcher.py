@@ -49,9 +49,10 @@ def launch_attributes() -> dict[str, str | int]:
                 found[attribute] = number
             if attribute in found or value == _NO_ID:
                 break
-    if _number("RANK") is None and _number("LOCAL_RANK") is not None and _number("WORLD_SIZE") is not None:
+    local_rank, world_size = _number("LOCAL_RANK"), _number("WORLD_SIZE")
+    if _number("RANK") is None and local_rank is not None and world_size is not None:
         found.pop("training.rank", None)
-        if (rank := _infer_rank()) is not None:
+        if (rank := _infer_rank(local_rank, world_size)) is not None:
             found["training.rank"] = rank
     if (member := distributed_rank()) is not None:
         found["training.rank"], found["training.world_size"] = member
@@ -96,27 +97,21 @@ def _run_id(variable: str, value: str) -> dict[str, str]:
     return {"training.run.id": escape_surrogates(value)}
 
 
-def _infer_rank() -> int | None:
-    """Return the rank where LOCAL_RANK and WORLD_SIZE are set and RANK is not, as by Lightning; None if unknown.
+def _infer_rank(local_rank: int, world_size: int) -> int | None:
+    """Return the rank where RANK is not set, as by Lightning; None if unknown.
 
     Open MPI and SLURM may have started only the parent: their rank counts if the other two numbers are equal.
     """
-    local_rank, world_size = _number("LOCAL_RANK"), _number("WORLD_SIZE")
-    assert local_rank is not None  # because the caller has checked both
-    assert world_size is not None
     for variables in _COMPLETE:
         rank, *others = map(_number, variables)
         if others == [local_rank, world_size]:
             return rank
     node_rank, per_node = _number("NODE_RANK"), _number("LOCAL_WORLD_SIZE")
-    if node_rank is None and per_node == world_size:
-        node_rank = 0
-    if node_rank == 0:
-        inferred = local_rank
-    elif node_rank is None or per_node is None:
+    if per_node == world_size:
+        node_rank = node_rank or 0
+    if node_rank is None or (node_rank and per_node is None):
         return None
-    else:
-        inferred = node_rank * per_node + local_rank
+    inferred = node_rank * (per_node or 0) + local_rank
     return inferred if inferred < world_size else None
 
 
