@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from monitel.torch.devices import Fetcher, StagedNumbers
 
 _log = logging.getLogger("monitel.torch")
-_on = False
-_hooked = False
 #: Both are set once the compiler is loaded.
-_at_compile_time: Callable[[Callable[[Any], None]], None] | None = None
-_outside: Callable[[Stat, Any], None] | None = None
+_at_compile_time: Any = None
+_outside: Any = None
 
 
 class CompiledAdds(Source):
@@ -42,83 +40,53 @@ class CompiledAdds(Source):
     The hook cannot be removed from the compiler. After ``remove()``, ``add()`` breaks the graph again.
     """
 
+    on = False
+
     def install(self) -> None:
-        global _on
-        _on = True
+        CompiledAdds.on = True
         self._compiler = AfterImport(COMPILER, _hook_compiler)
 
     def remove(self) -> None:
         """Functions that are compiled already continue to add."""
-        global _on
-        _on = False
+        CompiledAdds.on = False
         self._compiler.cancel()
 
 
 def _hook_compiler() -> None:
-    global _at_compile_time, _outside, _hooked
-    if _hooked:
-        return
-    try:
-        _at_compile_time = find(f"{COMPILER}.comptime", "comptime")
-        # disable(): neither add() nor the event handlers it runs are to be compiled
-        _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
-        _trace_instead(Stat.add, _traced)
-        _hooked = True
-    except Missing as missing:
-        _log.warning("Stat.add() in compiled code breaks the graph with this torch version: %s", missing)
+    global _at_compile_time, _outside
+    if _outside is None and not isinstance(Stat.add, FunctionType):  # the compiler has no such hook for Python
+        try:
+            _at_compile_time = find(f"{COMPILER}.comptime", "comptime")
+            torch.compiler.substitute_in_graph(Stat.add, skip_signature_check=True)(_traced)
+            # disable(): neither add() nor the event handlers it runs are to be compiled
+            _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
+        except Missing as missing:
+            _log.warning("Stat.add() in compiled code breaks the graph with this torch version: %s", missing)
 
 
 def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up by name
     """Stand in for ``Stat.add`` in tracing; ``_plan()`` finds the arguments by the names of these locals."""
     outside = _outside  # noqa: F841
-    _at_compile_time(_plan)  # type: ignore[misc]  # it is set before anything is traced
+    _at_compile_time(_plan)
 
 
 def _plan(context: Any) -> None:
-    """Schedule the call of ``add`` after the graph, while the compiler traces ``_traced``."""
-    if not _on:
-        context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
-    try:
-        planned = _call_after_graph(context, "outside", "self", "v")
-    except Exception:
-        planned = False
-        reason = "this torch version lacks the required compiler hooks"
-    else:
-        reason = "it is inside an operation with a separate graph, such as a checkpoint"
-    if not planned:
-        warn_once(_log, "Stat.add() in compiled code records nothing: %s", reason)
-
-
-def _trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
-    """Have the compiler trace ``substitute`` where a method is called.
-
-    torch's function for this knows methods in C only. The mark ``_torchdynamo_inline`` would lose ``self`` at a break.
-    """
-    if not isinstance(method, FunctionType):
-        torch.compiler.substitute_in_graph(method, skip_signature_check=True)(substitute)
-        return
-    traced: Any = find(f"{COMPILER}.variables", "UserFunctionVariable")
-    call = traced.call_function
-
-    def call_function(self: Any, tracing: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if self.fn is method:
-            return call(traced(substitute), tracing, [*self.self_args(), *args], kwargs)
-        return call(self, tracing, args, kwargs)
-
-    traced.call_function = call_function
-
-
-def _call_after_graph(context: Any, function: str, *arguments: str) -> bool:
-    """Have the compiled code call a function after its graph, as torch does with ``print``; return whether it can.
+    """Have the compiled code call ``add`` after its graph, as torch does with ``print``.
 
     torch drops such calls of inner functions, so it is added to the outermost one; a graph within this one has none.
     """
-    tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-    if tracing.output.current_tracer.parent is not None:
-        return False
-    known = tracing.symbolic_locals
-    tracing.output.root_tx.debug_locals.append((known[function], [known[name] for name in arguments]))
-    return True
+    if not CompiledAdds.on:
+        context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
+    reason = "it is inside an operation with a separate graph, such as a checkpoint"
+    try:
+        tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+        if tracing.output.current_tracer.parent is None:
+            known = tracing.symbolic_locals
+            tracing.output.root_tx.debug_locals.append((known["outside"], [known["self"], known["v"]]))
+            return
+    except Exception:
+        reason = "this torch version lacks the required compiler hooks"
+    warn_once(_log, "Stat.add() in compiled code records nothing: %s", reason)
 
 
 class PendingEvent:
