@@ -110,7 +110,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     activity, activity_seconds = current()
     _member = distributed_rank() or _member
     found = {
-        "step": monitel.get_step(),
+        "step": monitel.get_step() if made_steps() else None,  # a forked child begins with that of its parent
         "step_seconds": None if page.step_ns is None else max(now_ns - page.step_ns, 0) / 1e9,
         "first_step": first_step(),
         "made": made_steps(),

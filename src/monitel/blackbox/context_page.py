@@ -88,7 +88,8 @@ class _Page:
         self.folder, self.memory = folder, memory
         self._step_times = memoryview(memory)[_STEP_TIMES_AT:].cast("Q")
         self._numbers = [0, 0]  # of the last copies
-        self._step, self._step_ns = step.get_step(), 0  # when it was set first; 0: before the page was opened
+        own = step.get_step() if step.made_steps() else None  # a forked child begins with the step of its parent
+        self._step, self._step_ns = own, 0  # when it was set first; 0: before the page was opened
         self._slots: dict[int, int] = {}  # by the token of the wait
         self._free = [*range(_SLOTS)]
         self._lock = RLock()  # of steps, again by a signal handler

@@ -50,11 +50,6 @@ class Job:
 
     @cached_property
     def counted(self) -> list[Process]:
-        """Processes that count, without steps that they have not set themselves."""
-        return [each if each.stepped else each.but(step=None, step_age_ns=None) for each in self._main]
-
-    @cached_property
-    def _main(self) -> list[Process]:
         """One readable process of each rank, the one that makes steps, and those without a rank that are not helpers.
 
         Helpers make no steps, and others do, or another process of the job has started them.
@@ -140,7 +135,7 @@ class Job:
 
     def _ends(self, *, helpers: bool) -> list[Process]:
         """Return the helpers, or the others. A helper of a rank, whose variables it has inherited, is not the rank."""
-        main, ranks = {*map(id, self._main)}, {each.key: each.rank for each in self.processes}
+        main, ranks = {*map(id, self.counted)}, {each.key: each.rank for each in self.processes}
         found = [each for each in self.processes if (id(each) not in main) == helpers]
         return [each.but(rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
 
@@ -159,7 +154,7 @@ class Job:
 
 
 def _relevance(process: Process) -> tuple[bool, bool, int]:
-    return process.own_step is not None, process.runs, process.seen_ns
+    return process.step is not None, process.runs, process.seen_ns
 
 
 def _is_usual(death: str) -> bool:

@@ -194,9 +194,8 @@ class _Watched:
             if end is None and row.runs:
                 end = now(life_of(record), record).but(state=State.ENDED)
             if end is not None:
-                made, stepped = max(row.made, end.made), row.stepped or end.made > 0
                 fields = {name: getattr(end, name) for name in _END}
-                self._row = row.but(**fields, made=made, stepped=stepped, rate=None)
+                self._row = row.but(**fields, made=max(row.made, end.made), rate=None)
 
 
 def _known_end(row: Process, record: Record, ends: dict[str, list[Process]]) -> Process | None:

@@ -159,9 +159,8 @@ class Process:
     observed: bool = False  # another process has seen the end
 
     # What it does. Waits are the longest first, ranges the outermost first.
-    step: int | None = None
-    step_age_ns: int | None = None  # since the begin of the record, if the step was set before
-    stepped: bool = True  # it has set a step itself; a forked child begins with that of its parent
+    step: int | None = None  # that it has set itself
+    step_age_ns: int | None = None
     activity: str = ""
     activity_age_ns: int | None = None
     stage: Stage | None = None
@@ -226,14 +225,9 @@ class Process:
         return self.state in {State.ALIVE, State.SILENT}
 
     @property
-    def own_step(self) -> int | None:
-        """The last step, if the process has set it itself."""
-        return self.step if self.stepped else None
-
-    @property
     def makes_steps(self) -> bool:
         """True if it has made or set a step."""
-        return self.made > 0 or self.own_step is not None
+        return self.made > 0 or self.step is not None
 
     @property
     def has_died(self) -> bool:
@@ -462,10 +456,7 @@ def ended_by(how: str) -> dict[str, Any]:
 def doing_at(life: Process, record: Record, at_ns: int, doing: Doing | None = None, /, **changes: Any) -> Process:
     """Return a process with what it did at a time, Unix ns, as its record has it or as given, and with more fields."""
     doing, page = doing or record.doing_at(at_ns), record.page
-    step_age_ns, known = doing.step_age_ns, record.doing.get("step")
-    stepped = life.made > 0 or step_age_ns is not None
-    if step_age_ns is None and page.step is not None:
-        step_age_ns = max(at_ns - record.created_ns, 0)  # a process may hang in its first step
+    known = record.doing.get("step")
     made, unmade_ns, times = life.made, life.unmade_ns, unpack_step_times(page.step_times)
     set_ns = None if page.step_ns is None else page.unix_ns(page.step_ns)
     if page.step is not None and set_ns is not None and set_ns > life.time_ns:  # steps since the snapshot
@@ -473,8 +464,7 @@ def doing_at(life: Process, record: Record, at_ns: int, doing: Doing | None = No
         again = known is None or page.step < last  # steps may begin again in each epoch
         made += max(sum(times) - record.doing.get("timed", 0) + again, page.step - last)
         unmade_ns = life.time_ns - set_ns  # the loop has gone on
-    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns, "stepped": stepped}
-    found["step_age_ns"] = step_age_ns
+    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns}
     return life.but(**{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
 
 

@@ -164,14 +164,6 @@ def still(**changes: Any) -> Process:
     return alive(None, made=100, step_p50=0.5, step_age_ns=100 * S, activities={"step": 90 * S}, **changes)
 
 
-def test_forked_child_has_no_step_of_its_parent() -> None:
-    """With that step the child would seem to stand still."""
-    parent = replace(still(), made=0, activities={}, step_age_ns=900 * S)
-    assert "no-steps" == verdict_of(parent).kind
-    found = verdict_of(replace(parent, stepped=False))
-    assert ("unknown", True) == (found.kind, "no step was set" in found.text)
-
-
 @pytest.mark.parametrize(("thread", "known"), [(0, True), (5, True), (7, False)])
 def test_waits_and_stage_are_those_of_the_training_thread(thread: int, known: bool) -> None:
     """An unknown training thread may be any thread; a wait without a thread may be that of the training."""

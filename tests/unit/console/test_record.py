@@ -174,7 +174,7 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
     assert [] == problems
     for name in ("job", "owner", "rank", "step", "step_age_ns", "activity", "stage", "waits", "made", "step_time"):
         assert getattr(found, name) == getattr(stored, name), name
-    for name in ("state", "stages", "activities", "exception", "stacks", "seen_ns", "parent", "thread", "stepped"):
+    for name in ("state", "stages", "activities", "exception", "stacks", "seen_ns", "parent", "thread"):
         assert getattr(found, name) == getattr(stored, name), name
     assert ("", {"metrics": 4, "logs": 3}) == (
         stored.death,

@@ -90,7 +90,6 @@ def _process(each: Facts) -> Process:
         seen_ns=ns(seen),
         step=each.step,
         step_age_ns=ns(each.since_step),
-        stepped=each.step is not None,
         made=each.steps,
         step_time=Total() if usual is None else Total(samples, samples * usual, 1, each.longest_step),
         rate=each.rate,
