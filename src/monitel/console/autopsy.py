@@ -53,7 +53,6 @@ NO_BOXES = (
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
     command = commands.add_parser(
         "autopsy",
         help="show what processes of this machine were doing when they died, or are doing now",
@@ -93,7 +92,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def counts(processes: Sequence[Process]) -> str:
-    """Return the number of processes in each state in words."""
     numbers = Counter(each.state for each in processes)
     order = State.DEAD, State.ENDED, State.SILENT, State.ALIVE
     states = ", ".join(f"{numbers[state]:,} {state.value}" for state in order if numbers[state])

@@ -24,8 +24,6 @@ _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have l
 
 
 class Late(NamedTuple):
-    """A rank that is late in a stage."""
-
     seconds: float
     rank: int
     stage: str
@@ -43,7 +41,6 @@ class Job:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict about the job."""
         return verdict(self)
 
     # ---- the processes that the verdict is about
@@ -71,12 +68,10 @@ class Job:
 
     @cached_property
     def running(self) -> list[Process]:
-        """Processes that have not ended."""
         return [each for each in self.counted if each.runs]
 
     @property
     def over(self) -> bool:
-        """True if all of them have ended."""
         return not self.running
 
     @property
@@ -86,7 +81,6 @@ class Job:
 
     @cached_property
     def measured(self) -> list[Process]:
-        """Processes with enough steps for the rules about losses."""
         return [each for each in self.counted if each.made >= ENOUGH_STEPS]
 
     @cached_property
@@ -101,7 +95,6 @@ class Job:
         return found or stage_times(process)
 
     def late(self) -> list[Late]:
-        """Return the ranks that are late, the latest first."""
         found = [
             Late(seconds, rank, stage, group, seconds / cycle(times))
             for group, times in self.times.items()
@@ -113,7 +106,6 @@ class Job:
 
     @property
     def stepping(self) -> list[Process]:
-        """The processes that have made steps."""
         return [each for each in self.processes if each.made]
 
     @property

@@ -49,7 +49,6 @@ def exposed(times: Times) -> dict[str, float]:
 
 
 def cycle(times: Times) -> float:
-    """Return the seconds of the longest cycle."""
     return sum(exposed(times).values())
 
 

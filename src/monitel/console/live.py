@@ -41,15 +41,12 @@ _END = (
 
 
 class Look(NamedTuple):
-    """All jobs at one moment, in the order of their names."""
-
     time_ns: int
     jobs: tuple[Job, ...]
     problems: tuple[str, ...] = ()  # boxes and folders that cannot be read; not printable as they are
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """The processes of all jobs."""
         return tuple(each for job in self.jobs for each in job.processes)
 
 

@@ -39,7 +39,6 @@ class Looks:
         self._kept: deque[tuple[Process, Context]] = deque()
 
     def add(self, process: Process, page: Context = Context()) -> None:  # noqa: B008  it is immutable
-        """Add the process at a look, and its page."""
         kept = self._kept
         if len(kept) > 1 and kept[-1][0].time_ns - kept[-2][0].time_ns < _APART_NS:
             kept.pop()

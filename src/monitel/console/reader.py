@@ -147,7 +147,6 @@ def _within(seconds: float, *reads: Callable[[], object]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why a box cannot be read, in words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
@@ -240,7 +239,6 @@ def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
 
 
 def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
-    """Return the deaths that a user asks for of processes whose boxes were collected into spools."""
     if target is not None and _is_folder(target):
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
@@ -252,7 +250,6 @@ def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
 
 
 def _nothing_known(target: str, problems: list[str]) -> FolderError:
-    """Return the error about a process or a folder of which nothing is known."""
     if _is_folder(target):
         words = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
         return FolderError(f"nothing is known from {str(Path(target))!r}: {words}")

@@ -119,8 +119,6 @@ class JobTable(DataTable[Text]):
 
 
 class TopApp(App[int]):
-    """The list of the jobs and their processes, and the screens above it."""
-
     CSS = """
     Screen, Footer, FooterKey, .footer-key--key, .footer-key--description
         { background: ansi_default; color: ansi_default; }

@@ -52,8 +52,6 @@ _VERDICTS |= dict.fromkeys(("starting", "unknown"), "")  # the others are warnin
 
 
 class Column(NamedTuple):
-    """A column of the table."""
-
     name: str  # in arguments
     title: str
     width: int  # columns of the terminal that it takes at least
@@ -65,8 +63,6 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A process, and its cells by the name of the column."""
-
     process: Process
     cells: Mapping[str, Cell]
 
@@ -84,8 +80,6 @@ class Line(NamedTuple):
 
 @dataclass
 class View:
-    """The rows that are wanted, and their order."""
-
     sort: str = "rank"  # the name of the column by which the rows of each job are sorted
     filter: str = ""  # text that rows must contain, in capitals or not
     descending: bool = False
@@ -136,7 +130,6 @@ def fitting(rows: Sequence[Row], width: int) -> dict[Column, int]:
 
 
 def _cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Iterator[tuple[Column, str]]:
-    """Yield a text for each column, in its width and with a gap behind it."""
     for column, width in columns.items():
         shown = text(column)
         yield column, (" " * (width - columns_of(shown)) + shown if column.number else pad(shown, width)) + " "
@@ -165,7 +158,6 @@ def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[t
 
 
 def summary(look: Look) -> str:
-    """Return the number of jobs and of processes in each state."""
     return f"{len(look.jobs):,} job{'s' * (len(look.jobs) != 1)}, {counts(look.processes)}"
 
 
@@ -196,7 +188,6 @@ def _remark(process: Process, now_ns: int) -> str:
 
 
 def _of(name: str, text: Callable[[Any], str] = str) -> Callable[[Process, int], Cell]:
-    """Return the function of a column that shows an attribute of the process."""
 
     def cell(process: Process, *_: object) -> Cell:
         value = getattr(process, name)
@@ -277,7 +268,6 @@ _NAMES = [each.name for each in COLUMNS]
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
     command = commands.add_parser(
         "top",
         help="show the jobs on this machine as they run: the steps and waits of each rank",
@@ -336,7 +326,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
-    """Yield the table as text."""
     yield from wrapped(summary(look) if look.jobs else NO_BOXES, screen.columns)
     titles, lines = table_of(look, view, screen, screen.columns)
     for line in lines:

@@ -36,7 +36,6 @@ class Verdict(NamedTuple):
 
 
 def verdict(job: Job) -> Verdict:
-    """Return the verdict about a job."""
     rules = (
         *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting),
         *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown, _healthy),
@@ -50,7 +49,6 @@ def verdict(job: Job) -> Verdict:
 
 
 def _only(processes: Sequence[Process]) -> int | None:
-    """Return the rank of the only one of some processes."""
     return processes[0].rank if len(processes) == 1 else None
 
 
@@ -143,8 +141,6 @@ _LISTED = 3  # ranks
 
 
 class _Held(NamedTuple):
-    """Ranks that make no steps."""
-
     holding: Sequence[Process]  # the others wait for them; all ranks if these are not known
     waiting: Sequence[Process] = ()  # they wait for them
     key: str = ""  # of the wait that most of the ranks are in
@@ -403,7 +399,6 @@ _SAVE = "checkpoint.save"
 
 
 def _stuck_for_long(job: Job) -> Verdict | None:
-    """The job has ended, and spent much of its time in stuck waits."""
     share, process = _largest(job.counted, _STUCK)
     if job.running or process is None or share < _STUCK_SHARE:
         return None
@@ -431,7 +426,6 @@ def _compile_storm(job: Job) -> Verdict | None:
 
 
 def _late_rank(job: Job) -> Verdict | None:
-    """The others wait for one rank in each step."""
     steps = {each.rank: each.made for each in job.measured}
     fewest = {group: min(steps[rank] for rank in times) for group, times in job.times.items()}
     found = [
@@ -452,7 +446,6 @@ def _late_rank(job: Job) -> Verdict | None:
 
 
 def _input_bound(job: Job) -> Verdict | None:
-    """All ranks wait for data."""
     shares = _data_shares(job)
     if not shares or min(shares) < _INPUT or any(_is_a_pause(job, each) for each in job.measured):
         return None
@@ -528,7 +521,6 @@ _SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
 
 def _unknown(job: Job) -> Verdict | None:
-    """There are too few facts; the text names the remedy."""
     enough, text = job.measured, ""
     stopped = [each for each in job.counted if each.status in STOPPED]
     if not job.counted:
@@ -561,7 +553,6 @@ def _statuses(job: Job) -> str:
 
 
 def _pace(job: Job) -> str:
-    """Return the number of ranks, and steps per second."""
     processes = job.measured
     ranks = f"{len(processes):,} {'ranks' if all(each.rank is not None for each in processes) else 'processes'}, "
     ranks = ranks if len(processes) > 1 else ""

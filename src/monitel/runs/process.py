@@ -56,8 +56,6 @@ _INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+|src[/\\]monite
 
 
 class State(str, Enum):
-    """The state of a process."""
-
     ALIVE = "alive"
     SILENT = "silent"  # it runs, or is stopped, and its heartbeat is too old
     DEAD = "dead"
@@ -81,7 +79,6 @@ class Total(NamedTuple):
     largest: float = 0.0  # sum of these samples
 
     def plus(self, other: Total) -> Total:
-        """Return both totals as one."""
         return Total(*map(operator.add, self, other))
 
     def since(self, earlier: Total) -> Total:
@@ -106,16 +103,12 @@ NO_SAMPLES = Total()
 
 
 class StageKey(NamedTuple):
-    """A stage of a cycle."""
-
     group: str  # of ranks; empty for all
     stage: str
     device: bool = False  # it is measured there
 
 
 class PastEvent(NamedTuple):
-    """An event."""
-
     time_ns: int
     severity: int  # of OpenTelemetry
     name: str
@@ -211,7 +204,6 @@ class Process:
 
     @property
     def reports(self) -> list[Process]:
-        """The reports of its pipelines."""
         return [*(self.earlier.reports if self.earlier else ()), self]
 
     @property
@@ -221,12 +213,10 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """True if it has not ended."""
         return self.state in {State.ALIVE, State.SILENT}
 
     @property
     def makes_steps(self) -> bool:
-        """True if it has made or set a step."""
         return self.made > 0 or self.step is not None
 
     @property
@@ -251,12 +241,10 @@ class Process:
 
     @property
     def loop_ns(self) -> int:
-        """Nanoseconds in the training loop."""
         return sum(time_ns for name, time_ns in self.activities.items() if name not in _OUTSIDE and time_ns > 0)
 
     @property
     def usual_step(self) -> float | None:
-        """The usual seconds from step to step."""
         return self.step_p50 or self.mean_step
 
     @property
@@ -271,7 +259,6 @@ class Process:
 
     @property
     def mean_rate(self) -> float | None:
-        """Steps per second."""
         return None if self.mean_step is None else 1 / self.mean_step
 
     @property
