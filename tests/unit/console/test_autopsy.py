@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,6 @@ Thread 0x00007f0000000003 [loader] (most recent call first):
 """
 
 
-def rank_of(rank: int, waits: dict[str, float] | None = None, **changes: Any) -> Process:
-    found = tuple(Wait(key, round(seconds * SECOND)) for key, seconds in (waits or {}).items())
-    return alive(rank, world_size=4, step=1200, waits=found, **changes)
-
-
 def record_of(
     *names: str, counters: dict[str, float] | None = None, items: int = 0, events: int = 0, **attributes: Any
 ) -> Record:
@@ -83,13 +77,18 @@ def dead_process(**changes: Any) -> Process:
         "rate": 8.25,
         "activity": "data",
         "activity_age_ns": 3 * SECOND,
+        "activities": {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * SECOND},
         "stage": Stage("forward", True, 2 * SECOND, 7),
         "waits": (Wait("all_reduce", 41 * SECOND, 7),),
         "ranges": (Wait("forward", 5 * SECOND), Wait("attention", SECOND)),
         "events": [PastEvent(START + SECOND, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
         "stacks": 'Fatal\nThread 0x01 (most recent call first):\n  File "train.py", line 12 in <module>\n',
         "record": record_of(
-            *("train.loss", "gradient.norm"), counters={"training.samples": 9592}, items=120, events=14, split="train"
+            *("train.loss", "gradient.norm"),
+            counters={"training.samples": 9592, "training.time": 80.0},
+            items=120,
+            events=14,
+            split="train",
         ),
     }
     return Process(**{**fields, **changes})
@@ -112,6 +111,7 @@ stage          forward for 2 s, waiting for other ranks
 waits          all_reduce for 41 s
 open ranges    forward for 5 s
                attention for 1 s
+time           step 1 h 1 min, data 31.3 s, startup 800 ms
 counters       training.samples 9,592
 not delivered  120 items, 14 events, 2 open windows with 8 samples
 
@@ -132,36 +132,19 @@ Thread 0x01 (most recent call first):
 
 def test_thread_that_crashed_comes_first() -> None:
     """Behind the line about the signal; faulthandler writes it in the place that it has among the threads."""
-    stacks = (
-        "Fatal error\n\nThread 0x01 (most):\n  one\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x03:\n  three\n"
-    )
-    shown = text(replace(dead_process(), stacks=stacks))
-    expected = (
-        "Fatal error\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x01 (most):\n  one\n\nThread 0x03:\n  three"
-    )
-    assert shown.endswith(expected)
-
-
-def test_time_by_activity_is_one_line() -> None:
-    """The counters of the ledger, the largest first."""
-    times = {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * SECOND}
-    shown = text(dead_process(activities=times, record=record_of(counters={"training.time": 80.0})))
-    assert "time           step 1 h 1 min, data 31.3 s, startup 800 ms\n" in shown
-    assert "counters" not in shown
+    first, crashed, last = "Thread 0x01 (most):\n  one\n", "Current thread 0x02 (most):\n  two\n", "Thread 0x03:\n  3"
+    shown = text(dead_process(stacks=f"Fatal error\n\n{first}\n{crashed}\n{last}"))
+    assert shown.endswith(f"Fatal error\n\n{crashed}\n{first}\n{last}")
 
 
 def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
     """The threads of monitel are shown only with everything."""
-    found = rank_of(1, stacks=STACKS)
-    shown = text(found)
+    shown, complete = (text(alive(1, stacks=STACKS), complete=each) for each in (False, True))
     assert "state          alive\n" in shown
     assert "stacks now\nThread 0x00007f0000000001 [MainThread]" in shown
-    assert "loader.py" in shown
-    assert "box.py" not in shown
+    assert [True, False] == [file in shown for file in ("loader.py", "box.py")]
     assert shown.endswith("and 1 thread of monitel: use --all")
-    complete = text(found, complete=True)
-    assert "box.py" in complete
-    assert "--all" not in complete
+    assert [True, False] == [words in complete for words in ("box.py", "--all")]
 
 
 @pytest.mark.parametrize(
@@ -178,34 +161,27 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
 )
 def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
     """A finding that is missing or impossible is described."""
-    assert expected in text(replace(dead_process(), **changes), Screen(width=400))
+    assert expected in text(dead_process(**changes), Screen(width=400))
 
 
 def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
     """Twenty of each are listed; the newest events."""
-    found = replace(
-        dead_process(),
-        record=record_of(
-            *map("stat{:03}".format, range(50)), counters={f"counter{each:03}": each for each in range(50)}
-        ),
-        waits=tuple(Wait(f"wait{each:03}", SECOND) for each in range(50)),
-        ranges=tuple(Wait(f"range{each:03}", SECOND) for each in range(50)),
-        events=[PastEvent(NOW, 9, f"event{each:03}", {}) for each in range(50)],
+    names = {kind: [f"{kind}{each:03}" for each in range(50)] for kind in ("stat", "counter", "wait", "range", "event")}
+    found = dead_process(
+        record=record_of(*names["stat"], counters=dict.fromkeys(names["counter"], 1.0)),
+        waits=tuple(Wait(each, SECOND) for each in names["wait"]),
+        ranges=tuple(Wait(each, SECOND) for each in names["range"]),
+        events=[PastEvent(NOW, 9, each, {}) for each in names["event"]],
     )
-    counts = {kind: len(re.findall(rf"\b{kind}\d\d\d\b", text(found))) for kind in ("stat", "counter", "wait", "range")}
-    assert {20} == {*counts.values()}
-    assert re.findall(r"event\d\d\d", text(found)) == [f"event{each:03}" for each in range(30, 50)]
-    assert "30 older ones" in text(found)
-    assert 3 == text(found).count("and 30 more\n"), "waits, ranges and counters"
-    complete = text(found, complete=True)
-    for kind in ("stat", "counter", "wait", "range", "event"):
-        assert 50 == len(re.findall(rf"\b{kind}\d\d\d\b", complete))
+    shown, complete = text(found), text(found, complete=True)
+    for kind, given in names.items():
+        assert (given[30:] if kind == "event" else given[:20]) == re.findall(rf"\b{kind}\d\d\d\b", shown)
+        assert given == re.findall(rf"\b{kind}\d\d\d\b", complete)
+    assert (3, True) == (shown.count("and 30 more\n"), "30 older ones" in shown)
 
 
 def hostile_process() -> Process:
-    record = record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE})  # type: ignore[arg-type]
-    return replace(
-        dead_process(),
+    return dead_process(
         host=HOSTILE,
         job=JobName(HOSTILE, HOSTILE, HOSTILE),
         exception=(HOSTILE, HOSTILE, HOSTILE),
@@ -214,7 +190,7 @@ def hostile_process() -> Process:
         stage=Stage(HOSTILE, True, 3),
         waits=(Wait(HOSTILE * 9, SECOND),),
         ranges=(Wait(HOSTILE, SECOND),),
-        record=record,
+        record=record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE}),  # type: ignore[arg-type]
         events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
         stacks=f"{HOSTILE}\n  File {HOSTILE}",
     )
@@ -230,17 +206,8 @@ def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -
         assert width >= max(map(columns_of, shown.split("\n")))
 
 
-def strict(text: str) -> Any:
-    """Return the value of a text that is JSON by the standard, without NaN and infinities."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    return json.loads(text, parse_constant=refuse)
-
-
 def report(*processes: Process) -> Any:
-    return strict(report_as_json(processes, jobs_of(processes), ["a problem"], NOW))
+    return json.loads(report_as_json(processes, jobs_of(processes), ["a problem"], NOW), parse_constant=pytest.fail)
 
 
 def test_findings_are_in_the_object() -> None:
@@ -265,7 +232,6 @@ def test_findings_are_in_the_object() -> None:
         "activity_age_seconds": 3.0,
         "stage": {"name": "forward", "seconds": 2.0, "waits_for_ranks": True, "thread": 7},
         "waits": [{"key": "all_reduce", "seconds": 41.0, "thread": 7}],
-        "counters": [{"name": "training.samples", "attributes": {}, "value": 9592}],
         "not_delivered": {"items": 120, "events": 14, "windows": 2, "samples": 8},
     }
     assert expected == {name: process[name] for name in expected}
@@ -279,6 +245,6 @@ def test_findings_are_in_the_object() -> None:
 def test_every_field_is_documented() -> None:
     """The reference names the fields of the report, of a process and of a job."""
     page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
-    found = report(rank_of(0, waits={"a": 2 * SECOND / SECOND}), rank_of(1))
+    found = report(alive(0, waits=(Wait("a", 2 * SECOND),)), alive(1))
     fields = {*found, *found["processes"][0], *found["jobs"][0]}
     assert set() == {name for name in fields if f"`{name}`" not in page}
