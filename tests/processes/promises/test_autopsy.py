@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import HANG, Console, Job, jobs, loop, ranks
+from tests.processes.console.jobs import HANG, Console, Job, jobs, loop
 
 #: Hangs in a function with a name after 50 steps, and a NaN.
 HANGS = f"""
@@ -90,19 +90,6 @@ def test_collected_process_is_found_in_its_spool(tmp_path: Path, console: Consol
             assert f"process {pid}, host " in text
             assert re.search(r"\nstep           49, set .* before the last sign of life", text)
             assert "process.died" in text
-
-
-def test_job_names_the_rank_that_is_late(tmp_path: Path, console: Console) -> None:
-    """Two of three ranks wait in a collective for the third, in the first lines and in the JSON."""
-    late = "monitel.set_step(48)\ntime.sleep(1000)\n"
-    scripts = [loop(until=50, then=late if rank == 1 else HANG) for rank in range(3)]
-    with ranks(tmp_path, *scripts):
-        report = console.until(lambda report: report["jobs"] and 1 == report["jobs"][0]["verdict"]["rank"], "autopsy")
-        (job,) = report["jobs"]
-        assert ("run-7", [0, 1, 2], 3) == (job["run"], job["ranks"], job["world_size"])
-        summary, verdict, *_ = console("autopsy").output.splitlines()
-    assert "3 processes: 3 alive" == summary
-    assert "stuck: rank 1 is in no known wait; ranks 0 and 2 wait for it in all_reduce" == verdict
 
 
 def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console) -> None:

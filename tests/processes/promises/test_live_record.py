@@ -28,26 +28,6 @@ evaluation.__enter__()
 """
 
 
-def test_top_shows_what_the_process_does(tmp_path: Path) -> None:
-    """Names, step, waits, activity, last sample and last event, within seconds."""
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.wait_for_sample(0.5, "train.loss")
-        row = job.row("train.loss")
-        assert ("alive", job.pid, "llm", 7, "evaluation", "train.loss", 0.5, None, None) == tuple(
-            row[name]
-            for name in ("state", "pid", "service", "step", "activity", "value_name", "value", "rank", "problem")
-        )
-        assert ["rendezvous"] == [each["key"] for each in row["waits"]]
-        assert ("epoch.start", "INFO", {"epoch": 1}) == tuple(
-            row["event"][name] for name in ("name", "severity", "attributes")
-        )
-        assert 0 < row["waits"][0]["seconds"] <= row["step_age_seconds"]
-        printed = command("top", job.pid, "--once").output
-        for words in ("llm", str(job.pid), "alive", "7", "rendezvous", "evaluation"):
-            assert words in printed
-
-
 def test_top_shows_the_number_that_is_asked_for(tmp_path: Path) -> None:
     """The Stat or logged number with exactly that name; without a name, the first one that ends with ``loss``."""
     with running(tmp_path, NOWHERE) as job:
@@ -74,30 +54,6 @@ def test_step_and_waits_are_those_of_this_moment(tmp_path: Path) -> None:
             assert (step, ["rendezvous", f"wait {step}"]) == (row["step"], [each["key"] for each in row["waits"]])
             job.do("again.__exit__(None, None, None)")
             assert ["rendezvous"] == [each["key"] for each in job.row()["waits"]]
-
-
-def test_autopsy_of_a_live_process(tmp_path: Path) -> None:
-    """Open windows, counters, events, what is not delivered, and the stacks of all threads, without a signal."""
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.do("def deep_inside():\n  os.write(1, b'inside\\n')\n  sys.stdin.buffer.raw.read(1)")
-        job.wait_for_sample(0.5, "train.loss")
-        job.send("deep_inside()")
-        assert job.process.stdout is not None
-        assert "inside\n" == job.process.stdout.readline()
-        (found,) = autopsy(job.pid)["processes"]
-        assert ("alive", None, False, 7, "evaluation") == tuple(
-            found[name] for name in ("state", "death", "replaced_by_exec", "step", "activity")
-        )
-        (window,) = found["windows"]
-        assert ("train.loss", {"split": "train"}, 2, 2.5, 0.5, 2.0, 0.5) == tuple(
-            window[name] for name in ("name", "attributes", "count", "sum", "min", "max", "last")
-        )
-        assert [3] == [each["value"] for each in found["counters"] if each["name"] == "samples"]
-        assert [("epoch.start", {"epoch": 1})] == [(each["name"], each["attributes"]) for each in found["events"]]
-        assert (1, 2) == (found["not_delivered"]["windows"], found["not_delivered"]["samples"])
-        assert "in deep_inside" in found["stacks"]
-        assert ["rendezvous"] == [each["key"] for each in found["waits"]]
 
 
 def moment(text: str) -> float:

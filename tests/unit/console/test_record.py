@@ -1,7 +1,5 @@
 """Views of a record: of a process that runs, of one that was killed, and of what it has left on the disk."""
 
-import os
-import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +9,6 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
 
@@ -183,13 +180,6 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
     assert stored == load(Process, encode(stored), VERSION)
 
 
-def test_fault_in_a_view_is_no_wrong_argument(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command ends with the traceback."""
-    monkeypatch.setattr("monitel.console.autopsy.process_lines", lambda *_, **__: [*zip((), (1,), strict=True)])
-    with pytest.raises(ValueError, match="zip"):
-        command("autopsy", process.killed())
-
-
 def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) -> None:
     """The row has the reason."""
     path = process.killed()
@@ -233,18 +223,3 @@ def test_spools_are_read_side_by_side(process: Recorded, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "iterdir", hang)
     assert [True] * 4 == [each.stored for each in read_boxes(paths, [])]
-
-
-def test_many_boxes_need_few_descriptors(process: Recorded) -> None:
-    """Each box is closed before the next one is opened."""
-    paths = copies(process, 32)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for each in (free := [os.dup(0) for _ in range(10)]):
-        os.close(each)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
-    problems: list[str] = []
-    try:
-        found = read_boxes(paths, problems, stacks=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert ([], 32) == (problems, len(found))
