@@ -26,16 +26,6 @@ def test_automatic_count_loses_nothing(train: Run, console: Console) -> None:
     assert 2 * 0.015 < repeated < run["activities"]["step"]
 
 
-def test_slurm_requeue_continues_the_run(train: Run, console: Console) -> None:
-    """SLURM starts a requeued job with the same id; only task 0 has the ledger."""
-    job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
-    for restarts, task in enumerate("010"):
-        env = {**job, "SLURM_PROCID": task, "SLURM_RESTART_COUNT": str(restarts // 2)}
-        train(JOB + END, 0, 5, 0.02, 0.5, env=env)
-    run = run_of(console, "4711")
-    assert (2, True) == (run["attempts"], run["activities"]["repeated"] > 5 * 0.015)
-
-
 def test_overlap_of_two_attempts_is_counted_once(console: Console, tmp_path: Path) -> None:
     """An attempt that begins before the end of the earlier one takes over when that ends."""
     script = write_script(tmp_path, JOB + HOLD)
