@@ -76,10 +76,15 @@ def test_record_that_another_process_delivers_meanwhile_is_no_error(
 def test_request_that_the_backend_cannot_take_does_not_stop_the_replay(
     receiver: Receiver, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """A request that is too large is halved; one that breaks the backend is set aside after three attempts."""
+    """A request that is too large is halved; an item that breaks the backend is found and set aside."""
     events = [LogRecord(number + 1, number + 1, 9, f"event {number}", None, {}) for number in range(100)]
     folder = leave(tmp_path / "runs", [("logs", EVENT, tuple(each)) for each in events])
-    receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
+
+    def refuse(request: Request) -> Answer | None:
+        names = [each.name for each in records_of(request.message)]
+        return Answer(status) if (len(names) > 10 if status == 413 else "event 99" in names) else None
+
+    receiver.rule(refuse)
     monkeypatch.setattr(monitel_otlp.export.sender, "_LONGEST_PAUSE", 0.01)
     program("replay", tmp_path / "runs", "--endpoint", receiver.url, status=int(status != 413))
     if status == 413:

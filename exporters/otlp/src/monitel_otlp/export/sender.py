@@ -6,8 +6,9 @@ import logging
 import marshal
 import sys
 import time
+from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +41,7 @@ _LONGEST_RETRY_AFTER = 600.0  # seconds; a longer pause that a backend requests 
 _INVALID_RETRY_AFTER = 86_400.0  # seconds; a Retry-After beyond a day is a mistake, and is ignored
 _DISK_PAUSE = 0.02  # seconds until the disk has loaded what is to be sent
 _TRIES = 3  # of a request with which the backend fails
-_PARTS = 20  # attempts at parts of a rejected request: halves of 500 items find one item in 19
+_PARTS = 19  # attempts with parts of a rejected request: halves of 500 items find one item in as many
 _random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
 
 
@@ -63,24 +64,18 @@ class Rejected(NamedTuple):
         return sum(each.end for each in journal.segments) < MOST_REJECTED_BYTES
 
 
-@dataclass
-class _Search:
-    """The search for the items that a backend rejects, in one read of a journal."""
-
-    left: int = _PARTS
-    has_accepted: bool = False
-    has_rejected: bool = False
-
-
 class Outbox:
     """The items of one journal that are being sent, held until they are settled: the journal may drop its oldest."""
 
     def __init__(self, journal: Journal, encoder: Encoder) -> None:
         self.journal = journal
         self.encoder = encoder
-        self.request: Request | None = None  # of the first part
-        self.search: _Search | None = None
-        self._parts: list[Sequence[Item]] = []  # of one read, in order
+        self.request: Request | None = None  # to send now
+        self._read: Sequence[Item] = ()  # the items of one read that are not settled
+        self._most = sys.maxsize  # items of a request; less after one that was too large, or rejected
+        # Of the requests of one read: whether one was accepted, or dropped, and attempts since one was rejected.
+        self.has_accepted = self.has_dropped = False
+        self.attempts = 0
         self._failed = False
 
     @property
@@ -90,12 +85,10 @@ class Outbox:
 
     def head(self) -> Item | None:
         """Return the next item; None if there is none, or the disk has to load it."""
-        if not self._parts:
-            read = self.journal.read(self.encoder.most)
-            if not read:
-                return None
-            self._parts = _split_after(read, self.journal.sending)
-        return self._parts[0][0]
+        if not self._read:
+            self._read, self._most = self.journal.read(self.encoder.most), sys.maxsize
+            self.has_accepted, self.has_dropped, self.attempts = False, False, 0
+        return self._read[0] if self._read else None
 
     def next(self, before: int = sys.maxsize) -> Request | None:
         """Return the request to send now, of items before a number; None if :meth:`head` is not one of them."""
@@ -103,45 +96,39 @@ class Outbox:
             head = self.head()
             if head is None or head.number >= before:
                 return None
-            self._parts[:1] = _split_after(self._parts[0], before - 1)
+            last = min(before - 1, head.number + self._most - 1)
+            if self.journal.sending >= head.number:
+                last = min(last, self.journal.sending)
             if self.encoder.totals is not None:
                 with self.journal.lock:
                     self.encoder.totals.pass_dropped(head.number)
-            self.request = self._encode(self._parts[0])
+            self._encode(_split_after(self._read, last)[0])
         self.journal.sending = self.request.items[-1].last
         return self.request
 
-    def _encode(self, items: Sequence[Item]) -> Request | None:
-        """Return the request of the first part; None if it was split, or is one item that cannot be encoded."""
+    def _encode(self, items: Sequence[Item]) -> None:
+        """Make the request of some items, or of half of them. One that cannot be encoded is settled."""
         try:
-            request = self.encoder.encode(items)
+            self.request = self.encoder.encode(items)
         except Exception:
+            self.request = Request(self.encoder.signal, b"", items, draft=self.encoder.draft())
             if not self.split():
                 if not self._failed:
                     self._failed = True
                     name = self.journal.name
                     _log.exception("an item of %s cannot be encoded, and is dropped (others are only counted)", name)
-                self.request = Request(self.encoder.signal, b"", items, draft=self.encoder.draft())
                 self.settle(0, encoding=1)
-            return None
-        return None if len(request.body) > REQUEST_BYTES and self.split() else request
+        else:
+            if len(self.request.body) > REQUEST_BYTES:
+                self.split()
 
     def split(self) -> bool:
-        """Send the two halves of the items, one after the other, instead; return False for a single item."""
-        items = self._parts[0]
-        if half := len(items) // 2:
-            self._parts[:1] = [items[:half], items[half:]]
-        elif (only := items[0]).items > 1:
-            self._parts[:1] = [[each] for each in only.split(only.items // 2)]
-        else:
+        """Send half of the items instead; return False for a single item."""
+        assert self.request is not None
+        if (items := self.request.number) == 1:
             return False
-        self.request = None
+        self._most, self.request = items // 2, None
         return True
-
-    def join(self) -> None:
-        """Send what is left of a read with a rejected item at once."""
-        if self._parts:
-            self._parts = [[item for part in self._parts for item in part]]
 
     def settle(self, delivered: int, **dropped: int) -> None:
         """Note the outcome of the items that are sent now, in one step with the totals."""
@@ -151,26 +138,23 @@ class Outbox:
             if self.encoder.totals is not None:
                 self.encoder.totals.commit(last, self.request.draft)
             self.journal.settle(last, delivered, **dropped)
-        del self._parts[0]
-        self.request = None
-        if not self._parts:
-            self.search = None
+        self._read, self.request = _split_after(self._read, last)[1], None
+        if not delivered:  # the wrong item is found: the rest is sent at once
+            self._most = sys.maxsize
 
     def give_back(self) -> None:
         """Send nothing more."""
-        self._parts, self.request = [], None
+        self._read, self.request = (), None
         self.journal.give_back()
 
 
-def _split_after(items: Sequence[Item], last: int) -> list[Sequence[Item]]:
-    """Split items after the one with a number; one part if that is not among them, or is the last one."""
-    for index, item in enumerate(items):
-        if item.number <= last <= item.last and last < items[-1].last:
-            if last == item.last:
-                return [items[: index + 1], items[index + 1 :]]
-            first, rest = item.split(last + 1 - item.number)
-            return [[*items[:index], first], [rest, *items[index + 1 :]]]
-    return [items]
+def _split_after(items: Sequence[Item], last: int) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Return the items up to a number, and the others."""
+    index = bisect_right(items, last, key=attrgetter("last"))
+    if index == len(items) or items[index].number > last:
+        return items[:index], items[index:]
+    first, rest = items[index].split(last + 1 - items[index].number)
+    return [*items[:index], first], [rest, *items[index + 1 :]]
 
 
 def outboxes(
@@ -361,9 +345,7 @@ class Sender:
         consequence = answer.consequence
         if consequence is Consequence.FAILED:
             self._tries += 1
-            consequence = (
-                Consequence.REJECTED if outbox.search is not None or self._tries >= _TRIES else Consequence.RETRY
-            )
+            consequence = Consequence.REJECTED if outbox.attempts or self._tries >= _TRIES else Consequence.RETRY
         if consequence in {Consequence.RETRY, Consequence.REFUSED}:
             self._failed(answer)
             return False
@@ -377,7 +359,6 @@ class Sender:
             self._reject(outbox, request, answer, "unconfirmed")
         elif not self._search(outbox, request, answer):
             self._reject(outbox, request, answer, "rejected")
-            outbox.join()
         self._recovered()
         return True
 
@@ -425,10 +406,8 @@ class Sender:
         if answer.rejected:
             url = self._transport.url
             _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
-        if outbox.search is not None:
-            outbox.search.has_accepted = True
-            outbox.search.left -= 1
-        self._is_hopeless = False
+        outbox.has_accepted, self._is_hopeless = True, False
+        outbox.attempts += bool(outbox.attempts)
         self._settle(outbox, request.number - left_out, partial_success=left_out)
         if outbox is self._outboxes[0]:
             self._accepted.set()
@@ -447,13 +426,11 @@ class Sender:
         When one item is found, the rest is sent at once. If that is rejected, too, and no part was accepted, all of it
         is rejected, and so are the next requests until one is accepted.
         """
-        search = outbox.search = outbox.search or _Search()
-        self._is_hopeless = self._is_hopeless or (search.has_rejected and not search.has_accepted)
-        search.left -= 1
-        if search.left < 0 or self._is_hopeless or request.number <= answer.rejected or not outbox.split():
-            search.has_rejected = True
-            return False
-        return True
+        outbox.attempts += 1
+        self._is_hopeless = self._is_hopeless or (outbox.has_dropped and not outbox.has_accepted)
+        is_over = self._is_hopeless or outbox.attempts > _PARTS or request.number <= answer.rejected
+        outbox.has_dropped = is_over or not outbox.split()
+        return not outbox.has_dropped
 
 
 def _estimate(rejected: int, request: Request) -> int:
