@@ -26,7 +26,7 @@ def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
     assert pipeline.engine is not None
     with ExitStack() as held:
         for sender in pipeline.engine._senders.values():
-            held.enter_context(sender._sending)
+            held.enter_context(sender.sending)
         yield
 
 

@@ -463,7 +463,7 @@ class Pipeline:
     def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""
         if self.engine is not None:
-            self.engine.abandon()
+            self.engine.box.abandon()
             self.engine = None
         if self._run_ledger is not None:
             self._run_ledger = self._run_ledger.in_child()

@@ -148,7 +148,7 @@ class Engine:
         self.box.start()
         self.application.start()
         for sender in self._senders.values():
-            sender.start()
+            sender.worker.start()
         if self._leftovers is not None:
             self._leftovers.start()
 
@@ -251,7 +251,7 @@ class Engine:
         self._call_application(0.0)
         self._read(asked=asked)
         for sender in self._senders.values():
-            sender.wake()
+            sender.worker.wake()
 
     def _take(self, **how: Any) -> None:
         taken = registry.take_windows(**how)
@@ -327,7 +327,7 @@ class Engine:
         """Wait until all items that are recorded now are settled, or on disk if their signal is offline."""
         ends = {name: journal.next for name, journal in self.box.journals.items()}
         for sender in self._senders.values():
-            sender.wake()
+            sender.worker.wake()
         if not all(sender.flush(ends, deadline) for sender in self._senders.values()):
             return False
         return self.box.spill(max(0.0, deadline - time.monotonic()))  # what was rejected is to be on the disk, too
@@ -394,9 +394,9 @@ class Engine:
         """End without a trace, if nothing has been sent; return False if something was, and the engine continues."""
         with ExitStack() as held:
             for sender in self._senders.values():
-                if not sender.pause(_PATIENCE):
+                if not sender.sending.acquire(timeout=_PATIENCE):
                     return False
-                held.callback(sender.resume)
+                held.callback(sender.sending.release)
             if self.has_sent:
                 return False
             for sender in self._senders.values():
@@ -410,10 +410,6 @@ class Engine:
             journal.settle(journal.next - 1)  # what is on the disk without an endpoint, too
         self.box.close(_PATIENCE)
         return True
-
-    def abandon(self) -> None:
-        """Leave everything to the parent. In a forked child."""
-        self.box.abandon()
 
     def _newest_ns(self) -> int:
         windows = [series.latest.end_ns for series in self.series if series.latest is not None]

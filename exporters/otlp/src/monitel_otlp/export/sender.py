@@ -246,8 +246,10 @@ class Sender:
         self._accepted = accepted or Event()
         self._interval = interval
         name = f"monitel-otlp-{outboxes[0].encoder.signal}"
-        self._worker = Worker(name, self._send_waiting, interval, suppress_instrumentation, transport.close)
-        self._sending = Lock()  # the thread and the caller at the end of the process must not send together
+        self.worker = Worker(name, self._send_waiting, interval, suppress_instrumentation, transport.close)
+        self.sending = (
+            Lock()
+        )  # held while attempts are made: the thread and the caller at the exit must not do so together
         self._settled = Condition()
         self._deadline: float | None = None
         self._not_before = self._asked_until = 0.0  # ends of pauses
@@ -256,14 +258,6 @@ class Sender:
         self._is_hopeless = False  # the backend has rejected all items of a request, and accepted none since
 
     # ---- the thread
-
-    def start(self) -> None:
-        """Start it."""
-        self._worker.start()
-
-    def wake(self) -> None:
-        """Send what waits now, unless there is a pause after a failure."""
-        self._worker.wake()
 
     def flush(self, ends: Mapping[str, int], deadline: float) -> bool:
         """Wait until all items before some numbers are settled, by the name of the journal; return False if not."""
@@ -278,29 +272,21 @@ class Sender:
     def finish(self, deadline: float) -> None:
         """Make the last attempts until a monotonic deadline; in the caller's thread, if CPython has refused another."""
         self._deadline = deadline
-        if self._worker.started:
-            self.wake()
+        if self.worker.started:
+            self.worker.wake()
         else:
             self._send_waiting()
-
-    def pause(self, timeout: float) -> bool:
-        """Wait until no attempt is made, for so many seconds at most; none is made until :meth:`resume`."""
-        return self._sending.acquire(timeout=timeout)
-
-    def resume(self) -> None:
-        """Allow attempts again."""
-        self._sending.release()
 
     def stop(self) -> None:
         """End the thread after the current attempt, and close the connection."""
         self.finished.set()
-        self._worker.stop()
-        if not self._worker.started:
+        self.worker.stop()
+        if not self.worker.started:
             self._transport.close()
 
     def _send_waiting(self) -> float:
         """Send until there is nothing, or a pause; return the seconds until the next call."""
-        with self._sending:
+        with self.sending:
             if self.finished.is_set():
                 return self._interval
             is_last = self._deadline is not None
