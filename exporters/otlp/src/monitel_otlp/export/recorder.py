@@ -53,12 +53,8 @@ class MetricSeries(SeriesTable):
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
         name, first = NAMES.of_stat(definition)
-        attributes = definition.attributes
-        if not attributes and not self.attributes:
-            return self._series.get(name) or self._new(name, name, first, {})
-        attributes = {**self.attributes, **attributes}
-        key = name, typed_items(attributes)
-        return self._series.get(key) or self._new(key, name, first, attributes)
+        key = name, self.identity(definition.attributes)
+        return self._series.get(key) or self._new(key, name, first, {**self.attributes, **definition.attributes})
 
     def of_counter(self, counter: monitel.Counter) -> Series:
         """Return the series of a counter."""
@@ -74,7 +70,7 @@ class MetricSeries(SeriesTable):
         return series
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
-        """Return a key that identifies the attributes of the points of a ``monitel.log()`` call or a counter."""
+        """Return a key that identifies the attributes of points."""
         return typed_items({**self.attributes, **attributes}) if attributes else self._identity
 
     def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:

@@ -54,7 +54,7 @@ _ROOT, _RANK = "training.step", "training.rank"
 class SpanSettings:
     """The span settings of configure()."""
 
-    budget: int | None = None  # spans per step; by default it falls with the number of ranks that share a trace
+    budget: int | None = None  # spans per step; None for the default
     every: int = 1  # spans are made in every n-th step
     step_traces: StepTraces | None = None  # the ids that all ranks share; without them each outermost range is a trace
     by_step: bool = True
@@ -63,9 +63,9 @@ class SpanSettings:
         """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
-    def queue(self, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
-        """Return the span queue of a pipeline."""
-        return QueuedSpans(self, first=first, sampler=sampler)
+    def queue(self, **options: Any) -> QueuedSpans:
+        """Return the span queue of a pipeline, which need not import this module."""
+        return QueuedSpans(self, **options)
 
 
 class Identified(Opened):
@@ -78,18 +78,13 @@ class Identified(Opened):
         period: Period,
         around: Span,
         kept: bool,
-        trace_id: bytes = b"",
-        span_id: bytes = b"",
+        trace_id: bytes,
+        span_id: bytes,
         parent_id: bytes = b"",
         remote: bool = False,
     ) -> None:
-        self.period = period
-        self.around = around
-        self.kept = kept
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.parent_id = parent_id
-        self.remote = remote
+        self.period, self.around, self.kept = period, around, kept
+        self.trace_id, self.span_id, self.parent_id, self.remote = trace_id, span_id, parent_id, remote
 
 
 class Ended(NamedTuple):
@@ -210,9 +205,9 @@ class QueuedSpans(Ranges[Identified]):
         return [(each.name, (now_ns - each.monotonic_start_ns) / 1e9) for each in self._open.copy()]
 
     def flush(self, traces: Journal, steps: Journal, *, last: bool = False) -> None:
-        """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
+        """Append the ranges that have ended, and the spans of ended steps, with ``last`` of all; after :meth:`prepare`.
 
-        With ``last`` all steps count as ended. Call :meth:`prepare` before.
+        One thread at a time may call it.
         """
         for _ in range(0, self.queued, _PER_RECORD):  # a thread may end ranges as fast as they are taken
             with traces.lock:  # a range is queued, or in the journal
