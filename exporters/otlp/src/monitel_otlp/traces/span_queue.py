@@ -24,12 +24,11 @@ from monitel.profiler import ranges
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
 from monitel_otel.spans import RangeAttributes, of_track
 from monitel_otlp._compat import span_limits
-from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
+from monitel_otlp.messages.attributes import Limits, plain_attributes, write_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
 
@@ -134,11 +133,11 @@ class RangeMapping:
             more = {**(_own(*own) if own else {}), **more}
             if dropped := self._limits.apply(name, more):
                 span.dropped_attributes_count = dropped
-        elif own:
-            span.attributes.extend(_own_fields(*own))
+            own = ()
         if more:
             write_attributes(span.attributes, more)
-        return span.SerializeToString()
+        content: bytes = span.SerializeToString()
+        return _own_fields(*own) + content if own else content
 
 
 def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Plain]:
@@ -148,8 +147,12 @@ def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Plain]:
 
 
 @lru_cache(maxsize=256)
-def _own_fields(step: int | None, track: Track, unfinished: bool) -> tuple[KeyValue, ...]:
-    return tuple(key_values(_own(step, track, unfinished)))
+def _own_fields(step: int | None, track: Track, unfinished: bool) -> bytes:
+    """Return the attributes of a range itself as the begin of a serialized span."""
+    span = SpanMessage()
+    write_attributes(span.attributes, _own(step, track, unfinished))
+    content: bytes = span.SerializeToString()
+    return content
 
 
 class _Step(Period):
