@@ -35,14 +35,14 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed URL. ``userinfo`` is the part before ``@``, not decoded, and ``query`` the part after ``?``."""
+    """A parsed URL."""
 
     scheme: str
     host: str  # a name in ASCII, or an IP address without brackets
     port: int | None
-    path: str = ""
-    userinfo: Secret[str] = field(default_factory=lambda: Secret(""))
-    query: Secret[str | None] = field(default_factory=lambda: Secret(None))
+    path: str
+    userinfo: Secret[str]  # before "@", not decoded
+    query: Secret[str | None]  # after "?"
 
     @property
     def netloc(self) -> str:
@@ -87,14 +87,8 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Parse a URL. An IDN host is encoded in ASCII.
-
-    Raises:
-        AddressError: The URL is malformed, or the end of the password is ambiguous because of a ``#`` or of an ``@``
-            after the host. The message contains no part of the URL.
-    """
-    found = _URL.fullmatch(url)
-    if found is None:
+    """Parse a URL, or raise AddressError, also if a ``#``, or an ``@`` after the host, may belong to the password."""
+    if (found := _URL.fullmatch(url)) is None:
         begins = re.match("https?://", url, re.IGNORECASE)
         raise AddressError(_BAD_HOST if begins else "it must begin with http:// or https://")
     scheme, userinfo, host, port, path, query, fragment = found.groups()
@@ -108,11 +102,8 @@ def parse_address(url: str) -> Address:
         raise AddressError(f"its port must be a number from 1 to {_LAST_PORT}; {_ESCAPES}")
     if not host:
         raise AddressError("it names no host")
-    ascii_host = _ascii_host(host)
-    if ascii_host is None:
-        raise AddressError(_BAD_HOST)
     number = int(port) if port else None
-    return Address(scheme.lower(), ascii_host, number, path or "", Secret(userinfo or ""), Secret(query))
+    return Address(scheme.lower(), _ascii_host(host), number, path or "", Secret(userinfo or ""), Secret(query))
 
 
 class Certificates(NamedTuple):
@@ -125,10 +116,7 @@ class Certificates(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The destination of one signal. Secrets in it are not printed or pickled.
-
-    ``mask`` replaces the secrets of the endpoint, and of the proxies in the environment, in a text.
-    """
+    """The destination of one signal. ``mask`` replaces its secrets, and those of the proxies, in a text."""
 
     address: Address
     protocol: str
@@ -189,16 +177,17 @@ def _is_ip_address(host: str) -> bool:
     return False
 
 
-def _ascii_host(host: str) -> str | None:
-    """Return the host in ASCII and without brackets; None if it is invalid."""
+def _ascii_host(host: str) -> str:
+    """Return the host in ASCII and without brackets, or raise AddressError."""
     if host.startswith("["):
         inner = host[1:-1].replace("%25", "%")
-        return inner if host.endswith("]") and ":" in inner and _is_ip_address(inner) else None
-    if not host.isascii():
+        if host.endswith("]") and ":" in inner and _is_ip_address(inner):
+            return inner
+    elif not host.isascii():
         import idna  # late: rarely needed
 
-        try:
+        with suppress(UnicodeError, ValueError):
             host = idna.encode(host, uts46=True).decode()
-        except (UnicodeError, ValueError):
-            return None
-    return host if _HOST.fullmatch(host) and len(host) <= _LONGEST_HOST else None
+    if _HOST.fullmatch(host) and len(host) <= _LONGEST_HOST:
+        return host
+    raise AddressError(_BAD_HOST)

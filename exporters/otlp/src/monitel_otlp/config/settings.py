@@ -1,7 +1,4 @@
-"""Settings of a pipeline, from arguments, the standard OTEL_* variables and defaults, in this order.
-
-The variable of a signal takes precedence over the general variable.
-"""
+"""Settings of a pipeline, from arguments, the standard OTEL_* variables and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -102,50 +99,37 @@ def resolve(
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
     environment = Environment()
-    off = frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"])
     found = {signal: environment.endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
-    endpoints = {signal: each for signal, each in found.items() if each is not None}
     interval, idle_interval = _intervals(export_interval, environment)
+    if distributions is None:  # a Prometheus without native histograms refuses every request that has one
+        named = _text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION").lower()
+        distributions = "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
     return Settings(
-        endpoints,
+        {signal: each for signal, each in found.items() if each is not None},
         interval,
         root.absolute(),
-        distributions or _default_distributions(),
+        distributions,
         tuple(environment.problems),
         BoxSettings() if black_box is None else black_box,
         idle_interval,
-        off,
+        frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"]),
     )
-
-
-def _default_distributions() -> str:
-    """Return the form of distributions that the standard variable names.
-
-    Exponential histograms are used only on request: a Prometheus that does not accept native histograms refuses every
-    request that contains one.
-    """
-    named = _text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION").lower()
-    return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
 
 
 def _base_url(endpoint: object) -> Address:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    problem = ""
     try:
         address = parse_address(endpoint)
-    except AddressError as error:
-        problem = str(error)
-    else:
         if address.query.reveal() is not None:
-            problem = "it has a query"
-        elif _PATH_OF_SIGNAL.search(address.path):
-            problem = "its path ends with /v1/..., which is appended anyway"
-    if problem:
+            raise AddressError("it has a query")
+        if _PATH_OF_SIGNAL.search(address.path):
+            raise AddressError("its path ends with /v1/..., which is appended anyway")
+    except AddressError as error:
         raise ValueError(
-            f"endpoint must be a base URL such as 'http://localhost:4318', but {problem} (the value is not shown, as "
+            f"endpoint must be a base URL such as 'http://localhost:4318', but {error} (the value is not shown, as "
             "it may hold a password)"
-        )
+        ) from None
     return replace(address, path=address.path.rstrip("/"))
 
 
@@ -211,10 +195,7 @@ class Environment:
     def endpoint(
         self, signal: str, base: Address | None, headers: Mapping[str, Secret[str]], protocol: str | None
     ) -> Endpoint | None:
-        """Return the destination of a signal; None if the signal is offline.
-
-        What the caller gives comes first. To a base address the path of the signal is appended.
-        """
+        """Return the destination of a signal; None if the signal is offline."""
         sources: dict[str, str] = {}
 
         def setting(name: str) -> Any:
@@ -222,10 +203,8 @@ class Environment:
             value, sources[name] = self.value(full, *_SETTINGS[name])
             return value
 
-        if protocol is None:
-            protocol = str(setting("protocol"))
-        else:
-            sources["protocol"] = "argument"
+        sources["protocol"] = "argument"
+        protocol = protocol or str(setting("protocol"))
         named = ("argument", base) if base is not None else self._address(signal, protocol)
         if named is None:
             return None
@@ -256,22 +235,17 @@ class Environment:
         if (named := self.read("ENDPOINT", signal)) is None:
             return None
         source, value = named
+        if protocol == GRPC and not _SCHEME.match(value):
+            _, insecure = self.read("INSECURE", signal) or ("", "")
+            value = f"{'http' if insecure.lower() == 'true' else 'https'}://{value}"
         try:
-            return source, parse_address(self._with_scheme(value, signal) if protocol == GRPC else value)
+            return source, parse_address(value)
         except AddressError as error:
-            problem = str(error)
-        self.warn_once(
-            f"{source}: expected a URL such as http://localhost:4318, but {problem} (the value is not shown, as it may "
-            "hold a password); telemetry for it is kept on disk"
-        )
+            self.warn_once(
+                f"{source}: expected a URL such as http://localhost:4318, but {error} (the value is not shown, as it "
+                "may hold a password); telemetry for it is kept on disk"
+            )
         return None
-
-    def _with_scheme(self, url: str, signal: str) -> str:
-        """Add a scheme to a gRPC address without one: http with OTEL_EXPORTER_OTLP_INSECURE=true, else https."""
-        if _SCHEME.match(url):
-            return url
-        insecure = self.read("INSECURE", signal)
-        return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
 
 
 def _text(name: str) -> str:
@@ -290,31 +264,23 @@ def sdk_is_disabled() -> bool:
 
 
 def grpc_is_installed() -> bool:
-    """Return True if the packages of the extra ``grpc`` are installed. The import of gRPC affects the process."""
+    """Return True if the packages of the extra ``grpc`` are installed. To import them would affect the process."""
     return all(find_spec(package) is not None for package in ("grpc", "google.rpc"))
 
 
 def parse_headers(text: str) -> tuple[dict[str, Secret[str]], int]:
-    """Return the headers in a text of the form NAME=VALUE,NAME=VALUE, and the number of malformed entries.
-
-    Names are in lower case. A value without a space is percent-encoded.
-    """
-    pairs = [_header(entry) for entry in filter(None, (each.strip() for each in text.split(",")))]
-    return {pair[0]: Secret(pair[1]) for pair in pairs if pair is not None}, pairs.count(None)
-
-
-def _header(entry: str) -> tuple[str, str] | None:
-    """Return name and value of an entry; None if it is malformed."""
-    found = _ENTRY.fullmatch(entry)
-    if found is None:
-        return None
-    name, value = found.groups()
-    if " " not in value.strip():
-        name, value = unquote(name), unquote(value)
-    name, value = name.strip().lower(), value.strip()
-    if not value.strip("="):
-        return None  # a token in base64 that ends with "=", without a name
-    return (name, value) if is_header(name, value) else None
+    """Return the headers in a text of the form NAME=VALUE,NAME=VALUE, and the number of malformed entries."""
+    headers, malformed = dict[str, Secret[str]](), 0
+    for entry in filter(None, (each.strip() for each in text.split(","))):
+        name, value = found.groups() if (found := _ENTRY.fullmatch(entry)) else ("", "")
+        if " " not in value.strip():
+            name, value = unquote(name), unquote(value)
+        name, value = name.strip().lower(), value.strip()
+        if value.strip("=") and is_header(name, value):  # else perhaps a token in base64 that ends with "="
+            headers[name] = Secret(value)
+        else:
+            malformed += 1
+    return headers, malformed
 
 
 def is_header(name: str, value: str) -> bool:
