@@ -31,17 +31,12 @@ NAMES.reserve("monitel.log.left_out", "monitel.otel.failed", kind="counter")
 
 
 class Instruments:
-    """Writes each window into the instruments of its Stat, in the thread that closed it.
+    """Writes each window into the instruments of its Stat in the thread that closed it, and logged numbers into gauges.
 
-    COUNT and SUM are complete, because they are cumulative. The other aggregations, and the percentiles of HISTOGRAM,
-    are gauges, which keep only the last window before a reader collects; a warning is logged when this loses a window
-    for the first time. Values that are not finite, and negative sums of a monotonic Stat, are left out and counted in
-    ``monitel.stat.nonfinite``. A counter is observed from the first window, number or other event after its creation
-    on, a wait counter from the first window.
-
-    A logged number is a gauge with its name. Values that are not finite are left out and counted as well.
-
-    An instrument that the provider refuses is logged once, and its values are lost.
+    COUNT and SUM are cumulative. The other aggregations are gauges, which keep only the last window before a reader
+    collects; a warning is logged when this loses a window for the first time. Values that are not finite, and negative
+    sums of a monotonic Stat, are left out and counted. A counter is observed from the next window, number or other
+    event on, a wait counter from the next window.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
@@ -76,7 +71,8 @@ class Instruments:
         """Write one window."""
         self.refresh()
         if not self._collecting:
-            self._create_waits()
+            for key in set(monitel.wait_counters()) - self._wait_keys:
+                self._create_wait(key)
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # no dict is faster
         values = window.values()
@@ -106,11 +102,13 @@ class Instruments:
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
-        """Write the numbers of one ``monitel.log()`` call. A reader that collects later sees the last value of each."""
+        """Write the numbers of one ``monitel.log()`` call."""
         attributes = dict(numbers.attributes) or None
         for name, value in numbers.data.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
-                self._gauge(name)(value, attributes)
+                metric = NAMES.of("logged number", name)
+                made = self._made("gauge", metric, unit_of_number(name), describe("logged number", name, metric))
+                made(value, attributes)
             else:
                 self._nonfinite.add(1, {"stat": name, "aggregation": "logged"})
 
@@ -131,30 +129,22 @@ class Instruments:
         described = describe("counter", name, metric, description)
         self._meter.create_observable_counter(metric, [observe], unit, described)
 
-    def _create_waits(self) -> None:
-        meter = self._meter
-        for key in set(monitel.wait_counters()) - self._wait_keys:
-            self._wait_keys.add(key)
-            for create, metric, read in zip(
-                (
-                    *(meter.create_observable_counter, meter.create_observable_counter),
-                    *(meter.create_observable_up_down_counter, meter.create_observable_gauge),
-                ),
-                wait_metrics(key),
-                (*(partial(_wait_reading, key, field) for field in ("total", "count", "active")), None),
-                strict=True,
-            ):
-                name, unit, description = metric
-                create(name, [partial(_observe, read or partial(self._take_longest, key))], unit, description)
+    def _create_wait(self, key: str) -> None:
+        def read(field: str) -> float | None:
+            value: float | None = getattr(monitel.wait_counters().get(key), field, None)
+            return value
+
+        self._wait_keys.add(key)
+        reads = *(partial(read, field) for field in ("total", "count", "active")), partial(self._take_longest, key)
+        kinds = "counter", "counter", "up_down_counter", "gauge"
+        for kind, observed, (name, unit, description) in zip(kinds, reads, wait_metrics(key), strict=True):
+            create = getattr(self._meter, f"create_observable_{kind}")
+            create(name, [partial(_observe, observed)], unit, description)
 
     def _take_longest(self, key: str) -> float | None:
         for each, seconds in self._maxima.read().items():
             self._longest[each] = max(seconds, self._longest.get(each, 0.0))
         return self._longest.pop(key, None)
-
-    def _gauge(self, name: str) -> Callable[..., None]:
-        metric = NAMES.of("logged number", name)
-        return self._made("gauge", metric, unit_of_number(name), describe("logged number", name, metric))
 
     def stop(self) -> None:
         """Stop reporting; the API cannot remove instruments."""
@@ -212,11 +202,5 @@ class Instruments:
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:
-    """Observe a value, if it is known."""
     value = read()
     return [] if value is None else [Observation(value)]
-
-
-def _wait_reading(key: str, field: str) -> float | None:
-    value: float | None = getattr(monitel.wait_counters().get(key), field, None)
-    return value

@@ -22,8 +22,7 @@ _log = logging.getLogger("monitel.otel")
 class EventFields:
     """Body and attributes of the log record of an event.
 
-    The body of logged numbers and of a configuration is structured: it has all of them, without limits. A value that
-    the protocol cannot hold, because ``event.data`` was changed after its check, is left out, with a warning per name.
+    A value that the protocol cannot hold, because ``event.data`` was changed after its check, is left out.
     """
 
     def __init__(self) -> None:
@@ -46,11 +45,7 @@ class EventFields:
 
 
 class LogRecords:
-    """Emits each event as a log record: event_name, time in ns, severity, and the fields of :class:`EventFields`.
-
-    The body of other events is the name, too, because many backends show the body and ignore the event name (Loki
-    before 3.8).
-    """
+    """Emits each event as a log record. The name is the body, too: many backends ignore the event name."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger

@@ -28,8 +28,7 @@ _SUMS = 1000  # of the names of a period, in all threads; further names share a 
 class Period:
     """One training step, or five seconds if there are no steps: its ranges share a budget of spans.
 
-    Ranges beyond the budget are folded: the number, total duration and errors of each name are kept. No lock is needed:
-    each thread has separate sums. Names that come after the first thousand are not kept.
+    Ranges beyond the budget are folded. No lock is needed: each thread has separate sums.
     """
 
     __slots__ = ("_folds", "budget", "closed", "first", "folding", "spans", "step", "until_ns")
@@ -46,7 +45,7 @@ class Period:
         self._folds: dict[tuple[int, str | None], list[int]] = {}
 
     def takes(self, step: int | None, now_ns: int) -> bool:
-        """Return True if a range that begins in this step and at this time belongs to the period."""
+        """Return True if a range that begins then belongs to the period."""
         return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
 
     def fold(self, ended: Range, end_ns: int) -> None:
@@ -120,11 +119,8 @@ _Open = TypeVar("_Open", bound=Opened)
 class Ranges(ABC, Generic[_Open]):
     """Listens to ranges and decides for each: sampled or dropped, a separate span or folded, and its parent.
 
-    The parent is the innermost one of the enclosing range and the application's current span when the range begins.
-    Ranges inside a span that is not sampled are not exported. A lock is only taken when a new step begins, briefly.
-
-    ``every`` exports only the ranges of steps that are multiples of this number, and ranges before the first step.
-    ``by_step`` is False in a forked child: the step belongs to its parent.
+    A lock is only taken when a new step begins, briefly. ``every`` exports the ranges of every n-th step, and those
+    before the first one. ``by_step`` is False in a forked child: the step belongs to its parent.
     """
 
     def __init__(self, *, budget: int | None = None, every: int = 1, by_step: bool = True) -> None:
@@ -234,8 +230,7 @@ class Ranges(ABC, Generic[_Open]):
     def _start_period(self, step: int | None, now_ns: int) -> Period:
         """Return the period of a range that does not belong to the current one, and start it if necessary.
 
-        A thread may begin a range of the previous step while others are in the next step already. Then the range is
-        added to the previous step's period, and the current period stays.
+        A thread may begin a range of the previous step while others are in the next step already.
         """
         with self._lock:
             if self._starting:  # a garbage collection inside this method is a range, too
@@ -260,11 +255,7 @@ class Ranges(ABC, Generic[_Open]):
         return period
 
     def _ended_periods(self, *, last: bool = False) -> list[Period]:
-        """Remove and return the periods whose step and ranges have all ended.
-
-        A period is only returned when a second call finds it ended, so that ranges that another thread was just
-        beginning or ending are included.
-        """
+        """Remove and return the periods that two calls find ended: another thread may just begin or end a range."""
         found = []
         running = {id(opened.period) for opened in self._open.copy().values()}
         periods = self._periods.copy()  # before the step is read, so that none belongs to a later step

@@ -46,8 +46,7 @@ class _Started(Opened):
 class Spans(Ranges[_Started]):
     """Starts a span when a range begins and ends it when the range ends, in the thread that runs the range.
 
-    Spans have the times of their ranges. No context is attached: a span that the application starts inside a range is
-    a child of the application's current span. The fold of a step is written after the step, or at the end.
+    No context is attached: a span that the application starts inside a range is a child of its current span.
     """
 
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
@@ -105,7 +104,7 @@ class Spans(Ranges[_Started]):
 
 
 class RangeAttributes:
-    """Converts ranges to attributes. Unsuitable arguments are left out, with one warning per range name."""
+    """Converts ranges to attributes. Unsuitable arguments are left out, with one warning for each range name."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()

@@ -9,13 +9,10 @@ _RANK = "MONITEL_TORCH_RANK_PROCESS"
 
 
 class TorchInstrumentor:
-    """Calls ``monitel.torch.instrument()``, which reads its variables, in the ranks of a job, and in no other process.
+    """Calls ``monitel.torch.instrument()`` in the ranks of a job: the entry point of ``opentelemetry_instrumentor``.
 
-    It is the entry point ``monitel_torch`` of ``opentelemetry_instrumentor``, so that
-    ``opentelemetry-instrument torchrun --nproc-per-node 2 train.py`` is enough. A rank is a process whose
-    launcher has set ``RANK``. Child processes of a rank, such as workers of a DataLoader or of the compiler, inherit
-    that variable but are not ranks: they are recognized by another variable, which a rank sets to its process id. torch
-    is imported in ranks only.
+    A rank is a process whose launcher has set ``RANK``. Its child processes, such as workers of a DataLoader, inherit
+    that variable: they are recognized by another one, which a rank sets to its process id.
     """
 
     def instrument(self, **_given: Any) -> None:

@@ -87,7 +87,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Parse a URL, or raise AddressError, also if a ``#``, or an ``@`` after the host, may belong to the password."""
+    """Parse a URL, or raise AddressError, even for a ``#`` or a later ``@`` that may belong to the password."""
     if (found := _URL.fullmatch(url)) is None:
         begins = re.match("https?://", url, re.IGNORECASE)
         raise AddressError(_BAD_HOST if begins else "it must begin with http:// or https://")
