@@ -3,8 +3,6 @@
 from opentelemetry._logs import Logger, LoggerProvider, SeverityNumber, get_logger_provider
 from opentelemetry.metrics import get_meter_provider
 
-__all__ = ["Logger", "LoggerProvider", "SeverityNumber", "get_logger_provider", "shuts_down"]
-
 
 def shuts_down(meter_provider: object) -> bool:
     """Return True if a MeterProvider of the SDK is shutting down, so that the collection that runs is its last one.

@@ -68,7 +68,6 @@ class Instruments:
             self._create_counter(NAME, UNIT, DESCRIPTION)
 
     def write(self, window: monitel.Window) -> None:
-        """Write one window."""
         self.refresh()
         if not self._collecting:
             for key in set(monitel.wait_counters()) - self._wait_keys:
@@ -102,7 +101,6 @@ class Instruments:
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
-        """Write the numbers of one ``monitel.log()`` call."""
         attributes = dict(numbers.attributes) or None
         for name, value in numbers.data.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
@@ -147,7 +145,6 @@ class Instruments:
         return self._longest.pop(key, None)
 
     def stop(self) -> None:
-        """Stop reporting; the API cannot remove instruments."""
         self._active = False
 
     def _instrument(self, metric: str, first: monitel.StatDefinition, suffix: str) -> Callable[..., None]:

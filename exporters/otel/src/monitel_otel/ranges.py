@@ -49,7 +49,6 @@ class Period:
         return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
 
     def fold(self, ended: Range, end_ns: int) -> None:
-        """Add a range that is beyond the budget to the fold."""
         start_ns = ended.start_ns
         key: tuple[int, str | None] = get_ident(), ended.name
         sums = self._folds.get(key)
@@ -67,11 +66,9 @@ class Period:
 
     @property
     def folded(self) -> int:
-        """Number of ranges that were folded."""
         return sum(sums[0] for sums in self._folds.copy().values())
 
     def take_folded(self) -> Fold | None:
-        """Remove and return the fold; None if no range was folded."""
         folds, self._folds = self._folds, {}
         if not folds:
             return None
@@ -139,11 +136,9 @@ class Ranges(ABC, Generic[_Open]):
         self._listening: Listening | None = None
 
     def listen(self) -> None:
-        """Start with ranges that begin from now on."""
         self._listening = self._recorded.listen(began=self._began, ended=self._ended)
 
     def close(self) -> None:
-        """Ignore ranges that begin from now on. Idempotent."""
         if self._listening is not None:
             self._listening.close()
 

@@ -110,7 +110,6 @@ class RangeAttributes:
         self._warned: set[str] = set()
 
     def of(self, found: Range) -> dict[str, Attribute]:
-        """Return the attributes of a range, except its arguments."""
         attributes: dict[str, Attribute] = {} if found.step is None else {"training.step": found.step}
         return attributes | of_track(found.track)
 
@@ -137,7 +136,6 @@ class RangeAttributes:
 
 
 def of_track(track: Track) -> dict[str, Attribute]:
-    """Return the attributes of a thread, with OpenTelemetry's names."""
     return {"thread.id": track.thread_id, "thread.name": escape_surrogates(track.thread_name)}
 
 

@@ -16,7 +16,6 @@ class TorchInstrumentor:
     """
 
     def instrument(self, **_given: Any) -> None:
-        """Instrument this process if it is a rank."""
         pid = str(os.getpid())
         if not os.environ.get("RANK") or os.environ.setdefault(_RANK, pid) != pid:
             return
@@ -25,7 +24,6 @@ class TorchInstrumentor:
         instrument()
 
     def uninstrument(self, **_given: Any) -> None:
-        """Uninstrument this process if it was instrumented."""
         if os.environ.get(_RANK) == str(os.getpid()):
             from monitel.torch import instrument
 

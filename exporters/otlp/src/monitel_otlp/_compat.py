@@ -23,27 +23,6 @@ if TYPE_CHECKING:
 
 _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
-__all__ = [
-    "APILoggerProvider",
-    "BatchLogRecordProcessor",
-    "HostResourceDetector",
-    "LogRecordLimits",
-    "LogRecordProcessor",
-    "LoggerProvider",
-    "NoOpLoggerProvider",
-    "OTLPMetricExporterMixin",
-    "OsResourceDetector",
-    "ProcessResourceDetector",
-    "SeverityNumber",
-    "global_providers",
-    "is_set",
-    "log_record_limits",
-    "set_global_providers",
-    "span_limits",
-    "std_to_otel",
-    "suppress_instrumentation",
-]
-
 
 def log_record_limits() -> LogRecordLimits:
     """Return the attribute limits of log records from the SDK's variables; the defaults if a variable is malformed."""
@@ -76,7 +55,6 @@ _GLOBALS: list[tuple[Callable[[], Any], Callable[[Any], object], ModuleType, str
 
 
 def global_providers() -> list[Any]:
-    """Return the global providers of instruments, loggers and tracers."""
     return [get() for get, *_ in _GLOBALS]
 
 

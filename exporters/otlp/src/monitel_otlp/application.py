@@ -91,7 +91,6 @@ class ApplicationTelemetry:
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler that the SDK's variables name."""
         provider = self.tracer_provider
         if not isinstance(provider, TracerProvider):
             provider = _tracer_provider(Resource.get_empty())
@@ -129,7 +128,6 @@ class _Signal:
         self.exports: Any = None  # the reader or the batch processor
 
     def use(self, meters: MeterProvider | None = None) -> Any:
-        """Return the reader or the processor; None without one, and in a forked child."""
         if os.getpid() != self._pid:
             return None
         with self._making:
@@ -142,7 +140,6 @@ class _Signal:
         return self.exports
 
     def call(self, name: str) -> threading.Event:
-        """Call a method in the thread; return an event that is set afterwards."""
         ended = self._ended if name == "shutdown" else self._event()
         self._calls.put((name, ended))
         return ended

@@ -98,7 +98,6 @@ class Attempt:
             self._log_events(*([] if self._start_logged else [self._started()]), self._ended(end, ends))
 
     def stop(self) -> None:
-        """Stop soon; the rest stays on disk."""
         self._stopped.set()
 
     def _started(self) -> LogRecord:

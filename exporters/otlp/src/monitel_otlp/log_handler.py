@@ -51,7 +51,6 @@ class LogHandler(logging.Handler):
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> Any:
-        """Filter and export one record, as the base class does, without a lock."""
         passed = self.filter(record)
         if passed:
             self.emit(passed if isinstance(passed, logging.LogRecord) else record)
@@ -93,7 +92,6 @@ class LogHandler(logging.Handler):
         self.put_back()
 
     def end(self) -> None:
-        """Remove this handler from the root logger for good."""
         self._over = True
         logging.getLogger().removeHandler(self)
 

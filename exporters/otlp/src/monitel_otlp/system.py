@@ -112,7 +112,6 @@ class _Gpus:
         self._failed = False
 
     def observe(self, read: Callable[[Any, Any], float], more: dict[str, str], _options: object) -> list[Observation]:
-        """Read a value of each GPU; one that fails does not hide the others."""
         if self._found is None:
             self._found = self._look_up()
         found = []

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def add_source(command: argparse.ArgumentParser, described: str, *, optional: bool = False) -> None:
-    """Add ``DIR`` and ``--foreign``."""
     command.add_argument("dir", nargs="?" if optional else None, metavar="DIR", type=target, help=described)
     command.add_argument(
         "--foreign",
@@ -23,7 +22,6 @@ def add_source(command: argparse.ArgumentParser, described: str, *, optional: bo
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:
-    """Add ``--endpoint``, ``--header`` and ``--protocol``."""
     command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.add_argument(
         "--header",
@@ -36,7 +34,6 @@ def add_destination(command: argparse.ArgumentParser) -> None:
 
 
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the headers that are given."""
     headers: dict[str, str] = {}
     for given in arguments.header:
         name, equals, headers[name] = given.partition("=")

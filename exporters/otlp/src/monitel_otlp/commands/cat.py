@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     add_source(command, "a spool folder, or a folder that holds spool folders")
     command.set_defaults(run=_cat, interrupted="interrupted")

@@ -75,7 +75,6 @@ _ADVICE = {
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
     command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
     add_destination(command)
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
@@ -136,7 +135,6 @@ def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
 
 
 def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
-    """Return advice for a failed attempt, or None."""
     if answer.consequence is Consequence.DELIVERED:
         return None
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):

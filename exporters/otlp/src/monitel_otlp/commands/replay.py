@@ -42,8 +42,6 @@ _PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # the default maximum age of dat
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of a replay."""
-
     given: Path | None  # a spool, a folder that holds spools, or one that holds black boxes; None for the defaults
     root: Path  # holds spools by default, also those of processes whose own folder does not exist here
     boxes: Path | None = None  # holds black boxes; None for where configure() makes them by default
@@ -53,7 +51,6 @@ class Places:
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
     command = commands.add_parser(
         "replay", help="deliver spooled telemetry and black boxes of killed processes, and remove acknowledged requests"
     )
@@ -173,7 +170,6 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
 
 
 def nothing_left(places: object, found: Spools) -> str:
-    """Return the message for folders without items."""
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
     return f"{places} holds no spooled telemetry: {left}"
 

@@ -35,8 +35,6 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed URL."""
-
     scheme: str
     host: str  # a name in ASCII, or an IP address without brackets
     port: int | None
@@ -46,33 +44,27 @@ class Address:
 
     @property
     def netloc(self) -> str:
-        """Host and port, in the form of a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
     @property
     def effective_port(self) -> int:
-        """The port, or the default port of the scheme."""
         return self.port or _PORTS[self.scheme]
 
     @property
     def public(self) -> str:
-        """The URL without user, password and query, for log messages."""
         return f"{self.scheme}://{self.netloc}{self.path}"
 
     @property
     def is_name(self) -> bool:
-        """True if the host is a name, False if it is an IP address."""
         return not _is_ip_address(self.host)
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User and password, decoded; None if the URL has none."""
         user, _, password = self.userinfo.reveal().partition(":")
         return (unquote(user), unquote(password)) if user or password else None
 
     def secrets(self) -> Iterator[str]:
-        """Yield the secrets: user, password, query, and the values in the query."""
         userinfo, query = self.userinfo.reveal(), self.query.reveal() or ""
         yield userinfo
         yield unquote(userinfo)
@@ -82,7 +74,6 @@ class Address:
             yield pair.partition("=")[2] or pair
 
     def joined(self, path: str) -> Address:
-        """Return this address with ``path`` appended to its path. The query is kept."""
         return replace(self, path=self.path.rstrip("/") + path)
 
 
@@ -132,7 +123,6 @@ class Endpoint:
 
     @property
     def public_url(self) -> str:
-        """The address without user, password and query, for log messages."""
         return self.address.public
 
     def no_receiver(self, signal: str) -> str:
@@ -149,7 +139,6 @@ class Endpoint:
         return f"no OTLP receiver at {self.public_url}: {advice}; {unwanted}"
 
     def secrets(self) -> Iterator[str]:
-        """Yield the secrets of address and headers."""
         yield from self.address.secrets()
         for value in self.headers.values():
             yield from parts_of_header(value.reveal())

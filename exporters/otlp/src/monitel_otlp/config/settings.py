@@ -69,7 +69,6 @@ class Settings:
 
     @property
     def offline(self) -> list[str]:
-        """The signals that are recorded and have no endpoint."""
         return [signal for signal in SIGNALS if signal not in self.endpoints and signal not in self.off]
 
     def for_forked_child(self) -> Settings:
@@ -178,7 +177,6 @@ class Environment:
         return [word.strip() for word in words if word.strip()]
 
     def warn_once(self, problem: str) -> None:
-        """Log a problem with a variable, once."""
         if problem not in self.problems:
             self.problems.append(problem)
             _log.warning("%s", problem)
@@ -195,7 +193,6 @@ class Environment:
     def endpoint(
         self, signal: str, base: Address | None, headers: Mapping[str, Secret[str]], protocol: str | None
     ) -> Endpoint | None:
-        """Return the destination of a signal; None if the signal is offline."""
         sources: dict[str, str] = {}
 
         def setting(name: str) -> Any:
@@ -259,7 +256,6 @@ def temporality_preference() -> str:
 
 
 def sdk_is_disabled() -> bool:
-    """Return True if OTEL_SDK_DISABLED is true."""
     return _text("OTEL_SDK_DISABLED").lower() == "true"
 
 
@@ -284,5 +280,4 @@ def parse_headers(text: str) -> tuple[dict[str, Secret[str]], int]:
 
 
 def is_header(name: str, value: str) -> bool:
-    """Return True if HTTP allows a header of this name and value."""
     return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))

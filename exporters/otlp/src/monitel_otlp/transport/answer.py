@@ -52,8 +52,6 @@ class Consequence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of an attempt."""
-
     consequence: Consequence
     reason: str = ""  #: In one line, for a log message: at most 500 characters, escaped, without secrets.
     retry_after: float | None = None  #: The pause that the backend has requested, seconds.
@@ -64,8 +62,6 @@ class Answer:
 
 
 class FailedError(Exception):
-    """Raised inside an attempt that has ended without a response."""
-
     def __init__(self, reason: str, consequence: Consequence = Consequence.REFUSED) -> None:
         super().__init__(reason)
         self.answer = Answer(consequence, reason)

@@ -84,7 +84,6 @@ class GrpcTransport(Transport):
         self._channel: grpc.Channel | None = None
 
     def close(self) -> None:
-        """Close the channel. Idempotent."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -117,7 +116,6 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
 
 
 def _content(variable: str, path: str | None) -> bytes | None:
-    """Return the content of a PEM file; None without a path."""
     if path is None:
         return None
     try:
@@ -139,7 +137,6 @@ def _check_proxy() -> None:
 
 
 def _decompressed(content: bytes) -> bytes:
-    """Decompress at most 64 KiB of an answer."""
     if content[:1] not in _COMPRESSED:
         return content
     with suppress(zlib.error):
@@ -171,7 +168,6 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
 
 
 def _retry_delay(error: Any) -> float | None:
-    """Return the seconds of the backend's RetryInfo (google.rpc), or None."""
     info = RetryInfo()
     with suppress(KeyError, DecodeError):
         status = Status.FromString(dict(error.trailing_metadata() or ())["grpc-status-details-bin"])

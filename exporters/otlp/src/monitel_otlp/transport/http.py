@@ -81,23 +81,19 @@ class Wire(io.RawIOBase):
         self.begin(deadline)
 
     def begin(self, deadline: float) -> None:
-        """Begin an attempt."""
         self._deadline = deadline
         self._left_bytes = RECEIVED_BYTES
 
     def sendall(self, content: bytes) -> None:
-        """Send everything, or raise TimeoutError."""
         view = memoryview(content)
         while view:
             self._arm()
             view = view[self._sock.send(view[:_SLICE]) :]
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Receive some bytes; 0 at the end."""
         view = memoryview(buffer)[: self._left_bytes]
         if not view:
             raise TooMuchError(f"more than {RECEIVED_BYTES} bytes")
@@ -117,7 +113,6 @@ class Wire(io.RawIOBase):
                 return response
 
     def encrypt(self, context: ssl.SSLContext, host: str) -> None:
-        """Make the TLS handshake."""
         self._arm()
         self._sock = context.wrap_socket(self._sock, server_hostname=host)
 
@@ -128,11 +123,9 @@ class Wire(io.RawIOBase):
             return bool(selector.select(0))
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
         return int(self._sock.fileno())
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
         with suppress(OSError):
             self._sock.close()
         super().close()
@@ -176,7 +169,6 @@ class Route:
             self._resolver.start()
 
     def open(self, deadline: float) -> Wire:
-        """Open a connection, or raise an OSError or FailedError."""
         wire = _connect(self._addresses(deadline), deadline)
         try:
             if self.first.scheme == "https":
@@ -190,7 +182,6 @@ class Route:
         return wire
 
     def close(self) -> None:
-        """End the thread. Idempotent."""
         self._resolver.stop()
 
     def _addresses(self, deadline: float) -> Found:
@@ -255,7 +246,6 @@ def _connect(addresses: Found, deadline: float) -> Wire:
 
 
 def _proxy_of(address: Address) -> Address | None:
-    """Return the proxy for an address, from the environment; None if there is none."""
     if not getproxies():
         return None
     from requests.utils import get_environ_proxies, select_proxy  # late: it takes 0.1 s
@@ -269,7 +259,6 @@ def _proxy_of(address: Address) -> Address | None:
 
 
 def basic(user: str, password: str) -> str:
-    """Return the value of an authorization header."""
     pair = f"{user}:{password}"
     try:
         content = pair.encode("latin-1")
@@ -318,7 +307,6 @@ class HttpTransport(Transport):
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
