@@ -13,8 +13,6 @@ from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordProcessor
 from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
-from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDetector
 from opentelemetry.sdk.trace import SpanLimits
 
 if TYPE_CHECKING:

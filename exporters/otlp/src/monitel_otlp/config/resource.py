@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import socket
+import sys
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
@@ -11,7 +14,6 @@ from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInsta
 import monitel
 from monitel.attributes import escape_surrogates
 from monitel.process.launcher import distributed_rank, launch_attributes
-from monitel.process.os_threads import start_thread
 from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
@@ -23,15 +25,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
-#: The exported attributes. The detectors find more: ``host.id`` is confidential, the command may hold secrets, and the
-#: owner and the paths name users.
-ATTRIBUTES = {
-    *("host.name", "host.arch"),
-    *("os.type", "os.version"),
-    *("process.pid", "process.executable.name"),
-    *("process.runtime.name", "process.runtime.version", "process.runtime.description"),
-}
-_DETECT_TIMEOUT = 1.0  # seconds; to find the owner of the process may need the network
 
 
 class RankResourceDetector(ResourceDetector):
@@ -109,7 +102,7 @@ def describe_process(
     created = Resource.create(attributes)  # it reads variables, which override detected attributes
     found = {
         escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
-        for name, value in {**host_attributes(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
+        for name, value in {**_host_and_process(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
     }
     return Resource(found, created.schema_url or SCHEMA_URL)
 
@@ -123,29 +116,20 @@ def child_resource(resource: Resource) -> Resource:
     return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
-def host_attributes() -> Mapping[str, AttributeValue]:
-    """Return the attributes of ``ATTRIBUTES`` that OpenTelemetry's detectors find within a second. Never raises."""
-    found: dict[str, AttributeValue] = {}
-    if (thread := start_thread(lambda: _detect(found), "monitel-otlp-host")) is not None:
-        thread.join(_DETECT_TIMEOUT)
-    if thread is not None and thread.is_alive():
-        _log.warning(
-            "a detector of host and process takes more than %g s; its attributes are left out", _DETECT_TIMEOUT
-        )
-    return dict(found)
+def _host_and_process() -> dict[str, AttributeValue]:
+    """Return what OpenTelemetry's detectors find and may be known: the command may hold secrets, and paths name users.
 
-
-def _detect(found: dict[str, AttributeValue]) -> None:
-    from monitel_otlp._compat import (  # here: it loads the SDK, which may be loading the detector above
-        HostResourceDetector,
-        OsResourceDetector,
-        ProcessResourceDetector,
-    )
-
-    for detector in (HostResourceDetector, OsResourceDetector, ProcessResourceDetector):
-        try:
-            detected = detector().detect().attributes
-        except Exception:
-            _log.warning("%s failed; its attributes are left out", detector.__name__.lstrip("_"), exc_info=True)
-            continue
-        found.update({name: value for name, value in detected.items() if name in ATTRIBUTES})
+    The detectors are not used, because the one of the process asks for the name of its owner, which may need a network.
+    """
+    version, is_final = sys.version_info, sys.version_info.releaselevel == "final"
+    return {
+        "host.name": socket.gethostname(),
+        "host.arch": platform.machine(),
+        "os.type": platform.system().lower(),
+        "os.version": platform.release(),
+        "process.pid": os.getpid(),
+        "process.executable.name": os.path.basename(sys.executable or ""),  # noqa: PTH119  it may not be a path
+        "process.runtime.name": sys.implementation.name,
+        "process.runtime.version": ".".join(map(str, version[:3] if is_final else version)),
+        "process.runtime.description": sys.version,
+    }
