@@ -9,13 +9,13 @@ import shlex
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes, find_spools
-from monitel.blackbox.folder import FolderError, automatic_roots, open_root
+from monitel.blackbox.folder import FolderError, open_root
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.settings import LEAST_BOX_SIZE, box_settings
+from monitel.blackbox.settings import box_settings
 from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.commands.arguments import add_destination, headers_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Transport
 
 _TIMEOUT = 5.0  # seconds per attempt
-_PART = 100  # a box takes one part in so many of the free space
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 #: Advice for a failed attempt, by a pattern of its reason. The first match is used.
@@ -174,25 +173,18 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
 
 
 def _show_black_box(settings: BoxSettings) -> None:
-    """Print where black boxes go, how large they may become, and how many wait to be collected."""
-    source = "default" if settings.folder is None else name_of_variable("black_box_dir")
-    boxes = find_boxes(settings.folder)
-    if not settings.enabled:
-        _row("black box", "off", name_of_variable("black_box"))
-    else:
+    """Print where black boxes go, and how many wait to be collected. The folder may be made."""
+    source = name_of_variable("black_box" if not settings.enabled else "black_box_dir")
+    boxes, place = find_boxes(settings.folder), "off"
+    if settings.enabled:
         try:
-            path, free = _place(settings.folder)
+            with closing(open_root(settings.folder)) as root:
+                place = f"{root.path} (memory), at most {settings.size:,} bytes per process"
         except FolderError as error:
-            _row("black box", f"NONE: {error}", source)
+            place = f"NONE: {error}"
             boxes.problems = [each for each in boxes.problems if each not in str(error)]
-        else:
-            allowed, reason = min(
-                (settings.size, 'black_box["size"]'),
-                (free // _PART, f"1 % of the {free} bytes that are free in the file system"),
-            )
-            _row("black box", f"{path} (memory)", source)
-            size = f"at most {allowed:,} bytes per process ({reason})"
-            _row("black box size", size if allowed >= LEAST_BOX_SIZE else f"NOT ENOUGH ROOM: {size}")
+        source = source if settings.folder else "default"
+    _row("black box", place, source)
     waiting = Counter(each.parent for each in (*boxes.dead, *boxes.ended))
     for folder, number in sorted(waiting.items()):
         killed = f"{number} {'process' if number == 1 else 'processes'}"
@@ -203,17 +195,6 @@ def _show_black_box(settings: BoxSettings) -> None:
         _row("problem", problem)
 
 
-def _place(given: Path | None) -> tuple[Path, int]:
-    """Return the folder of the boxes, and the bytes that are free in it, or raise FolderError."""
-    before = [each for each in ([given] if given else automatic_roots()) if os.path.lexists(each)]
-    with closing(open_root(given)) as root:
-        space = root.space()
-        if root.path not in before:
-            with suppress(OSError):
-                root.path.rmdir()  # open_root() has made it
-        return root.path, space.f_bavail * space.f_frsize
-
-
 def _row(name: str, value: str, source: str = "") -> None:
     show(f"  {name:<18} {value}{f'  ({source})' if source else ''}")
 
@@ -222,17 +203,14 @@ def _row(name: str, value: str, source: str = "") -> None:
 def _warnings() -> Iterator[list[str]]:
     """Collect the warnings of the pipeline inside ``with``, instead of logging them."""
     found: list[str] = []
-    logs = [logging.getLogger(name) for name in ("monitel", "monitel.otlp")]
 
     def keep(record: logging.LogRecord) -> bool:
         if record.getMessage() not in found:
             found.append(record.getMessage())
         return False
 
-    for log in logs:
-        log.addFilter(keep)
-    try:
+    with ExitStack() as undo:
+        for log in map(logging.getLogger, ("monitel", "monitel.otlp")):
+            log.addFilter(keep)
+            undo.callback(log.removeFilter, keep)
         yield found
-    finally:
-        for log in logs:
-            log.removeFilter(keep)
