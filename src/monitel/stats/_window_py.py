@@ -60,14 +60,33 @@ _step: int | None = None
 _value_hook: Callable[[Any, Any], float | None] = to_float
 
 
+class _Samples:
+    """The samples of one window. When it closes, a new object takes the place of this one in one statement."""
+
+    __slots__ = (
+        *("before_pending", "count", "first_step", "last", "last_step", "m2", "max", "mean", "min"),
+        *("pending", "pending_count", "pending_first", "sum"),
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = self.last = 0.0
+        self.min, self.max = math.inf, -math.inf
+        self.mean = self.m2 = 0.0  # of Welford's algorithm
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self.pending: Any = None  # collects the pending samples; None if there is none
+        self.pending_count = 0  # number of pending samples: not included in count, and subtracted from the room
+        self.before_pending = 0  # count when the last pending sample was added
+        self.pending_first = False  # the first sample is pending
+
+
 class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        *("_before_pending", "_boundary", "_count", "_discarded", "_discarded_before"),
-        *("_first_step", "_last", "_last_step", "_lock", "_m2", "_max", "_max_samples", "_mean", "_min"),
-        *("_monotonic_ns", "_number", "_pending", "_pending_count", "_pending_first", "_plain"),
-        *("_plain_room", "_previous_end", "_buckets", "_room", "_serial", "_sum", "_time_ns", "_window"),
+        *("_boundary", "_buckets", "_discarded", "_discarded_before", "_has_stddev", "_lock", "_max_samples"),
+        *("_monotonic_ns", "_number", "_plain", "_previous_end", "_room", "_samples", "_serial", "_time_ns", "_window"),
     )
 
     _monotonic_ns: Callable[[], int]
@@ -75,22 +94,14 @@ class Accumulator:
     _serial: int  # number of this Stat in the process, from 1 on
     _number: int  # of the open window, from 1 on
     _window: int
+    _previous_end: int
     _max_samples: int
-    _boundary: int
-    _room: int  # samples that the open window takes before its last one; below _count it takes none
-    _plain_room: int  # the same for the short path through add(); -1 if there is a distribution to collect
+    _samples: _Samples
+    _room: int  # samples that the open window takes before its last one; below the count it takes none
     _plain: bool  # neither a histogram nor a standard deviation was requested
     _buckets: Buckets | None
-    _mean: float | None  # of Welford's algorithm; None unless a standard deviation was requested
-    _m2: float
-    _count: int
-    _sum: float
     _discarded: int
     _discarded_before: int
-    _pending: Any  # collects the pending samples of the open window; None if it has none
-    _pending_count: int  # number of pending samples: not included in _count, and subtracted from _room
-    _before_pending: int  # _count when the last pending sample was added
-    _pending_first: bool  # the window's first sample is pending
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Accumulator:  # noqa: PYI034  typing.Self is 3.11's
         """Create a Stat whose window is not open yet, and add it to the live Stats."""
@@ -98,17 +109,9 @@ class Accumulator:
         self = super().__new__(cls)
         self._lock = RLock()
         self._boundary = INT64_MIN  # the first add() finds that no window was opened
-        self._room = self._plain_room = -1
-        self._plain = True
-        self._buckets = self._mean = self._pending = None
-        self._pending_count = self._before_pending = 0
-        self._pending_first = False
-        self._number = 1
-        self._count = self._window = self._max_samples = 0
-        self._discarded = self._discarded_before = 0
-        self._sum = self._last = 0.0
-        self._min, self._max = math.inf, -math.inf
-        self._first_step = self._last_step = None
+        self._room, self._number, self._samples = -1, 1, _Samples()
+        self._plain, self._has_stddev, self._buckets = True, False, None
+        self._window = self._max_samples = self._discarded = self._discarded_before = 0
         self._monotonic_ns, self._time_ns = SYSTEM.monotonic_ns, SYSTEM.time_ns
         with _process_lock:
             _serial += 1
@@ -126,8 +129,7 @@ class Accumulator:
             now, epoch = self._read_moment()
             self._plain = not histogram and not stddev
             self._buckets = Buckets() if histogram else None
-            self._mean = 0.0 if stddev else None
-            self._m2 = 0.0
+            self._has_stddev = bool(stddev)
             self._window = window
             self._max_samples = max_samples
             self._previous_end = now + epoch
@@ -136,7 +138,8 @@ class Accumulator:
     @property
     def count(self) -> int:
         """Number of samples in the open window."""
-        return self._count + self._pending_count
+        samples = self._samples
+        return samples.count + samples.pending_count
 
     @property
     def max_samples(self) -> int:
@@ -173,19 +176,20 @@ class Accumulator:
             self._lock.acquire()
             entered = True
             try:
-                count = self._count
-                if tick < self._boundary and count < self._plain_room:
+                samples = self._samples
+                count = samples.count
+                if tick < self._boundary and count < self._room and self._plain:
                     if not count:  # as _collect(), whose call would cost as much as this code
-                        self._min = self._max = v
-                        self._first_step = _step
-                    elif v > self._max:
-                        self._max = v
-                    elif v < self._min:
-                        self._min = v
-                    self._count = count + 1
-                    self._sum += v
-                    self._last = v
-                    self._last_step = _step
+                        samples.min = samples.max = v
+                        samples.first_step = _step
+                    elif v > samples.max:
+                        samples.max = v
+                    elif v < samples.min:
+                        samples.min = v
+                    samples.count = count + 1
+                    samples.sum += v
+                    samples.last = v
+                    samples.last_step = _step
                     return
                 closed = self._add_at_boundary(tick, v)
             finally:
@@ -202,11 +206,11 @@ class Accumulator:
     def _add_at_boundary(self, tick: int, v: float) -> Closed | None:
         """Add the sample that starts an interval or reaches its sample limit; discard one beyond the limit."""
         closed = self._roll_over(tick) if tick >= self._boundary else None
-        if self._count > self._room:
+        if self._samples.count > self._room:
             self._discarded += 1
             return closed
         self._collect(v)
-        if self._count > self._room and closed is None:  # one window per add(): another one closes at its boundary
+        if self._samples.count > self._room and closed is None:  # one window per add(): another one at its boundary
             closed = self._close_window()
         return closed
 
@@ -218,41 +222,40 @@ class Accumulator:
         tick = self._monotonic_ns()
         with self._lock:
             closed = self._roll_over(tick) if tick >= self._boundary else None
-            if self._count > self._room:
+            window = self._samples
+            if window.count > self._room:
                 self._discarded += 1
                 return None, closed
-            if self._pending is None:
-                self._pending = samples
-                self._pending_first = not self._count
-            collector = self._pending
-            self._pending_count += 1
-            self._before_pending = self._count
+            if window.pending is None:
+                window.pending = samples
+                window.pending_first = not window.count
+            window.pending_count += 1
+            window.before_pending = window.count
             self._room -= 1
-            if self._plain:
-                self._plain_room = self._room
-            if self._count > self._room and closed is None:
+            if window.count > self._room and closed is None:
                 closed = self._close_window()
-            return collector, closed
+            return window.pending, closed
 
     def _collect(self, v: float) -> None:
         if self._buckets is not None:
             self._buckets.add(v)
         # No call from here on: a sample in the histogram is in the window too, even if a signal handler flushes.
-        if self._mean is not None:
-            from_mean = v - self._mean
-            self._mean += from_mean / (self._count + 1)
-            self._m2 += from_mean * (v - self._mean)
-        if not self._count:
-            self._min = self._max = v
-            self._first_step = _step
-        elif v > self._max:
-            self._max = v
-        elif v < self._min:
-            self._min = v
-        self._count += 1
-        self._sum += v
-        self._last = v
-        self._last_step = _step
+        samples = self._samples
+        if self._has_stddev:
+            from_mean = v - samples.mean
+            samples.mean += from_mean / (samples.count + 1)
+            samples.m2 += from_mean * (v - samples.mean)
+        if not samples.count:
+            samples.min = samples.max = v
+            samples.first_step = _step
+        elif v > samples.max:
+            samples.max = v
+        elif v < samples.min:
+            samples.min = v
+        samples.count += 1
+        samples.sum += v
+        samples.last = v
+        samples.last_step = _step
 
     def _roll_over(self, tick: int) -> Closed | None:
         """Close the window of the interval that has ended, and start the interval of ``tick``."""
@@ -268,16 +271,15 @@ class Accumulator:
     def _start_interval(self, now: int) -> None:
         self._boundary = (now // self._window + 1) * self._window
         self._room = self._max_samples - 1
-        if self._plain:
-            self._plain_room = self._room
 
     def _close_window(self) -> Closed | None:
         """Close the open window, unless it is empty: now, or at its boundary if that has passed."""
-        if not self._count and self._pending is None:
+        if not self.count:
             return None
         now, epoch = self._read_moment()
-        taken = None if self._buckets is None else self._buckets.taken()
-        if not self._count and self._pending is None:  # a signal handler may have closed it
+        fresh, buckets = _Samples(), None if self._buckets is None else self._buckets.taken()
+        samples = self._samples
+        if not samples.count and samples.pending is None:  # a signal handler may have closed it
             return None
         # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
         start_ns = self._boundary - self._window + epoch
@@ -286,34 +288,37 @@ class Accumulator:
         end_ns = (now if now < self._boundary else self._boundary) + epoch
         if end_ns <= start_ns:  # times rise, even if the wall clock is set back
             end_ns = start_ns + 1
-        count, total, smallest, largest, last = self._count, self._sum, self._min, self._max, self._last
+        key = self._serial, self._number
+        times = self._previous_end, start_ns, end_ns
         discarded = self._discarded - self._discarded_before
-        first_step, last_step = self._first_step, self._last_step
-        variance = None if self._mean is None else self._m2 / (count or 1)
-        pending, pending_count, pending_first = self._pending, self._pending_count, self._pending_first
-        pending_last = self._before_pending == count
-        number, previous_end = self._number, self._previous_end
-        self._number = number + 1
+        self._samples = fresh
+        self._number += 1
         self._previous_end = end_ns
-        self._room -= count
-        if self._plain:
-            self._plain_room = self._room
+        self._room -= samples.count
         self._discarded_before = self._discarded
-        self._count = 0
-        self._sum = 0.0
-        self._min, self._max = math.inf, -math.inf
-        self._pending = None
-        self._pending_count = 0
-        if self._mean is not None:
-            self._mean = self._m2 = 0.0
         # The next window may begin: calls are allowed again.
-        stddev = None if variance is None else math.sqrt(variance)
-        histogram = None if taken is None else taken.histogram()
-        numbers = start_ns, end_ns, count, total, smallest, largest, last, discarded, first_step, last_step
-        content = encode(OpenWindow(self._serial, number, True, previous_end, *numbers, stddev, histogram))
-        if count:  # a window of pending samples only has no numbers yet
-            _handed_over[self._serial, number] = content
-        return content, pending, pending_count, pending_first, pending_last
+        content = encode(self._described(samples, (*key, True, *times), discarded, buckets))
+        if samples.count:  # a window of pending samples only has no numbers yet
+            _handed_over[key] = content
+        is_last = samples.before_pending == samples.count
+        return content, samples.pending, samples.pending_count, samples.pending_first, is_last
+
+    def _described(
+        self, samples: _Samples, head: tuple[int, int, bool, int, int, int], discarded: int, buckets: Buckets | None
+    ) -> OpenWindow:
+        return OpenWindow(
+            *head,
+            samples.count,
+            samples.sum,
+            samples.min,
+            samples.max,
+            samples.last,
+            discarded,
+            samples.first_step,
+            samples.last_step,
+            math.sqrt(samples.m2 / (samples.count or 1)) if self._has_stddev else None,
+            None if buckets is None else buckets.histogram(),
+        )
 
     def _close(self) -> Closed | None:
         """Close the open window, unless it is empty. Until :func:`forget`, :func:`open_windows` includes it."""
@@ -326,26 +331,18 @@ class Accumulator:
             return self._close_window() if self._is_expired() else None
 
     def _is_expired(self) -> bool:
-        return (self._count > 0 or self._pending is not None) and self._monotonic_ns() >= self._boundary
+        return self.count > 0 and self._monotonic_ns() >= self._boundary
 
     def _reset(self) -> None:
         """Discard the open window without an event. Called in a forked child: the parent logs these samples."""
         _handed_over.clear()
         self._lock = RLock()
-        self._count = self._discarded = self._discarded_before = 0
-        self._sum = self._m2 = 0.0
-        self._min, self._max = math.inf, -math.inf
-        self._pending = None
-        self._pending_count = 0
+        self._samples = _Samples()
+        self._discarded = self._discarded_before = 0
         self._room = self._max_samples - 1
-        if self._plain:
-            self._plain_room = self._room
-        if self._buckets is not None:
-            self._buckets = Buckets()
-        if self._mean is not None:
-            self._mean = 0.0
+        self._buckets = None if self._buckets is None else Buckets()
 
-    def _described(self) -> OpenWindow | None:
+    def _open_window(self) -> OpenWindow | None:
         """Return the open window as if it was closed now; None if it has no numbers, or if it is in use.
 
         The thread that uses it may be in a signal handler that waits for a lock of the caller.
@@ -354,27 +351,12 @@ class Accumulator:
         if not self._lock.acquire(timeout=_PATIENCE):
             return None
         try:
-            if not self._count:
+            if not self._samples.count:
                 return None
             start_ns = max(self._boundary - self._window + epoch, self._previous_end)
-            return OpenWindow(
-                self._serial,
-                self._number,
-                False,
-                self._previous_end,
-                start_ns,
-                max(min(now, self._boundary) + epoch, start_ns + 1),
-                self._count,
-                self._sum,
-                self._min,
-                self._max,
-                self._last,
-                self._discarded - self._discarded_before,
-                self._first_step,
-                self._last_step,
-                None if self._mean is None else math.sqrt(self._m2 / self._count),
-                None if self._buckets is None else self._buckets.histogram(),
-            )
+            end_ns = max(min(now, self._boundary) + epoch, start_ns + 1)
+            head = self._serial, self._number, False, self._previous_end, start_ns, end_ns
+            return self._described(self._samples, head, self._discarded - self._discarded_before, self._buckets)
         finally:
             self._lock.release()
 
@@ -409,7 +391,7 @@ def expired() -> list[Any]:
 
 def open_windows() -> tuple[bytes, tuple[int, ...]]:
     """Return the windows that are handed over, and the open windows of live Stats, for monitel.stats.window."""
-    described = [window for self in live() if (window := self._described()) is not None]
+    described = [window for self in live() if (window := self._open_window()) is not None]
     found = _handed_over.copy()
     for window in described:  # in this order: one that is closed meanwhile is there
         if window[:2] not in found:
