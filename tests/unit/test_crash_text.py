@@ -3,7 +3,8 @@
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,63 +13,47 @@ from monitel.process import os_threads
 from monitel.process.crash_stacks import crash_signal, stacks_now
 
 
-class Waiting:
-    def __init__(self) -> None:
-        self._ready = threading.Semaphore(0)
-        self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
+@contextmanager
+def waiting(names: Iterable[str], depth: int = 0) -> Iterator[None]:
+    """Threads with these names that wait, so many calls deep."""
+    ready, over = threading.Semaphore(0), threading.Event()
 
-    def start(self, function: Callable[[], object], name: str) -> threading.Thread:
-        """Start a thread; return it when its function has called :meth:`wait`."""
-        thread = threading.Thread(target=function, name=name, daemon=True)
-        self._threads.append(thread)
+    def wait(depth: int) -> None:
+        if depth:
+            wait(depth - 1)
+        else:
+            ready.release()
+            over.wait()
+
+    threads = [threading.Thread(target=wait, args=[depth], name=name, daemon=True) for name in names]
+    for thread in threads:
         thread.start()
-        assert self._ready.acquire(timeout=30)
-        return thread
-
-    def wait(self) -> None:
-        self._ready.release()
-        self._over.wait()
-
-    def end(self) -> None:
-        self._over.set()
-        for thread in self._threads:
+        assert ready.acquire(timeout=30)
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
             thread.join(30)
 
 
-@pytest.fixture
-def waiting() -> Iterator[Waiting]:
-    threads = Waiting()
-    yield threads
-    threads.end()
-
-
-def test_deep_stacks_and_limits(waiting: Waiting) -> None:
+def test_deep_stacks_and_limits() -> None:
     """100 frames of a thread, and at most so many characters in all."""
-
-    def deep(depth: int) -> None:
-        if depth:
-            deep(depth - 1)
-        else:
-            waiting.wait()
-
-    for number in range(5):
-        waiting.start(lambda: deep(150), f"deep {number}")
-    found = stacks_now()
-    block = next(block for block in found.split("\n\n") if "[deep 4]" in block)
-    assert 102 == len(block.splitlines())  # the first names the thread, the last is an ellipsis
-    assert "  ..." == block.splitlines()[-1]
-    assert len(found) > 20_000
-    for limit in (20_000, 1_000, 50, 12):
-        cut = stacks_now(limit)
-        assert len(cut) == limit
-        assert cut.endswith("... (cut)\n")
+    with waiting((f"deep {number}" for number in range(5)), 150):
+        found = stacks_now()
+        block = next(block for block in found.split("\n\n") if "[deep 4]" in block)
+        assert 102 == len(block.splitlines())  # the first names the thread, the last is an ellipsis
+        assert "  ..." == block.splitlines()[-1]
+        assert len(found) > 20_000
+        for limit in (20_000, 1_000, 50, 12):
+            cut = stacks_now(limit)
+            assert (limit, True) == (len(cut), cut.endswith("... (cut)\n"))
 
 
-def test_names_that_break_lines(waiting: Waiting) -> None:
+def test_names_that_break_lines() -> None:
     """Control characters are escaped, so that a name adds no line and reaches no terminal."""
-    waiting.start(waiting.wait, "a\nb\x1b[31m\udc80 é")
-    assert r"[a\nb\x1b[31m\udc80 é] (most" in stacks_now()
+    with waiting(["a\nb\x1b[31m\udc80 é"]):
+        assert r"[a\nb\x1b[31m\udc80 é] (most" in stacks_now()
 
 
 def test_crash_signal() -> None:
@@ -87,7 +72,7 @@ def test_crash_signal() -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions collect garbage without the lock")
-def test_no_garbage_is_collected_while_the_frames_of_threads_are_read(waiting: Waiting) -> None:
+def test_no_garbage_is_collected_while_the_frames_of_threads_are_read() -> None:
     """CPython 3.11 would do it with the lock that threads need to end: a finalizer that waits stops all."""
     collected: list[str] = []
 
@@ -95,14 +80,13 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_read(waiting: W
         if sys._getframe(1).f_code is os_threads.frames.__code__:
             collected.append("while frames were read")
 
-    for number in range(20):  # their frames are not objects yet
-        waiting.start(waiting.wait, f"thread {number}")
     threshold = gc.get_threshold()
     gc.callbacks.append(note)
-    try:
-        gc.set_threshold(1)
-        os_threads.frames()
-    finally:
-        gc.set_threshold(*threshold)
-        gc.callbacks.remove(note)
+    with waiting(f"thread {number}" for number in range(20)):  # their frames are not objects yet
+        try:
+            gc.set_threshold(1)
+            os_threads.frames()
+        finally:
+            gc.set_threshold(*threshold)
+            gc.callbacks.remove(note)
     assert ([], True) == (collected, gc.isenabled())

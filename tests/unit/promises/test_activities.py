@@ -242,17 +242,6 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
     assert "step" == ledger().current
 
 
-def test_lost_activity_is_over() -> None:
-    """An activity that is garbage-collected while it is entered stops counting; so does an abandoned generator."""
-    monitel.set_step(1)
-    lost = monitel.activity("data")
-    lost.__enter__()
-    assert "data" == ledger().current
-    del lost
-    gc.collect()
-    assert "step" == ledger().current
-
-
 def test_activity_is_over_after_an_interrupt_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C may arrive while the block is left, after which nothing leaves it again."""
     monitel.set_step(1)

@@ -135,18 +135,6 @@ def test_flush_closes_the_window_and_continues_the_interval(make_stat: MakeStat,
     assert ([1, 2, 1], 1) == (counts(events), stat.discarded)
 
 
-def test_flush_of_everything_is_oldest_first(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
-) -> None:
-    """monitel.flush() closes the open window of every live Stat once; a Stat without samples logs nothing."""
-    stats = [make_stat(name) for name in "caeb"]
-    for stat in (stats[3], stats[1], stats[0]):
-        stat.add(1)
-    monitel.flush()
-    monitel.flush()
-    assert ["c", "a", "b"] == [event.window.name for event in events]
-
-
 def test_released_stat_logs_its_open_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
     """Immediately, or when its reference cycle is collected; nothing if it has no samples."""
     stat = make_stat("scope")
