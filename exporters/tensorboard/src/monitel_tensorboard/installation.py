@@ -6,7 +6,6 @@ import atexit
 import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
 import sys
 import time
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +15,9 @@ from monitel.blackbox.silent import hold, release
 from monitel.process.exit import finalize_with_children
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
-from monitel.process.os_threads import Event as Signal
-from monitel.process.os_threads import Thread, in_main_thread, start_thread
+from monitel.process.os_threads import in_main_thread
 from monitel.process.sigterm import SigtermHandler, call_at_end, is_default
+from monitel.process.worker import Worker, yield_gil
 from monitel.run_events import end_if_due, enter, leave, preempt
 from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 EXIT_TIMEOUT = 5.0  # seconds that all writers of a process have together at exit
 
 _ACTIVITY = "training.activity"
-_PAUSE = 0.001  # seconds between windows that are closed, so that the training loop never waits long for the GIL
 _MINUTE_NS = 60 * 10**9
 _SHARE = 20  # the first points of the ledger are closer than a minute: each after a twentieth of the elapsed time
 
@@ -53,7 +51,7 @@ class Installation:
         self._expiry_secs = expiry_secs
         self._start_empty()
         _installed.add(self)
-        self._start_thread()
+        self._worker.start()
         self._handle = monitel.register_event_handler(self._handle_event)
         hold(self)
         enter(self)
@@ -79,7 +77,7 @@ class Installation:
             leave(self, sys.exc_info()[1])
             end_if_due()
             monitel.unregister_event_handler(self._handle)
-            self._stop.set()
+            self._worker.stop()
         closed = self.writer.close(timeout)
         release(self)
         if self._sigterm is not None:
@@ -98,21 +96,20 @@ class Installation:
 
     def _start_empty(self) -> None:
         """Start without a thread, at construction and in a forked child, which forgets what runs before a flush."""
-        self._stop = Signal()
-        self._thread: Thread | None = None
+        self._worker = Worker("monitel-tensorboard-expiry", self._close_expired_windows, first=self._expiry_secs)
         self._ledger_ns = 0  # elapsed time at the last points of the ledger
         before_flush.register(self._before_flush)
 
-    def _start_thread(self) -> None:
-        close = partial(_close_expired_windows, self._stop, self._expiry_secs)
-        self._thread = start_thread(close, "monitel-tensorboard-expiry")
+    def _close_expired_windows(self) -> float:
+        guarded(lambda: monitel.close_expired_windows(yield_gil))
+        return self._expiry_secs
 
     def _handle_event(self, event: Event) -> None:
         items = () if event.window is not None else tuple(event.data.items())
         size = len(event.data) if has_scalars(event) else 1
         self.writer._put(Recorded(event, items, event.step), size)
-        if self._thread is None:  # the first event of a forked child
-            self._start_thread()
+        if not self._worker.started:  # the first event of a forked child
+            self._worker.start()
 
     def _before_flush(self) -> None:
         """Write points of the ledger if they are due, from the first step on: it is the x axis."""
@@ -201,11 +198,6 @@ def _run_dir(log_dir: str, *, resumed: bool) -> str:
     if number > 1:
         logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
     return str(folder)
-
-
-def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
-    while not stop.wait(expiry_secs):
-        guarded(lambda: monitel.close_expired_windows(lambda: stop.wait(_PAUSE)))
 
 
 def _start_in_child() -> None:
