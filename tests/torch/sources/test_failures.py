@@ -29,16 +29,17 @@ def uncaught(error: BaseException) -> None:
 
 @pytest.mark.usefixtures("reached", "instrumented")
 def test_out_of_memory_is_a_separate_event(events: list[monitel.Event]) -> None:
-    """The memory is the GPU's or the host's. Text that is not valid UTF-8 is escaped; an interrupt is not an event."""
+    """The memory is the GPU's or the host's. Text is escaped, secrets are masked; an interrupt is not an event."""
     for error in (
         *(torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), RuntimeError("shape mismatch")),
-        *(OSError("no such file: \udcff"), KeyboardInterrupt()),
+        *(OSError("no such file: \udcff"), OSError("no host: https://me:secret@example.org"), KeyboardInterrupt()),
     ):
         uncaught(error)
     assert [
         *(("out_of_memory", "20 GiB"), ("out_of_memory", "a list"), ("exception", "shape mismatch")),
-        ("exception", "no such file: \\udcff"),
+        *(("exception", "no such file: \\udcff"), ("exception", "no host: https://***@example.org")),
     ] == [(event.name, event.data["exception.message"]) for event in events]
+    assert "secret" not in str([event.data for event in events])
 
 
 @pytest.mark.usefixtures("reached")
@@ -135,15 +136,3 @@ def test_observer_of_allocations_is_attached_once(cuda: Cuda, events: list[monit
         for number in range(1200):
             cuda.observers[0](0, number, GIB, 0)
     assert (1000, 1199) == (len(events), events[-1].data["memory.requested"])
-
-
-def test_secrets_of_an_exception_are_masked(events: list[monitel.Event], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "excepthook", lambda *_arguments: None)
-    with monitel.torch.instrument():
-        try:
-            raise OSError("no such host: https://me:secret@example.org")
-        except OSError as error:
-            sys.excepthook(type(error), error, error.__traceback__)
-    (event,) = (each for each in events if each.name == "exception")
-    assert "no such host: https://***@example.org" == event.data["exception.message"]
-    assert "secret@" not in str(event.data)

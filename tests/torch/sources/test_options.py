@@ -56,13 +56,6 @@ def test_page_and_help_have_every_source() -> None:
     assert [*SOURCES] == re.findall(r"\* ``(\w+)``:", monitel.torch.instrument.__doc__ or "")
 
 
-def test_stages_on_device_are_a_source_that_is_off_by_default(caplog: pytest.LogCaptureFixture) -> None:
-    """The machine of the tests may have no accelerator."""
-    running = monitel.torch.instrument(sources="+stages_on_device")
-    assert "stages_on_device" in {*running.sources, *running.missing}
-    caplog.clear()  # the records have exceptions
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -130,11 +123,3 @@ def test_wrong_argument_raises_and_changes_nothing(options: Any, error: type[Exc
     with pytest.raises(error, match=message):
         monitel.torch.instrument(**options)
     assert running is monitel.torch.instrument()
-
-
-def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A variable that lacks the argument that it requires is not used."""
-    monkeypatch.setenv("MONITEL_PEAK_FLOPS", "1e15")
-    assert {} == used(flops_per_step=None)
-    expected = "MONITEL_PEAK_FLOPS: peak_flops requires flops_per_step, which is None, got '1e15'; using the default"
-    assert [expected] == [record.getMessage() for record in caplog.records]

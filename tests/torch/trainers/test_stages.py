@@ -107,22 +107,6 @@ class Automatic(LightningModule):  # type: ignore[misc]
         return Slow(self.clock, self.net)
 
 
-class Manual(Automatic):
-    """Runs backward and the optimizer itself."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.automatic_optimization = False
-
-    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        loss = super().training_step(batch, index)
-        self.manual_backward(loss)
-        optimizer: Any = self.optimizers()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-
 class Logging(Callback):  # type: ignore[misc]
     """Takes a second after each batch."""
 
@@ -140,22 +124,13 @@ def fit(model: Automatic, rows: int, evaluation: int = 0, **options: Any) -> Non
     Trainer(**{**usual, **options}).fit(model, *loaders)
 
 
-@pytest.mark.parametrize("kind", [Automatic, Manual])
-def test_lightning(clock: ManualClock, kind: type[Automatic]) -> None:
-    """Each step is a cycle, in one epoch and over its end; the first one begins at the end of the first backward."""
+@pytest.mark.parametrize(("evaluated", "seconds"), [(0, 0), (3, 3 * 3 * 2 * EVALUATION)])
+def test_lightning(evaluated: int, seconds: int, clock: ManualClock) -> None:
+    """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
     with measured() as stages:
-        fit(kind(clock), 4, max_epochs=2)
-    assert {name: (7, seconds) for name, seconds in PLAIN.items()} == {
-        name: (window.count, window.mean) for name, window in stages.items()
-    }
-
-
-def test_lightning_validates(clock: ManualClock) -> None:
-    """Batches and forwards of a validation are in ``other``, between two steps and between two epochs."""
-    with measured() as stages:
-        fit(Automatic(clock), 4, 3, val_check_interval=2, max_epochs=2)
+        fit(Automatic(clock), 4, evaluated, val_check_interval=2, max_epochs=2)
     assert {7} == {window.count for window in stages.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION) == sums(stages)
+    assert times(7, optimizer=7 * OPTIMIZER, other=seconds) == sums(stages)
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]

@@ -33,15 +33,6 @@ def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: 
     assert clock.time_ns() == received[1].end_ns
 
 
-def test_numbers_are_not_used_again(ranges: Any, record: type[record_function]) -> None:
-    """Each range has the next number, also one that is recorded at its end."""
-    numbers: list[int] = []
-    for _ in range(2):
-        with ranges.listen(began=lambda each: numbers.append(each.number)), record("a"), record("b"):
-            ranges.record_past("c", ranges.now(), ranges.now())
-    assert [*range(numbers[0], numbers[0] + 6)] == numbers
-
-
 def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> None:
     """Ended ranges and their args are freed, and freeing a long chain of parents does not recurse."""
 

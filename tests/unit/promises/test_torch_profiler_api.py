@@ -1,7 +1,6 @@
 """The names of torch.profiler work without torch: schedules, profiles, their results, and traces."""
 
 import gc
-import gzip
 import json
 import os
 import re
@@ -9,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from copy import copy
-from itertools import count, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.profiler.traces import read, slices
 
 from monitel import get_step, profiler, set_step
 from monitel.profiler import (
@@ -28,85 +27,9 @@ from monitel.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("clean_profiler")
 
-LETTERS = dict(zip(ProfilerAction, "NWRS", strict=False))
-#: The names of torch 2.13: ``torch.profiler.__all__``, and what its ``__init__`` has besides.
-NAMES = {
-    *("DeviceType", "ExecutionTraceObserver", "ProfilerAction", "ProfilerActivity", "kineto_available", "profile"),
-    *("record_function", "schedule", "supported_activities", "tensorboard_trace_handler"),
-}
-OTHER_NAMES = {
-    *("KinetoStepTracker", "RecordScope", "_ExperimentalConfig", "_KinetoProfile", "_optimizer_post_hook", "itt"),
-    *("_supported_activities", "EventList", "FunctionEvent", "FunctionEventAvg"),
-}
-
-
-def read(path: Path) -> Any:
-    """Return the content of a trace, which must be strict JSON: NaN and Infinity are Python's."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
-    content = path.read_bytes()
-    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content, parse_constant=refuse)
-
-
-def slices(trace: Any) -> list[Any]:
-    return [each for each in trace["traceEvents"] if each["ph"] == "X"]
-
 
 def names(events: Any) -> list[str]:
     return [each.trace_name for each in events]
-
-
-def test_every_name_of_torch_profiler_exists() -> None:
-    """``from torch.profiler import ...`` can be replaced by ``from monitel.profiler import ...``."""
-    assert NAMES | {"KinetoStepTracker"} == set(profiler.__all__)
-    assert [] == [name for name in NAMES | OTHER_NAMES if not hasattr(profiler, name)]
-
-
-# Schedules.
-
-
-def documented(
-    wait: int, warmup: int, active: int, *, times: int, skip_first: int, skip_first_wait: int
-) -> Iterator[str]:
-    """Yield the actions as the reference describes them, cycle after cycle, without arithmetic."""
-    yield from "N" * skip_first
-    for cycle in range(times) if times else count():
-        yield from "" if cycle == 0 and skip_first_wait else "N" * wait
-        yield from "W" * warmup + "R" * (active - 1) + "S"
-    yield from repeat("N")
-
-
-@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
-@pytest.mark.parametrize("warmup", [0, 2])
-def test_schedule_selects_the_documented_steps(warmup: int) -> None:
-    """All schedules of small numbers agree with the description."""
-    for numbers in ((w, a, t, s, f) for w in (0, 1, 3) for a in (1, 3) for t in (0, 2) for s in (0, 3) for f in (0, 1)):
-        wait, active, times, skip_first, skip_first_wait = numbers
-        plan = schedule(
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            repeat=times,
-            skip_first=skip_first,
-            skip_first_wait=skip_first_wait,
-        )
-        expected = documented(wait, warmup, active, times=times, skip_first=skip_first, skip_first_wait=skip_first_wait)
-
-        assert "".join(islice(expected, 40)) == "".join(LETTERS[plan(step)] for step in range(40)), numbers
-
-
-@pytest.mark.parametrize("wrong", [{"wait": -1}, {"active": 0}, {"repeat": -1}])
-def test_wrong_schedule_is_torchs_error(wrong: dict[str, int]) -> None:
-    """A negative number, and a cycle without a recorded step, are refused; so is a negative step."""
-    with pytest.raises(AssertionError, match=r"Invalid profiler schedule arguments\. Got wait="):
-        schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
-    with pytest.raises(AssertionError, match=r"Step must be non-negative\. Got -1\."):
-        schedule(wait=1, warmup=1, active=1)(-1)
-
-
-# Profiles.
 
 
 def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock) -> None:
@@ -264,45 +187,6 @@ def test_garbage_collections_are_ranges_on_request() -> None:
         gc.collect()
     (pause,) = [each for each in prof.events() if isinstance(each.args, dict) and each.args.get("generation") == 2]
     assert ("Python GC", "a") == (pause.name, pause.cpu_parent and pause.cpu_parent.name)
-
-
-@pytest.mark.parametrize(
-    ("activities", "error", "message"),
-    [
-        (
-            [{ProfilerActivity.CPU: ["user_annotation"]}],
-            RuntimeError,
-            "activity type name: 'user_annotation'; expected",
-        ),
-        ([{ProfilerActivity.CPU: [1]}], TypeError, "name of an activity type, got <class 'int'>"),
-        ([ProfilerActivity.CPU, "CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
-        ([ProfilerActivity.CPU, {"CPU": []}], TypeError, "Expected ProfilerActivity or dict"),
-        (["CPU"], AssertionError, "No valid profiler activities"),
-        ([{"CPU": []}], AssertionError, "No valid profiler activities"),
-    ],
-)
-def test_unknown_activities_are_torchs_errors(activities: Any, error: type[Exception], message: str) -> None:
-    """The profile is not made; names of kinds of events that torch does not know are errors too."""
-    with pytest.raises(error, match=re.escape(message)):
-        profile(activities=activities)
-
-
-def test_steps_are_counted_where_the_daemon_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``step()`` reads KINETO_USE_DAEMON each time; the requester exists as long as the profile is not left."""
-    counts = profiler.KinetoStepTracker._step_dict
-    seen = []
-    with profile() as prof:
-        for value in ("", "1", "1"):
-            monkeypatch.setenv("KINETO_USE_DAEMON", value)
-            prof.step()
-            seen.append(dict(counts))
-    assert ([{"ProfilerStep": each} for each in (0, 1, 2)], {}, 2) == (
-        *(seen, counts),
-        profiler.KinetoStepTracker.current_step(),
-    )
-
-
-# Traces.
 
 
 def test_event_lists_write_traces(clock: ManualClock, tmp_path: Path) -> None:
