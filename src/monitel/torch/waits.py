@@ -7,13 +7,13 @@ import logging
 import sys
 from dataclasses import dataclass
 from threading import main_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import clock, wait_counter
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.process.crash_stacks import stacks_now
-from monitel.process.os_threads import Event, frames, get_ident, main_thread_pulse, start_thread
+from monitel.process.os_threads import frames, get_ident, main_thread_pulse
 from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import context_at
 from monitel.training import activities
@@ -21,7 +21,7 @@ from monitel.training.step import get_step
 from monitel.wait_counter import WaitReading, wait_counters, wait_keys, waits_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from monitel.training.activities import Activity
 
@@ -33,7 +33,6 @@ _POOL = "pytorch.wait_counter.subproc_pool"
 _STATES = {f"{_POOL}.running", f"{_POOL}.quiesced"}  # states of the compiler's worker pool, counted while they last
 _MAX_STACKTRACE = 32 << 10  # characters; Loki accepts 64 KB of attributes per log record
 _FROM = frozenset(("startup", "init", "step", "other"))  # activities; a wait in another one belongs to that one
-_INTERVAL_S = 0.25
 
 
 class WaitCounters(Source):
@@ -116,6 +115,16 @@ class _InFlight:
     reported: bool = False  # whether wait.stuck was logged
 
 
+class _Stuck(NamedTuple):
+    """A wait of the training thread that has exceeded the limit."""
+
+    activity: Activity
+    position: object  # of the thread in the ledger
+    thread: int
+    key: str
+    evidence: Evidence
+
+
 class StuckWaits(Source):
     """Reports waits that are in flight for too long: event ``wait.stuck`` and activity ``stuck``.
 
@@ -127,20 +136,22 @@ class StuckWaits(Source):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._in_flight: dict[str, _InFlight] = {}
-        self._entered: _Stuck | None = None
+        self._stuck: _Stuck | None = None
 
     def remove(self) -> None:
-        if self._entered is not None:
-            self._entered.leave()
-            self._entered = None
+        stuck, self._stuck = self._stuck, None
+        if stuck is not None:
+            stuck.activity.__exit__(None, None, None)
 
     def poll(self) -> None:
         """Enter ``stuck`` or leave it, and log the waits that have exceeded the limit since the last poll."""
         now_ns, before, self._in_flight = clock.monotonic_ns(), self._in_flight, {}
         readings = wait_counters().items()
         counts = {key: reading.count for key, reading in readings if reading.active > 0 and key not in _STATES}
-        if self._entered is not None and self._entered.is_over(counts):
-            self.remove()
+        if (stuck := self._stuck) is not None:
+            evidence = _evidence(stuck.thread, stuck.key, counts.get(stuck.key))
+            if (activities.position(), evidence) != (stuck.position, stuck.evidence):  # the thread has gone on
+                self.remove()
         for key, count in counts.items():
             wait = self._in_flight[key] = before.get(key) or _InFlight(count, now_ns)
             if wait.count != count:
@@ -165,7 +176,7 @@ class StuckWaits(Source):
         thread, current, changed_ns = activities.position()
         evidence = None
         # There is no ledger, or the training thread polls, so it is not stuck, or it is known to be.
-        if thread not in {0, get_ident()} and self._entered is None:
+        if thread not in {0, get_ident()} and self._stuck is None:
             evidence = _evidence(thread, key, wait.count)
         known = None if evidence is None else (*evidence, changed_ns)
         if known != wait.evidence:
@@ -173,39 +184,7 @@ class StuckWaits(Source):
         if evidence is not None and current in _FROM and now_ns - wait.evidence_ns >= self._seconds * 1e9:
             entered = activities.enter_for_owner("stuck", changed_ns)
             if entered is not None:  # else the thread has entered or left an activity just now
-                self._entered = _Stuck(entered, thread, key, evidence)
-
-
-class _Stuck:
-    """The activity ``stuck`` of one wait. A thread ends it, as a poll may hang in an event handler."""
-
-    def __init__(self, activity: Activity, thread: int, key: str, evidence: Evidence) -> None:
-        self._activity = activity
-        self._thread = thread
-        self._key = key
-        self._evidence = evidence
-        self._position = activities.position()
-        self._left = Event()
-        if start_thread(self._run, "monitel-stuck") is None:
-            self.leave()
-
-    def is_over(self, counts: Mapping[str, int] | None = None) -> bool:
-        """Return whether the training thread has gone on; ``counts`` has the ended waits of each key in flight."""
-        ended = self._evidence[-1] if counts is None else counts.get(self._key)
-        return (
-            self._left.is_set()
-            or activities.position() != self._position
-            or _evidence(self._thread, self._key, ended) != self._evidence
-        )
-
-    def leave(self) -> None:
-        self._left.set()
-        self._activity.__exit__(None, None, None)
-
-    def _run(self) -> None:
-        while not self._left.wait(_INTERVAL_S):
-            if self.is_over():
-                self.leave()
+                self._stuck = _Stuck(entered, activities.position(), thread, key, evidence)
 
 
 def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
