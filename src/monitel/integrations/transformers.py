@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from monitel.training.activities import Activity
 
 _PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
-# The methods around a whole evaluation first; the others serve subclasses that replace these.
-_EVALUATIONS = ("_evaluate", "evaluate", "predict", "evaluation_loop", "prediction_loop")
-_PARTS_OF_LOAD = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler")
 
 
 class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where transformers is missing
@@ -168,25 +166,15 @@ def _model_config(model: Any) -> dict[str, Any]:
 
 def _observe() -> None:
     """Observe each Trainer that has this callback. Idempotent."""
+    for make, names in _OBSERVED.items():
+        for name in names:
+            wrap_class(Trainer, name, partial(_of_observed, make))
 
-    def of_observed(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            callbacks = trainer.callback_handler.callbacks
-            callback = next((each for each in callbacks if isinstance(each, MonitelCallback)), None)
-            return None if callback is None else make(callback, trainer, *args, **kwargs)
 
-        made.__qualname__ = make.__qualname__
-        return made
-
-    for name in _EVALUATIONS:
-        wrap_class(Trainer, name, of_observed(_evaluating))
-    wrap_class(Trainer, "_save_checkpoint", of_observed(_saving))
-    wrap_class(Trainer, "save_model", of_observed(_saving_model))
-    wrap_class(Trainer, "_load_best_model", of_observed(_loading_best))
-    wrap_class(Trainer, "train", of_observed(_beginning))
-    for name in _PARTS_OF_LOAD:
-        wrap_class(Trainer, name, of_observed(_loading_part))
-    wrap_class(Trainer, "_load_rng_state", of_observed(_loading_random_states))
+def _of_observed(make: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    callbacks = trainer.callback_handler.callbacks
+    callback = next((each for each in callbacks if isinstance(each, MonitelCallback)), None)
+    return None if callback is None else make(callback, trainer, *args, **kwargs)
 
 
 def _evaluating(*_arguments: Any, **_options: Any) -> Activity:
@@ -224,3 +212,15 @@ def _loading_best(_callback: Any, trainer: Any, *_: Any, **__: Any) -> Checkpoin
     state = trainer.state
     step = getattr(state, "best_global_step", None)
     return Checkpoint(LOAD, state.best_model_checkpoint, logs=state.is_world_process_zero, step=step)
+
+
+#: What observes methods of the Trainer. Those around a whole evaluation are first; the others serve subclasses.
+_OBSERVED: dict[Callable[..., Any], tuple[str, ...]] = {
+    _evaluating: ("_evaluate", "evaluate", "predict", "evaluation_loop", "prediction_loop"),
+    _saving: ("_save_checkpoint",),
+    _saving_model: ("save_model",),
+    _loading_best: ("_load_best_model",),
+    _beginning: ("train",),
+    _loading_part: ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler"),
+    _loading_random_states: ("_load_rng_state",),
+}

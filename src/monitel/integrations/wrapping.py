@@ -34,7 +34,12 @@ def wrap_class(owner: type, name: str, make: Make) -> None:
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _made(make, self, args, kwargs):
+        within: AbstractContextManager[Any] | None = None
+        try:
+            within = make(self, *args, **kwargs)
+        except Exception:
+            _warn(original.__qualname__)
+        with within or nullcontext():
             return original(self, *args, **kwargs)
 
     setattr(call, _MARK, make)
@@ -65,11 +70,3 @@ def step_of(step: Any) -> int | None:
 
 def _warn(name: str) -> None:
     warn_once(_log, "%s() failed (further failures are not logged)", name, key=name, exc_info=True)
-
-
-def _made(make: Make, owner: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
-    try:
-        return make(owner, *args, **kwargs) or nullcontext()
-    except Exception:
-        _warn(getattr(make, "__qualname__", repr(make)))
-        return nullcontext()

@@ -39,6 +39,9 @@ _OTHERS: dict[str, Any] = {
     "kwinputs": {},
     "metadata_json": "",
     "event_metadata": None,
+    "cpu_time_str": lambda event: time_text(event.cpu_time),
+    "cpu_time_total_str": lambda event: time_text(event.cpu_time_total),
+    "self_cpu_time_total_str": lambda event: time_text(event.self_cpu_time_total),
     "external_id": attrgetter("id"),
     "device_index": lambda _event: os.getpid(),
     "device_resource_id": attrgetter("thread"),
@@ -87,21 +90,6 @@ class Timed:
     def cpu_time(self) -> float:
         """Mean time in microseconds."""
         return self.cpu_time_total / self.count if self.count else 0.0
-
-    @property
-    def cpu_time_str(self) -> str:
-        """``cpu_time`` as text with a unit."""
-        return time_text(self.cpu_time)
-
-    @property
-    def cpu_time_total_str(self) -> str:
-        """``cpu_time_total`` as text with a unit."""
-        return time_text(self.cpu_time_total)
-
-    @property
-    def self_cpu_time_total_str(self) -> str:
-        """``self_cpu_time_total`` as text with a unit."""
-        return time_text(self.self_cpu_time_total)
 
     def __repr__(self) -> str:
         return (
