@@ -297,16 +297,6 @@ def _detach(tensor: LaterTensor) -> LaterTensor:
     return LaterTensor(tensor.host)
 
 
-@_implements("select.int")
-def _select(tensor: LaterTensor, dim: int, index: int) -> LaterTensor:
-    return LaterTensor(tensor.host.select(dim, index))
-
-
-@_implements("slice.Tensor")
-def _slice(tensor: LaterTensor, *bounds: Any) -> LaterTensor:
-    return LaterTensor(torch.ops.aten.slice(tensor.host, *bounds))
-
-
 @_implements("view")
 def _view(tensor: LaterTensor, size: Any) -> LaterTensor:
     return LaterTensor(tensor.host.view(size))

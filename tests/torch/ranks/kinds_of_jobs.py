@@ -9,10 +9,8 @@ import torch
 import torch.distributed._functional_collectives as functional
 from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
 from torch import Tensor, distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.nn import functional as functions
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,14 +71,6 @@ def _buffers(pauses: Pauses) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, nn.BatchNorm1d(WIDTH))))
 
 
-@kind("DDP with PowerSGD")
-def _power(pauses: Pauses) -> Step:
-    model = DistributedDataParallel(Model(pauses))
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return loop(pauses, model)
-
-
 @kind("DDP, accumulation with no_sync")
 def _accumulation(pauses: Pauses) -> Step:
     model = DistributedDataParallel(Model(pauses, share=1 / 3))
@@ -100,18 +90,7 @@ def _fsdp2(pauses: Pauses) -> Step:
     return loop(pauses, fully_shard(model))
 
 
-@kind("the same, by futures")
-def _futures(pauses: Pauses) -> Step:
-    model = Model(pauses)
-
-    def reduce() -> None:
-        for each in [distributed.all_reduce(each.grad, async_op=True) for each in model.parameters()]:
-            each.get_future().wait()
-
-    return loop(pauses, model, reduce=reduce)
-
-
-@kind("the same, in a compiled graph")
+@kind("all-reduce in a compiled graph")
 def _compiled_collectives(pauses: Pauses) -> Step:
     model = Model(pauses)
 
@@ -149,24 +128,10 @@ def _pairs(*pairs: tuple[int, int]) -> Any:
     return found
 
 
-class _SumOverPair(nn.Module):  # type: ignore[misc]  # Any where torch is not installed
-    def __init__(self, group: Any) -> None:
-        super().__init__()
-        self._group = group
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return functions.all_reduce(inputs, group=self._group)
-
-
 class _Longer(nn.Module):  # type: ignore[misc]  # as above
     def forward(self, inputs: Tensor) -> Tensor:
         Event().wait(LONGER)
         return inputs
-
-
-@kind("tensor parallel in pairs, DDP over all")
-def _tensor_parallel(pauses: Pauses) -> Step:
-    return loop(pauses, DistributedDataParallel(Model(pauses, _SumOverPair(_pairs((0, 1), (2, 3))))))
 
 
 @kind("tensor parallel in pairs by DTensor, fully_shard over the pairs")

@@ -23,14 +23,11 @@ TOLERANCE = 0.005  # seconds
 CASES = {
     "DDP with buffers (BatchNorm)": "data",
     "DDP, checkpointed layers, reentrant": "backward, middle",
-    "DDP with PowerSGD": "forward, middle",
     "DDP, accumulation with no_sync": "other",
     "DDP, compiled": "optimizer",
     "FSDP2 (fully_shard)": "backward, begin",
-    "the same, by futures": "optimizer",
-    "the same, in a compiled graph": "forward, begin",
+    "all-reduce in a compiled graph": "forward, begin",
     "independent trainings": "data",
-    "tensor parallel in pairs, DDP over all": "backward, middle",
     "tensor parallel in pairs by DTensor, fully_shard over the pairs": "forward, middle",
     "pipeline, two unequal stages of two ranks": "data",
 }

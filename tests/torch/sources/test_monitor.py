@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 
 import monitel
@@ -131,22 +130,6 @@ os.waitpid(child, 0)
 def test_forked_child_logs_only_its_events(run: Run) -> None:
     """The parent logs the events queued before the fork, at its exit, where a handler of torch would crash it."""
     assert ["after False", "before True"] == sorted(run("-c", FORK).stdout.splitlines())
-
-
-EXIT = """\
-import sys
-from datetime import datetime
-import torch, monitel.torch, monitel_otlp
-monitel.torch.instrument(sources="-waits,-compilation", stuck_after=None)
-monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-torch.monitor.log_event(torch.monitor.Event("checkpoint", datetime.now(), {"bytes": 5}))
-"""
-
-
-def test_exit_exports_what_is_queued(receiver: Receiver, run: Run) -> None:
-    """Even if the pipeline was configured last."""
-    run("-c", EXIT, receiver.url)
-    assert ["checkpoint"] == receiver.record_names()
 
 
 def test_replace_puts_monitel_into_torch_monitor() -> None:
