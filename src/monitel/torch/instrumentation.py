@@ -16,8 +16,7 @@ from monitel.process.os_threads import Lock, RLock, get_ident
 from monitel.process.worker import Worker
 from monitel.stats import before_flush
 from monitel.stats.definition import window_length_ns
-from monitel.torch.checkpoints import Checkpoints
-from monitel.torch.compilation import Compilations
+from monitel.torch.activities import Checkpoints, Compilations, ProcessGroups
 from monitel.torch.cycle import TrainingThread
 from monitel.torch.device_stages import DeviceStages
 from monitel.torch.devices import Fetcher
@@ -25,7 +24,6 @@ from monitel.torch.failures import Failures
 from monitel.torch.hooks import Missing, Source
 from monitel.torch.loading import BatchLoading, DataActivity
 from monitel.torch.monitor import TorchMonitor
-from monitel.torch.ranks import ProcessGroups
 from monitel.torch.stages import Stages
 from monitel.torch.steps import OptimizerSteps, Steps
 from monitel.torch.tensors import Tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
@@ -20,13 +20,14 @@ from monitel.torch.hooks import (
     COMPILER,
     NO_GRAPH,
     Missing,
+    PackagePatch,
+    Patch,
     Source,
     compile_only_below,
     current_graph,
     find,
     never_compile,
 )
-from monitel.torch.ranks import WaitsForRanks
 from monitel.torch.recording import open_range, several_ranks, stage_stat
 from monitel.training.activities import StageNow, forget_stage, provide_stage
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _ENGINE = "_execution_engine"  # the attribute of Variable through which Python runs the engine
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
+_WAITING = ("_broadcast_coalesced", "monitored_barrier")  # functions of torch.distributed that wait in C++
 _SYNC = STAGES.index("sync")
 _IDLE = 16  # cycles of other threads after which a training thread without any has ended training
 
@@ -161,6 +163,44 @@ def _is_compiled() -> bool:
     """Return whether torch compiles backward, and with it all hooks (compiled autograd)."""
     compiled = sys.modules.get(f"{COMPILER}.compiled_autograd")
     return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
+
+
+class WaitsForRanks(Source):
+    """Reports to a thread's cycle its waits for other ranks, which no wait counter of torch contains.
+
+    ``Work.wait`` is behind collectives and FSDP, ``wait_tensor`` behind functional collectives and compiled code,
+    ``Future.wait`` behind RPC, ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel.
+    """
+
+    def __init__(self, waiting: Callable[[], Cycle | None]) -> None:
+        self._waiting = waiting
+        self._now = clock.reading()
+
+    def install(self) -> None:
+        if not distributed.is_available():
+            return
+        package, packet = distributed.__name__, find("torch.ops", "_c10d_functional").wait_tensor
+        work, store = find(package, "Work"), find(package, "Store")
+        # ``_op`` of an operator is the function that runs it. Compiled code, too, calls an operator that waits through
+        # this attribute, and the compiler does not look at it.
+        places = [(work, "wait"), (find("torch._C", "Future"), "wait"), (store, "get"), (store, "wait")]
+        places += [(packet, "_op"), (packet.default, "_op")]
+        for name in _WAITING:
+            never_compile(self.hook(PackagePatch(package, name, self._call)).replacement)
+        for owner, name in places:
+            never_compile(self.hook(Patch(owner, name, self._call)).replacement)
+        never_compile(self._call)
+
+    def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begin_ns = self._now()
+        cycle = self._waiting()
+        if cycle is None:
+            return original(*args, **kwargs)
+        before_ns = cycle.wait_began()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            cycle.wait_ended(before_ns, self._now() - begin_ns)
 
 
 class Stages(Source):

@@ -15,7 +15,7 @@ from monitel.testing import ManualClock
 Run = Callable[..., Cycles]
 
 
-_HOOKS = tuple(f"monitel.torch.{name}" for name in ("cycle", "device_stages", "loading", "ranks", "stages", "steps"))
+_HOOKS = tuple(f"monitel.torch.{name}" for name in ("cycle", "device_stages", "loading", "stages", "steps"))
 
 _LOGGING = {"_log", "_owns", "<lambda>"}
 
