@@ -39,56 +39,14 @@ if _TYPE_CHECKING:
 _WaitCounter = WaitCounter
 __version__ = "0.2.0"
 
-__all__ = [
-    "COUNT",
-    "HISTOGRAM",
-    "MAX",
-    "MEAN",
-    "MIN",
-    "STAT_EVENT",
-    "STDDEV",
-    "SUM",
-    "VALUE",
-    "Activity",
-    "Aggregation",
-    "Counter",
-    "CounterReading",
-    "Event",
-    "EventHandlerHandle",
-    "Histogram",
-    "Ledger",
-    "LoggedNumbers",
-    "RunConfig",
-    "Severity",
-    "Stat",
-    "StatDefinition",
-    "TensorboardEventHandler",
-    "WaitCounter",
-    "WaitMaxima",
-    "WaitReading",
-    "Window",
-    "_WaitCounter",
-    "_WaitCounterTracker",
-    "activity",
-    "close_expired_windows",
-    "config",
-    "counter",
-    "counters",
-    "data_value_t",
-    "emit",
-    "flush",
-    "get_step",
-    "ledger",
-    "log",
-    "log_event",
-    "profiler",
-    "register_event_handler",
-    "set_step",
-    "stat",
-    "testing",
-    "unregister_event_handler",
-    "wait_counters",
-]
+__all__ = ["COUNT", "HISTOGRAM", "MAX", "MEAN", "MIN", "STDDEV", "SUM", "VALUE", "Aggregation", "StatDefinition"]
+__all__ += ["Histogram", "Stat", "Window", "close_expired_windows", "flush", "get_step", "set_step", "stat"]
+__all__ += ["STAT_EVENT", "Event", "EventHandlerHandle", "Severity", "TensorboardEventHandler", "data_value_t", "emit"]
+__all__ += ["LoggedNumbers", "RunConfig", "config", "log"]
+__all__ += ["log_event", "register_event_handler", "unregister_event_handler"]
+__all__ += ["Counter", "CounterReading", "WaitCounter", "WaitMaxima", "WaitReading", "_WaitCounter"]
+__all__ += ["_WaitCounterTracker", "counter", "counters", "wait_counters"]
+__all__ += ["Activity", "Ledger", "activity", "ledger", "profiler", "testing"]
 
 
 def _on_demand(package: str, name: str) -> "_ModuleType":

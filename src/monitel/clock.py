@@ -3,68 +3,29 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.testing import ManualClock
 
-_COARSE = 0.001  # seconds
 _EPOCH_YEAR = 1970
 _LATEST_NS = 2**64 - 1  # 64 bits without a sign
 
-
-class Clock(Protocol):
-    """Two readings in nanoseconds; the standard library's :mod:`time` module is one."""
-
-    def monotonic_ns(self) -> int:
-        """Return nanoseconds that never go back, for windows."""
-
-    def time_ns(self) -> int:
-        """Return nanoseconds since the Unix epoch, for timestamps."""
+_injected: ManualClock | None = None
 
 
-class _FineClock:
-    """The system's clock where :func:`time.monotonic_ns` ticks too coarsely to measure a step."""
+class SYSTEM:
+    """The clock without an injected one. That of :func:`time.monotonic_ns` ticks too coarsely on some systems."""
 
     monotonic_ns = staticmethod(time.perf_counter_ns)
     time_ns = staticmethod(time.time_ns)
 
 
-def _choose_system_clock() -> Clock:
-    """Return the clock to use without an injected one: :mod:`time`, unless its monotonic clock is coarse.
-
-    On Windows before CPython 3.13 the monotonic clock ticks every 15.6 ms, and the performance counter is as monotonic.
-    """
-    monotonic, counter = time.get_clock_info("monotonic"), time.get_clock_info("perf_counter")
-    fine = monotonic.resolution <= _COARSE or not counter.monotonic or counter.resolution >= monotonic.resolution
-    return time if fine else _FineClock()
-
-
-def _find_clock_since_boot() -> int | None:
-    """Return the clock that counts suspended time, too, or the monotonic clock; None if there is neither."""
-    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
-        number = getattr(time, name, None)
-        if number is not None:
-            with suppress(OSError):  # WebAssembly has the name, but not the clock
-                time.clock_gettime_ns(number)
-                return int(number)
-    return None
-
-
-SYSTEM = _choose_system_clock()
-_since_boot = _find_clock_since_boot()
-_injected: ManualClock | None = None
-
-
 def inject(clock: ManualClock | None) -> ManualClock | None:
-    """Use ``clock`` for every Stat created and every event logged from now on, and return the previous clock.
-
-    None stands for the system's clock. Existing Stats keep the clock they were created with.
-    """
+    """Use a clock, None for the system's, for later Stats and events; return the previous one."""
     global _injected
     previous, _injected = _injected, clock
     return previous
@@ -87,27 +48,27 @@ def time_ns() -> int:
     return (_injected or SYSTEM).time_ns()
 
 
-def local_datetime(unix_ns: int) -> datetime:
-    """Return a time as a naive local datetime. Nanoseconds are cut off, so that it has the same millisecond."""
-    return datetime.fromtimestamp(unix_ns // 1000 / 1e6)  # noqa: DTZ006  as in now()
-
-
 def monotonic_ns() -> int:
     """Return the monotonic time of the current clock."""
     return (_injected or SYSTEM).monotonic_ns()
 
 
-def since_boot_ns() -> int:
-    """Return nanoseconds since the system was started, suspended time included where the system has such a clock.
-
-    It is never the clock of a test.
-    """
-    return SYSTEM.monotonic_ns() if _since_boot is None else time.clock_gettime_ns(_since_boot)
-
-
 def reading() -> Callable[[], int]:
     """Return the current clock's function for the monotonic time, which takes half as long as :func:`monotonic_ns`."""
     return (_injected or SYSTEM).monotonic_ns
+
+
+def since_boot_ns() -> int:
+    """Return nanoseconds since the system was started, suspended time included on Linux; never of a test's clock."""
+    try:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):  # WebAssembly has the name, but not the clock
+        return SYSTEM.monotonic_ns()
+
+
+def local_datetime(unix_ns: int) -> datetime:
+    """Return a time as a naive local datetime. Nanoseconds are cut off, so that it has the same millisecond."""
+    return datetime.fromtimestamp(unix_ns // 1000 / 1e6)  # noqa: DTZ006  as in now()
 
 
 def timestamp_ns(timestamp: datetime) -> int:

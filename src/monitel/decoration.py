@@ -21,17 +21,12 @@ def decorated(function: _Function, make: Make) -> _Function:
 
     For a generator function, it is around each run of the generator from one yield to the next.
     """
-    if inspect.isgeneratorfunction(function):
+    generator: Any = _generator if inspect.isgeneratorfunction(function) else _async_generator
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return _generator(function(*args, **kwargs), make)
-
-    elif inspect.isasyncgenfunction(function):
-
-        @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return _async_generator(function(*args, **kwargs), make)
+            return generator(function(*args, **kwargs), make)
 
     elif inspect.iscoroutinefunction(function):
 
@@ -63,17 +58,12 @@ def _generator(
                 return end.value
         try:
             given = yield item
-        except GeneratorExit:
+            resume = inner.send
+        except BaseException as error:  # GeneratorExit, too: its close() is a run
             if is_ending():  # the interpreter: globals are None
                 inner.close()
-            else:
-                with make():
-                    inner.close()
-            raise
-        except BaseException as error:
+                raise
             resume, given = inner.throw, error
-        else:
-            resume = inner.send
 
 
 async def _async_generator(
@@ -89,17 +79,12 @@ async def _async_generator(
                 return
         try:
             given = yield item
-        except GeneratorExit:
+            resume = inner.asend
+        except BaseException as error:
             if is_ending():  # as above
                 await inner.aclose()
-            else:
-                with make():
-                    await inner.aclose()
-            raise
-        except BaseException as error:
+                raise
             resume, given = inner.athrow, error
-        else:
-            resume = inner.asend
 
 
 def compiling() -> bool:
