@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel")
 
 _lock = RLock()
-_counters: dict[Hashable, Counter] = {}
-_items: tuple[tuple[Hashable, Counter], ...] = ()  # of _counters, for a forked child: a tuple has no lock
+_all: tuple[Counter, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
+_counters: dict[Hashable, Counter] = {}  # by name and attributes
 _first_of_name: dict[str, Counter] = {}
-_names: tuple[tuple[str, Counter], ...] = ()  # items of _first_of_name
-_followers: tuple[Callable[[], Iterable[CounterReading]], ...] = ()
+_follow: Callable[[], Iterable[CounterReading]] = tuple
 
 
 class CounterReading(NamedTuple):
@@ -50,15 +49,21 @@ class Counter:
     the true rate over time. A counter exists until the process ends.
 
     Thread-safe; no amount is lost. A forked child starts at zero. The lock is held only while an amount is added.
+
+    Attributes:
+        name: The name, and that of the metric.
+        unit: The UCUM unit.
+        description: The counted quantity, in words.
+        attributes: Attributes of each point. Read-only.
     """
 
-    __slots__ = ("_attributes", "_description", "_lock", "_name", "_start_ns", "_total", "_unit")
+    __slots__ = ("_lock", "_start_ns", "_total", "attributes", "description", "name", "unit")
 
     def __init__(self, name: str, unit: str, description: str, attributes: Mapping[str, AttributeValue]) -> None:
-        self._name = name
-        self._unit = unit
-        self._description = description
-        self._attributes = attributes
+        self.name = name
+        self.unit = unit
+        self.description = description
+        self.attributes = attributes
         self._reset()
 
     def _reset(self) -> None:
@@ -67,33 +72,15 @@ class Counter:
         self._start_ns = clock.time_ns()
 
     @property
-    def name(self) -> str:
-        """The name, and that of the metric."""
-        return self._name
-
-    @property
-    def unit(self) -> str:
-        """The UCUM unit."""
-        return self._unit
-
-    @property
-    def description(self) -> str:
-        """The counted quantity, in words."""
-        return self._description
-
-    @property
-    def attributes(self) -> Mapping[str, AttributeValue]:
-        """Attributes of each point. Read-only."""
-        return self._attributes
-
-    @property
     def total(self) -> float:
         """The sum of all amounts so far; beyond 64 bits a float."""
         total = self._total
         return total if total <= INT64_MAX else min(float(total), sys.float_info.max)
 
     def add(self, amount: float = 1) -> None:
-        """Add an amount. Never raises: what is not a number from 0 on is left out, see :func:`leave_out`.
+        """Add an amount. Never raises: what is not a number from 0 on is left out.
+
+        It is counted in ``monitel.log.left_out``, and the first one is logged.
 
         Args:
             amount: An int, a float or a NumPy number. A tensor is left out, because its value may have to be waited
@@ -109,7 +96,7 @@ class Counter:
         if type(amount) is not int or not 0 <= amount <= INT64_MAX:
             number = _checked(amount)
             if number is None:
-                leave_out("Counter.add()", self._name, amount)
+                leave_out("Counter.add()", self.name, amount)
                 return
             amount = number
         with self._lock:
@@ -128,8 +115,8 @@ class Counter:
         return CounterReading(self, self.total, self._start_ns)
 
     def __repr__(self) -> str:
-        attributes = "".join(f" {name}={value!r}" for name, value in self._attributes.items())
-        return f"<Counter {self._name!r}{attributes}: {self.total}>"
+        attributes = "".join(f" {name}={value!r}" for name, value in self.attributes.items())
+        return f"<Counter {self.name!r}{attributes}: {self.total}>"
 
 
 def counter(
@@ -166,30 +153,31 @@ def counter(
         >>> samples.total
         5
     """
-    global _items, _names
+    global _all
     name = checked_text("counter name", name)
     if not name:
         raise ValueError("a counter's name must not be empty")
     unit = unit if unit is None else checked_unit(unit)
     description = description if description is None else checked_text("description", description)
     checked = checked_attributes(attributes)
-    identity = (name, typed_items(checked)) if checked else name
+    identity = _identity(name, checked)
     known = _counters.get(identity)
     if known is None:
         with _lock:
-            first = _first_of_name.get(name)
-            if first is not None:
+            if (first := _first_of_name.get(name)) is not None:
                 _compare(first, unit, description)
-            decided = (unit or "", description or "") if first is None else (first.unit, first.description)
-            made = Counter(name, *decided, checked)
+                unit, description = first.unit, first.description
+            made = Counter(name, unit or "", description or "", checked)
             known = _counters.setdefault(identity, made)
-            if known is made:
-                _items = (*_items, (identity, made))
-            if first is None:
-                _first_of_name[name] = known
-                _names = (*_names, (name, known))
+            if known is made:  # else a signal handler has made it
+                _all = (*_all, made)
+                _first_of_name.setdefault(name, made)
     _compare(known, unit, description)
     return known
+
+
+def _identity(name: str, attributes: Mapping[str, AttributeValue]) -> Hashable:
+    return (name, typed_items(attributes)) if attributes else name
 
 
 def own_counter(
@@ -213,29 +201,31 @@ def counters() -> list[CounterReading]:
         >>> [reading.total for reading in monitel.counters() if reading.counter.name == "example.batches"]
         [3]
     """
-    followed = {reading.counter: reading for follow in _followers for reading in follow()}
-    return [followed.get(each) or each.reading() for each in _counters.copy().values()]
+    followed = {reading.counter: reading for reading in _follow()}
+    return [followed.get(each) or each.reading() for each in _all]
 
 
 def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
-    """Call a function at the beginning of each :func:`counters`, for totals that are read together from a source.
+    """Call a function at each :func:`counters`, which sets the totals of its counters, and returns their readings.
 
-    Args:
-        follow: Sets the totals of its counters, and returns their readings. Fast, holds no lock during a call, and
-            never raises.
+    It is fast, holds no lock during a call, and never raises.
     """
-    global _followers
-    with _lock:
-        _followers = (*_followers, follow)
+    global _follow
+    _follow = follow
 
 
 def forget(name: str) -> None:
-    """Remove all counters with this name. Their objects stay, but are no longer exported. The name keeps its unit."""
-    global _items
+    """Remove all counters with this name. Their objects stay, but are no longer exported."""
+    global _all
     with _lock:
-        for identity in [known for known, each in _counters.items() if each.name == name]:
-            del _counters[identity]
-        _items = tuple(item for item in _items if item[1].name != name)
+        _all = tuple(each for each in _all if each.name != name)
+        _index()
+
+
+def _index() -> None:
+    global _counters, _first_of_name
+    _counters = {_identity(each.name, each.attributes): each for each in _all}
+    _first_of_name = {each.name: each for each in reversed(_all)}
 
 
 def find(name: str) -> Counter | None:
@@ -244,13 +234,13 @@ def find(name: str) -> Counter | None:
 
 
 def first_of_names() -> dict[str, Counter]:
-    """Return the first counter of each name, the oldest name first. The dict includes later ones; do not change it."""
+    """Return the first counter of each name. The dict includes later ones; do not change it."""
     return _first_of_name
 
 
 def number_of_counters() -> int:
     """Return the number of counters of this process."""
-    return len(_counters)
+    return len(_all)
 
 
 def _compare(first: Counter, unit: str | None, description: str | None) -> None:
@@ -278,13 +268,7 @@ def _checked(amount: object) -> float | None:
 
 
 def leave_out(call: str, name: object, value: object) -> None:
-    """Count a value that cannot be recorded in the counter ``monitel.log.left_out``; log the first one of each call.
-
-    Args:
-        call: The call that leaves it out, such as ``"log()"``.
-        name: Its name.
-        value: The value.
-    """
+    """Count a value that cannot be recorded in ``monitel.log.left_out``; log the first one of each ``call``."""
     own_counter("monitel.log.left_out", "{value}", "Values that cannot be recorded").add()
     shown = type(value) is float or (type(value) is int and fits_int64(value))
     warn_once(
@@ -296,16 +280,13 @@ def leave_out(call: str, name: object, value: object) -> None:
     )
 
 
-def _start_in_child() -> None:
-    """Start all counters at zero in a forked child.
-
-    The dicts are replaced, because another thread of the parent may have held their locks at the fork.
-    """
-    global _lock, _counters, _first_of_name
+def _start_at_zero() -> None:
+    """Start all counters at zero in a forked child."""
+    global _lock
     _lock = RLock()
-    _counters, _first_of_name = dict(_items), dict(_names)
-    for _, each in _items:
+    _index()
+    for each in _all:
         each._reset()
 
 
-register_at_fork(after_in_child=_start_in_child)
+register_at_fork(after_in_child=_start_at_zero)

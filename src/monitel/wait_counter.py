@@ -43,13 +43,18 @@ _NEVER = WaitReading(0, 0.0, 0.0, 0)
 
 
 class _Waits:
+    """The totals of one key."""
+
     __slots__ = ("count", "in_flight", "key", "max_ns", "start_ns", "total_ns")
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.count = self.total_ns = self.max_ns = 0
         self.in_flight: dict[int, tuple[int, int]] = {}  # id of the tracker: thread, start
-        self.start_ns = clock.time_ns()
+        self.reset(clock.time_ns())
+
+    def reset(self, start_ns: int) -> None:
+        self.count = self.total_ns = self.max_ns = 0
+        self.start_ns = start_ns
 
     def reading(self) -> WaitReading:
         active = len(self.in_flight)
@@ -57,18 +62,16 @@ class _Waits:
 
 
 _lock = RLock()
-_waits: dict[str, _Waits] = {}
-_items: tuple[tuple[str, _Waits], ...] = ()  # of _waits, for a forked child: a tuple has no lock
+_all: tuple[_Waits, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
+_waits: dict[str, _Waits] = {}  # by key
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _sources: tuple[Source, ...] = ()
 _ended: dict[str, WaitReading] = {}  # last readings of removed sources
-
 _began_ns = clock.time_ns()  # import of this module, or fork
-
-_PATIENCE = 0.2  # seconds
-
 _entered: Callable[[int, str, int, int], object] | None = None  # called with each wait that begins
 _left: Callable[[int], object] | None = None  # called before it ends
+
+_PATIENCE = 0.2  # seconds
 
 
 class WaitCounter:
@@ -91,21 +94,21 @@ class WaitCounter:
         1
     """
 
-    __slots__ = ("__weakref__", "_key", "_waits")
+    __slots__ = ("__weakref__", "_waits")
 
     def __init__(self, key: str) -> None:
-        global _items
-        self._key = checked_text("WaitCounter key", key)
+        global _all
+        key = checked_text("WaitCounter key", key)
         with _lock:
-            made = _Waits(self._key)
-            self._waits = _waits.setdefault(self._key, made)
+            made = _Waits(key)
+            self._waits = _waits.setdefault(key, made)
             if self._waits is made:
-                _items = (*_items, (self._key, made))
+                _all = (*_all, made)
 
     @property
     def key(self) -> str:
         """The kind of wait."""
-        return self._key
+        return self._waits.key
 
     def guard(self) -> _WaitCounterTracker:
         """Return a context manager that counts one wait, from entering to leaving."""
@@ -114,7 +117,7 @@ class WaitCounter:
         return tracker
 
     def __repr__(self) -> str:
-        return f"WaitCounter({self._key!r})"
+        return f"WaitCounter({self.key!r})"
 
 
 class _WaitCounterTracker:
@@ -175,10 +178,7 @@ class _WaitCounterTracker:
 
 
 def wait_counters() -> dict[str, WaitReading]:
-    """Return the totals of every key in this process, including those of sources (:func:`add_source`).
-
-    Returns:
-        A new dict by key.
+    """Return the totals of every key in this process, by key, including those that torch keeps.
 
     Example:
         >>> import monitel
@@ -188,9 +188,7 @@ def wait_counters() -> dict[str, WaitReading]:
     """
     readings = source_waits()
     with _lock:
-        for key, waits in _waits.items():
-            readings[key] = waits.reading()
-    return readings
+        return {**readings, **dict(own_waits())}
 
 
 def own_waits() -> Iterator[tuple[str, WaitReading]]:
@@ -199,8 +197,7 @@ def own_waits() -> Iterator[tuple[str, WaitReading]]:
     Takes no lock, so that a thread that hangs stops nothing. A wait that ends at the same time may be in ``count`` of
     one reading and in ``total`` of the next one.
     """
-    for waits in list(_waits.values()):
-        yield waits.key, waits.reading()
+    return ((waits.key, waits.reading()) for waits in _all)
 
 
 def wait_keys() -> KeysView[str]:
@@ -209,56 +206,38 @@ def wait_keys() -> KeysView[str]:
 
 
 def waits_in_flight() -> list[tuple[str, int, int]]:
-    """Return key, thread and start of each wait in progress, without those of sources. Takes no lock.
-
-    The start is by :func:`monitel.clock.monotonic_ns`.
-    """
-    return [
-        (waits.key, thread, start_ns)
-        for waits in list(_waits.values())
-        for thread, start_ns in waits.in_flight.copy().values()
-    ]
+    """Return key, thread and monotonic start of each wait in progress, without those of sources. Takes no lock."""
+    return [(waits.key, *each) for waits in _all for each in waits.in_flight.copy().values()]
 
 
 def began_ns() -> int:
-    """Return the time at which the process imported monitel, or was forked, in nanoseconds since the Unix epoch.
-
-    The totals of a source that provides no start began at zero before this time.
-    """
+    """Return the Unix time in nanoseconds before which the totals of a source that provides no start were zero."""
     return _began_ns
 
 
 def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callable[[int], object] | None) -> None:
-    """Call functions with each wait from now on, and with those in progress. They replace the previous functions.
+    """Call functions with each wait from now on, in place of the previous ones, and with those in progress.
 
-    If the lock of the wait counters is not free in time, waits in progress are left out.
-
-    Args:
-        entered: Called with a number that identifies the wait, its key, its thread and its start; None for no calls.
-            May be called again for a wait.
-        left: Called with the number.
+    ``entered`` gets a number for the wait, perhaps more than once, its key, thread and start, ``left`` the number.
+    If the lock is not free in time, waits in progress are left out.
     """
     global _entered, _left
     _entered, _left = entered, left
     if entered is None or not _lock.acquire(timeout=_PATIENCE):
         return
     try:
-        for key, waits in list(_waits.items()):  # a signal handler may wait
-            for number, (thread, start_ns) in list(waits.in_flight.items()):
-                entered(number, key, thread, start_ns)
+        for waits in _all:
+            for number, (thread, start_ns) in list(waits.in_flight.items()):  # a signal handler may wait
+                entered(number, waits.key, thread, start_ns)
     finally:
         _lock.release()
 
 
 def add_source(source: Source) -> None:
-    """Add a source of further wait counters, such as those that a library keeps in C++.
+    """Add a function that returns the totals of further keys, such as those that torch keeps in C++.
 
-    :func:`monitel.wait_counters`, and all that is based on it, then include the keys of the source. A forked child
-    has no sources, because their counts may include those of the parent.
-
-    Args:
-        source: Returns the totals of every key; called often, in any thread, and must not raise. A key that this
-            process counts itself takes precedence over the key of a source.
+    It is called often, in any thread, and must not raise. A key that this process counts itself takes precedence. A
+    forked child has no sources, because their counts may include those of the parent.
     """
     global _sources
     with _lock:
@@ -268,8 +247,7 @@ def add_source(source: Source) -> None:
 def remove_source(source: Source) -> None:
     """Remove a source; an unknown source is ignored.
 
-    Its final readings are kept, with zero waits in progress, so that totals never decrease for an exporter that reads
-    later.
+    Its last readings are kept, without waits in progress: totals never decrease for an exporter that reads later.
     """
     global _sources, _ended
     if source not in _sources:
@@ -340,21 +318,22 @@ class WaitMaxima:
             self._longest_ns[key] = elapsed_ns
 
 
-def _start_at_zero() -> None:
-    """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist.
+def _index() -> None:
+    global _waits
+    _waits = {each.key: each for each in _all}
 
-    The dict is replaced, because another thread of the parent may have held its lock at the fork.
-    """
-    global _lock, _waits, _sources, _ended, _began_ns, _entered, _left
+
+def _start_at_zero() -> None:
+    """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist."""
+    global _lock, _sources, _ended, _began_ns, _entered, _left
     _lock = RLock()
     _entered = _left = None
     _sources, _ended = (), {}
     _began_ns = clock.time_ns()
-    _waits = dict(_items)
-    for waits in _waits.values():
-        waits.start_ns = _began_ns
+    _index()
+    for waits in _all:
+        waits.reset(_began_ns)
         waits.in_flight = {key: wait for key, wait in waits.in_flight.items() if wait[0] == get_ident()}
-        waits.count = waits.total_ns = waits.max_ns = 0
     for reference in _maxima:
         if (maxima := reference()) is not None:
             maxima.read()

@@ -197,21 +197,15 @@ class _Named:
 
     def __init__(self, package: ModuleType) -> None:
         self._package = package
-        self._counters = package.counter.__globals__
-        self._tables = [
-            *(package.stats.registry._stats, package.wait_counter._waits),
-            *(self._counters["_counters"], self._counters["_first_of_name"]),
-        ]
-        self._found = [{*table} for table in self._tables]
+        self._registry, self._waits = package.stats.registry, package.wait_counter
+        self._numbered = [package.counter.__globals__, vars(package.wait_counter)]
+        self._stats, self._found = {*self._registry._stats}, [each["_all"] for each in self._numbered]
 
     def forget_new(self) -> None:
-        waits = self._package.wait_counter
-        waits._ended.clear()
-        if all(len(table) == len(found) for table, found in zip(self._tables, self._found, strict=True)):
-            return
-        for table, found in zip(self._tables, self._found, strict=True):
-            for name in {*table} - found:
-                del table[name]
-        stats, waiting, counters, first = self._tables
-        self._package.stats.registry._items, waits._items = tuple(stats.items()), tuple(waiting.items())
-        self._counters["_items"], self._counters["_names"] = tuple(counters.items()), tuple(first.items())
+        self._waits._ended.clear()
+        for name in {*self._registry._stats} - self._stats:
+            del self._registry._stats[name]
+        self._registry._items = tuple(self._registry._stats.items())
+        for module, found in zip(self._numbered, self._found, strict=True):
+            module["_all"] = found
+            module["_index"]()
