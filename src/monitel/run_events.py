@@ -38,14 +38,11 @@ from monitel.variables import BOOLEAN, read_variables
 _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
-_CHOICES = {"run_events": BOOLEAN}
 _LONGEST_MESSAGE, _LONGEST_COMMAND = 1000, 2000  # characters
 _PACKAGES = (
     *("monitel", "torch", "jax", "tensorflow", "numpy"),
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
 )
-_HASH_LENGTHS = {40, 64}
-_ENDING = [(sys, "exit"), (builtins, "exit"), (builtins, "quit")]  # the module site adds those to builtins
 _INSTALLED = re.compile(rf"[/\\](site|dist)-packages[/\\]|^<frozen |^{re.escape(os.__file__.removesuffix('os.py'))}")
 _PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
 
@@ -54,93 +51,24 @@ _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run`
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _last: str | None = None  # status of the last run
-_watching = _preempted = _watching_threads = False
+_preempted = _watching_exit = _watching_main = _watching_threads = False
 _exception: tuple[str, str, str] | None = None
-
-
-class _ExitCode:
-    """Records calls in the main thread that may end the process, by replacing ``sys.exit``, ``exit`` and ``quit``.
-
-    Attributes:
-        failed: True after a call with a code other than None and 0, unless the program has caught its exception.
-        interrupted: True if that call handled a KeyboardInterrupt.
-    """
-
-    def __init__(self) -> None:
-        self.failed = False
-        self.interrupted = False
-        self._calls = 0
-        self._watching = False
-        self._replacements: dict[tuple[Any, str], partial[Any]] = {}
-
-    def watch(self) -> None:
-        """Replace the functions. Idempotent. An interactive session keeps ``exit`` and ``quit``, which it shows."""
-        self.failed = False
-        self._watching = True
-        for place in [(sys, "exit")] if hasattr(sys, "ps1") else _ENDING:
-            if place not in self._replacements and hasattr(*place):
-                self._replacements[place] = partial(self._exit, getattr(*place))
-                setattr(*place, self._replacements[place])
-
-    def forget(self) -> None:
-        """Restore the functions. If one has been replaced since, the replacement stays, and only passes calls on."""
-        self._watching = False
-        for place, replacement in [*self._replacements.items()]:
-            if getattr(*place, None) is replacement:
-                setattr(*place, replacement.args[0])
-                del self._replacements[place]
-
-    def caught(self, call: int) -> None:
-        """Forget a call of ``sys.exit`` that does not end the process."""
-        if call == self._calls:
-            self.failed = False
-
-    def _exit(self, previous: Any, /, *code: Any, **named: Any) -> Any:
-        try:
-            previous(*code, **named)
-        except SystemExit as error:
-            if self._watching and in_main_thread():  # elsewhere it ends only the thread
-                self._calls += 1
-                self.failed = error.code is not None and error.code != 0
-                self.interrupted = isinstance(error.__context__, KeyboardInterrupt)
-                with suppress(Exception):
-                    error._monitel_call = _Call(self, self._calls)  # type: ignore[attr-defined]
-            raise
-
-
-class _Call:
-    """A call of ``sys.exit``. As an attribute of its exception, it is deleted with it."""
-
-    def __init__(self, owner: _ExitCode, number: int) -> None:
-        self._owner = owner
-        self._number = number
-
-    def __del__(self) -> None:
-        with suppress(ValueError):  # raised if no Python code runs any more: the exception has ended the program
-            sys._getframe(1)
-            self._owner.caught(self._number)
-
-
-_exit_code = _ExitCode()
+_exit: tuple[int, str] = 0, _COMPLETED  # number of the last call of sys.exit(), and the status with which it ends
 
 
 def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = False) -> None:
     """Add an exporter, which has registered its handler; the first one of a process starts the run.
 
-    Workers of torch's DataLoader have no run, and neither has a forked child unless it installs an exporter itself.
-
-    Args:
-        exporter: The exporter.
-        enabled: Have run events; by default the value of MONITEL_RUN_EVENTS, or True.
-        ends_run: The exporter calls :func:`end_if_due` when it ends, in a thread where a handler may hang. Without such
-            an exporter, the run ends in the main thread when the process ends.
+    Workers of torch's DataLoader have no run, and neither has a forked child unless it installs an exporter itself. The
+    run ends in the main thread when the process ends, or, with ``ends_run``, when the exporter calls
+    :func:`end_if_due` in a thread where a handler may hang. ``enabled`` is MONITEL_RUN_EVENTS by default.
     """
     global _began, _due, _last
     atexit.unregister(begin_shutdown)
     atexit.register(begin_shutdown)  # before the functions of this exporter, as below
     _watch_main_thread()
     if enabled is None:
-        enabled = bool(read_variables(_CHOICES, {"run_events": True}).get("run_events", True))
+        enabled = bool(read_variables({"run_events": BOOLEAN}, {"run_events": True}).get("run_events", True))
     if not enabled or is_data_loader_worker():
         return
     with _lock:
@@ -150,17 +78,15 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
         if _began is not None:
             return
         _began, _due, _last = time.monotonic(), None, None
-        _exit_code.watch()
+        _watch_exit()
     finalize(_end_at_exit, _PRIORITY)
     _emit("run.started", describe_run())
 
 
 def leave(exporter: object, error: BaseException | None) -> None:
-    """Remove an exporter. After the last one of a process, the run is to end by :func:`end_if_due`. Idempotent.
+    """Remove an exporter, which still has its handler, and which an exception may have ended. Idempotent.
 
-    Args:
-        exporter: The exporter, which still has its handler.
-        error: The exception that ends it.
+    After the last one of a process, the run is to end by :func:`end_if_due`.
     """
     global _due, _exception
     _exception = _described(error) or _exception
@@ -174,16 +100,13 @@ def leave(exporter: object, error: BaseException | None) -> None:
 def withdraw(exporter: object, *, again: bool) -> None:
     """Remove an exporter that gives way to another one, which continues the run. Idempotent.
 
-    Args:
-        exporter: The exporter.
-        again: It has delivered nothing: if it is the only one, the next one starts the run again.
+    ``again``: it has delivered nothing. If it is the only one, the next one starts the run again.
     """
     global _began
     with _lock:
         _exporters[:] = [each for each in _exporters if each[0] is not exporter]
         if again and not _exporters:
             _began = None
-            _exit_code.forget()
 
 
 def preempt() -> None:
@@ -221,10 +144,114 @@ def end_if_due() -> None:
         _last = _due
         _began = _due = None
         _exporters.clear()
-        _exit_code.forget()
     if (step := get_step()) is not None:
         details["run.step"] = step
     _emit("run.ended", details)
+
+
+def _emit(name: str, details: dict[str, Any]) -> None:
+    try:
+        emit(name, details)
+    except Exception:
+        _log.exception("an event handler raised on %s", name)
+
+
+# ---- the end of the program
+
+
+def _watch_main_thread() -> None:
+    """Begin ``shutdown`` when the main thread ends, before the exit functions of the application."""
+    global _watching_main
+    if not _watching_main and hasattr(threading, "_register_atexit"):  # private, and in each CPython that is supported
+        _watching_main = True
+        with suppress(RuntimeError):  # the process ends already
+            threading._register_atexit(_begin_shutdown_of_main_thread)
+
+
+def _begin_shutdown_of_main_thread() -> None:
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if activities.stepping:
+        trains = position()[0] in {thread.ident for thread in others}
+    else:
+        trains = not all(thread.daemon for thread in others)  # perhaps later
+    if not trains:
+        begin_shutdown()
+
+
+def _watch_exit() -> None:
+    """Note calls that may end the process: its code is not visible otherwise. Interactive sessions show the others."""
+    global _watching_exit, _exit
+    _exit = 0, _COMPLETED
+    if not _watching_exit:
+        _watching_exit = True
+        others = [] if hasattr(sys, "ps1") else [(builtins, "exit"), (builtins, "quit")]  # the module site adds them
+        for place in [(sys, "exit"), *others]:
+            if hasattr(*place):
+                setattr(*place, partial(_note_exit, getattr(*place)))
+
+
+def _note_exit(previous: Any, /, *code: Any, **named: Any) -> Any:
+    global _exit
+    try:
+        previous(*code, **named)
+    except SystemExit as error:
+        if in_main_thread():  # elsewhere it ends only the thread
+            _exit = _exit[0] + 1, _status_of(error)
+            with suppress(Exception):
+                error._monitel_call = _Call(_exit)  # type: ignore[attr-defined]
+        raise
+
+
+class _Call:
+    """A call of ``sys.exit``. As an attribute of its exception, it is deleted with it: when the program catches it."""
+
+    def __init__(self, noted: tuple[int, str]) -> None:
+        self._noted = noted
+
+    def __del__(self) -> None:
+        global _exit
+        with suppress(ValueError):  # raised if no Python code runs any more: the exception has ended the program
+            sys._getframe(1)
+            if _exit is self._noted:
+                _exit = _exit[0], _COMPLETED
+
+
+def _end_at_exit() -> None:
+    """End the run at the end of the process, before the exporters shut down.
+
+    In a child of multiprocessing the exception that ends it is being handled then, and is given to no hook.
+    """
+    global _due, _exception
+    error = sys.exc_info()[1]
+    if _due is None:
+        _due = _status_at_exit() if error is None else _status_of(error)
+        _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
+    if not any(ends_run for _, ends_run in _exporters):
+        end_if_due()
+
+
+def _status_at_exit() -> str:
+    if _is_interactive():  # an exception there does not end it
+        return _COMPLETED
+    error = getattr(sys, "last_value", None)
+    return _exit[1] if error is None else _status_of(error)
+
+
+def _status_of(error: BaseException | None) -> str:
+    if isinstance(error, SystemExit):
+        if error.code is None or error.code == 0:
+            return _COMPLETED
+        error = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
+    if error is None:
+        return _COMPLETED
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+# ---- exceptions
 
 
 def watch_threads() -> None:
@@ -263,124 +290,47 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
     return kind, message, escape_surrogates(":".join(map(str, own[-1]))) if own else ""
 
 
-def _watch_main_thread() -> None:
-    """Begin ``shutdown`` when the main thread ends, before the exit functions of the application."""
-    global _watching
-    if not _watching and hasattr(threading, "_register_atexit"):  # private, and in each CPython that is supported
-        _watching = True
-        with suppress(RuntimeError):  # the process ends already
-            threading._register_atexit(_begin_shutdown_of_main_thread)
-
-
-def _begin_shutdown_of_main_thread() -> None:
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if activities.stepping:
-        trains = position()[0] in {thread.ident for thread in others}
-    else:
-        trains = not all(thread.daemon for thread in others)  # perhaps later
-    if not trains:
-        begin_shutdown()
-
-
-def _end_at_exit() -> None:
-    """End the run at the end of the process, before the exporters shut down.
-
-    In a child of multiprocessing the exception that ends it is being handled then, and is given to no hook.
-    """
-    global _due, _exception
-    error = sys.exc_info()[1]
-    if _due is None:
-        _due = _status_at_exit() if error is None else _status_of(error)
-        _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
-    if not any(ends_run for _, ends_run in _exporters):
-        end_if_due()
-
-
-def _status_at_exit() -> str:
-    if _is_interactive():  # an exception there does not end it
-        return _COMPLETED
-    if (error := getattr(sys, "last_value", None)) is not None:
-        return _status_of(error)
-    if not _exit_code.failed:
-        return _COMPLETED
-    return _INTERRUPTED if _exit_code.interrupted else _FAILED
-
-
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
-
-
-def _emit(name: str, details: dict[str, Any]) -> None:
-    try:
-        emit(name, details)
-    except Exception:
-        _log.exception("an event handler raised on %s", name)
-
-
-def _status_of(error: BaseException | None) -> str:
-    if isinstance(error, SystemExit):
-        if error.code is None or error.code == 0:
-            return _COMPLETED
-        error = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
-    if error is None:
-        return _COMPLETED
-    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+# ---- the description of the run
 
 
 def describe_run() -> dict[str, str | int]:
     """Return what is known about the run of this process, as the details of an event. Never raises."""
-    found: dict[str, str | int] = {}
-    with suppress(Exception):
-        found["run.command"] = escape_surrogates(
-            shlex.join(mask_arguments(sys.orig_argv, os.environ))[:_LONGEST_COMMAND]
-        )
-    with suppress(Exception):
-        if (commit := git_commit(Path.cwd())) is not None:
-            found["run.git.commit"] = commit
-    with suppress(Exception):
-        found["host.name"] = escape_surrogates(socket.gethostname())
-    if (world_size := launch_attributes().get("training.world_size")) is not None:
-        found["run.world_size"] = world_size
-    found["run.version.python"] = python_version()
+    found: dict[str, str | int | None] = {"run.version.python": python_version()}
+    for name, read in (("run.command", _command), ("run.git.commit", git_commit), ("host.name", socket.gethostname)):
+        with suppress(Exception):
+            found[name] = read()
+    found["run.world_size"] = launch_attributes().get("training.world_size")
     for package in _PACKAGES:
         version = getattr(sys.modules.get(package), "__version__", None)
-        if isinstance(version, str):
-            found[f"run.version.{package}"] = escape_surrogates(version)
-    return found
+        found[f"run.version.{package}"] = version if isinstance(version, str) else None
+    return {name: escape_surrogates(each) if isinstance(each, str) else each for name, each in found.items() if each}
 
 
-def git_commit(folder: Path) -> str | None:
-    """Return the hash of the current commit of the repository that a folder is in, without running git.
+def _command() -> str:
+    return shlex.join(mask_arguments(sys.orig_argv, os.environ))[:_LONGEST_COMMAND]
+
+
+def git_commit(start: Path | None = None) -> str | None:
+    """Return the commit of the repository that a folder is in, by default the current one, without running git.
 
     Raises:
         OSError: A file of the repository cannot be read.
     """
-    for parent in (folder, *folder.parents):
-        if (found := parent / ".git").exists():
-            return _commit_of(found if found.is_dir() else _linked(parent, found))
-    return None
-
-
-def _linked(parent: Path, file: Path) -> Path:
-    """Return the folder that the ``.git`` file of a worktree or a submodule names."""
-    return parent / _text(file).removeprefix("gitdir:").strip()
-
-
-def _commit_of(folder: Path) -> str | None:
-    head = _text(folder / "HEAD")
-    if not head.startswith("ref:"):
-        return _hash(head)
-    reference = head.removeprefix("ref:").strip()
-    common = folder / _text(folder / "commondir") if (folder / "commondir").exists() else folder
-    for root in (folder, common):
-        if (root / reference).is_file():
-            return _hash(_text(root / reference))
-    if (common / "packed-refs").is_file():
-        for line in _text(common / "packed-refs").splitlines():
-            value, _, name = line.partition(" ")
-            if name == reference:
-                return _hash(value)
-    return None  # without a commit
+    start = start or Path.cwd()
+    git = next((each for folder in (start, *start.parents) if (each := folder / ".git").exists()), None)
+    if git is None:
+        return None
+    if not git.is_dir():  # of a worktree or a submodule
+        git = git.parent / _text(git).removeprefix("gitdir:").strip()
+    common = git / _text(git / "commondir") if (git / "commondir").exists() else git
+    head = _text(git / "HEAD")
+    if head.startswith("ref:"):
+        name = head.removeprefix("ref:").strip()
+        found = [_text(folder / name) for folder in (git, common) if (folder / name).is_file()]
+        if not found and (packed := common / "packed-refs").is_file():
+            found = [line.split()[0] for line in _text(packed).splitlines() if line.endswith(f" {name}")]
+        head = found[0] if found else ""  # a new branch has no commit
+    return head if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", head) else None
 
 
 def _text(file: Path) -> str:
@@ -389,17 +339,13 @@ def _text(file: Path) -> str:
     return file.read_text("utf-8").strip()
 
 
-def _hash(text: str) -> str | None:
-    return text if len(text) in _HASH_LENGTHS and text.isalnum() else None
-
-
 def _forget() -> None:
     """Leave the run to the parent, in a forked child."""
-    global _lock, _began, _due, _last, _exception
+    global _lock, _began, _due, _last, _exception, _exit
     _lock = RLock()
     _began = _due = _last = _exception = None
+    _exit = 0, _COMPLETED
     _exporters.clear()
-    _exit_code.forget()
 
 
 register_at_fork(after_in_child=_forget)
