@@ -20,20 +20,8 @@ from monitel.process.masking import mask_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "BOOLEAN",
-    "FOLDER",
-    "Group",
-    "Variable",
-    "at_least",
-    "check_arguments",
-    "defaults_of",
-    "name_of_variable",
-    "one_of",
-    "positive",
-    "read_variables",
-    "reads_variables",
-]
+__all__ = ["BOOLEAN", "FOLDER", "Group", "Variable", "at_least", "defaults_of", "name_of_variable", "one_of"]
+__all__ += ["positive", "read_variables", "reads_variables"]
 
 _log = logging.getLogger("monitel")
 
@@ -41,32 +29,19 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _SHOWN = 80  # characters of a value in a warning
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_BOOLEANS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
 
 class Variable(NamedTuple):
-    """The variable of an argument, and the check of the argument itself.
+    """The variable of an argument, and the check of the argument itself."""
 
-    Attributes:
-        parse: Converts the text, which is not empty, to a value of the argument, which is checked then. It may raise
-            ValueError for a wrong text.
-        expected: The accepted texts, for the warning, e.g. ``"an int of at least 1"``.
-        requires: Another argument without which the function refuses this one; empty if there is none.
-        check: Checks a given argument, which is not the default: it receives name and value, and raises TypeError or
-            ValueError for a wrong one. None: the function checks it.
-    """
-
-    parse: Callable[[str], object]
-    expected: str
-    requires: str = ""
-    check: Callable[[str, Any], object] | None = None
+    parse: Callable[[str], object]  # converts a text that is not empty; may raise ValueError
+    expected: str  # the accepted texts, for the warning
+    requires: str = ""  # another argument without which the function refuses this one
+    check: Callable[[str, Any], object] | None = None  # gets name and value; raises TypeError or ValueError
 
     def convert(self, text: str) -> Any:
-        """Convert the text of a variable.
-
-        Raises:
-            ValueError: It is wrong. The message has what was expected and given, except what looks like a secret.
-        """
+        """Convert the text of a variable; a ValueError has what was expected and given, with secrets masked."""
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             value = self.parse(text)
             if self.check is not None:
@@ -80,58 +55,25 @@ class Variable(NamedTuple):
 Choices = Mapping[str, Variable | str]
 
 
-class Group(NamedTuple):
-    """The options of an argument that is True, False, or a mapping of options, each with its own variable.
-
-    Attributes:
-        options: By key of the mapping: the name of the option in the table of variables, and its default. A boolean
-            option that is true switches the argument on.
-        of_path: The key for a path that is given instead of a mapping; None if a path is wrong.
-    """
-
-    options: Mapping[str, tuple[str, object]]
-    of_path: str | None = None
-
-    def flat(self, name: str, value: object, choices: Choices) -> dict[str, object]:
-        """Return the options that a value of the argument ``name`` stands for, and True or False under its name.
-
-        Raises:
-            TypeError: The argument, or an option in it, has a wrong type.
-            ValueError: An option has a wrong value.
-        """
-        if self.of_path is not None and isinstance(value, (str, bytes, os.PathLike)):
-            value = {self.of_path: value}
-        if isinstance(value, bool):  # False also overrides the variables of the options
-            return {name: value, **({} if value else dict(self.options.values()))}
-        keys = ", ".join(map(repr, self.options))
-        if not isinstance(value, Mapping):
-            path = "a path, " if self.of_path is not None else ""
-            raise TypeError(f"{name} must be True or False, {path}or a mapping with any of {keys}, got {value!r:.80}")
-        found: dict[str, object] = {name: True}
-        for key, given in value.items():
-            if key not in self.options:
-                raise TypeError(f"{name} must be a mapping with any of {keys}, got the key {key!r:.80}")
-            option, default = self.options[key]
-            variable = choices[option]
-            if isinstance(variable, Variable) and variable.check is not None and given is not default:
-                variable.check(f"{name}[{key!r}]", given)
-            found[option] = given
-        return found
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in {*_TRUE, *_FALSE}:
-        raise ValueError("not a boolean")
-    return text.lower() in _TRUE
-
-
 def _check_boolean(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r:.80}")
 
 
-#: The variable of a boolean argument: true or false, 1 or 0, yes or no, on or off, in any case.
-BOOLEAN = Variable(_boolean, "true or false", check=_check_boolean)
+def _check_folder(name: str, value: object) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
+    path = Path(value)
+    if "\0" in str(path):
+        raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
+    for part in (path, *path.parents):
+        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
+            raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
+
+
+#: The variables of a boolean argument, in any case, and of the path of a folder.
+BOOLEAN = Variable(lambda text: _BOOLEANS[text.lower()], "true or false", check=_check_boolean)
+FOLDER = Variable(Path, "the path of a folder, which may be new", check=_check_folder)
 
 
 def one_of(words: Iterable[str]) -> Variable:
@@ -158,18 +100,18 @@ def at_least(least: int, noun: str = "an int") -> Variable:
 
 
 def positive(
-    allowed: str = "a positive number", *, below: float | None = math.inf, other: Callable[[Any], bool] | None = None
+    allowed: str = "a positive number",
+    *,
+    below: float | None = math.inf,
+    other: Callable[[Any], bool] = lambda _: False,
 ) -> Variable:
-    """Return the variable of an argument that is a positive number.
+    """Return the variable of an argument that is a positive number, or a value for which ``other`` returns True.
 
-    Args:
-        allowed: The accepted values, for the message.
-        below: The limit; None to accept infinity.
-        other: Returns True for further values that the argument may have.
+    ``allowed`` is for the message. ``below`` is the limit; None accepts infinity.
     """
 
     def check(name: str, value: Any) -> None:
-        if other is not None and other(value):
+        if other(value):
             return
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"{name} must be {allowed}, got {value!r:.80}")
@@ -179,42 +121,39 @@ def positive(
     return Variable(lambda text: int(text) if text.isdecimal() else float(text), allowed, check=check)
 
 
-def _check_folder(name: str, value: object) -> None:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
-    path = Path(value)
-    if "\0" in str(path):
-        raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
-    for part in (path, *path.parents):
-        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
-            raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
+class Group(NamedTuple):
+    """The options of an argument that is True, False, or a mapping of options, each with its own variable.
 
-
-#: The variable of an argument that is the path of a folder.
-FOLDER = Variable(Path, "the path of a folder, which may be new", check=_check_folder)
-
-
-def check_arguments(choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object]) -> None:
-    """Check the arguments that a caller has given. A default is right.
-
-    Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: An argument has a wrong value.
+    A boolean option that is true switches the argument on.
     """
-    for name, value in given.items():
-        variable = choices.get(name)
-        if isinstance(variable, Variable) and variable.check is not None and value is not defaults.get(name):
-            variable.check(name, value)
+
+    options: Mapping[str, tuple[str, object]]  # by key of the mapping: name in the table of variables, default
+    of_path: str | None = None  # the key for a path that is given instead of a mapping; None if a path is wrong
+
+    def flat(self, name: str, value: object, choices: Choices) -> dict[str, object]:
+        """Return the options that a value of the argument stands for, checked, and True or False under its name."""
+        if self.of_path is not None and isinstance(value, (str, bytes, os.PathLike)):
+            value = {self.of_path: value}
+        if isinstance(value, bool):  # False also overrides the variables of the options
+            return {name: value, **({} if value else dict(self.options.values()))}
+        keys = f"a mapping with any of {', '.join(map(repr, self.options))}"
+        if not isinstance(value, Mapping):
+            path = "a path, " if self.of_path is not None else ""
+            raise TypeError(f"{name} must be True or False, {path}or {keys}, got {value!r:.80}")
+        if unknown := [key for key in value if key not in self.options]:
+            raise TypeError(f"{name} must be {keys}, got the key {unknown[0]!r:.80}")
+        for key, given in value.items():
+            _check(f"{name}[{key!r}]", given, choices[self.options[key][0]], self.options[key][1])
+        return {name: True, **{self.options[key][0]: given for key, given in value.items()}}
+
+
+def _check(name: str, value: object, variable: Variable | str | None, default: object) -> None:
+    if isinstance(variable, Variable) and variable.check is not None and value is not default:
+        variable.check(name, value)
 
 
 def name_of_variable(argument: str) -> str:
-    """Return the name of an argument's variable.
-
-    Example:
-        >>> from monitel.variables import name_of_variable
-        >>> name_of_variable("span_budget")
-        'MONITEL_SPAN_BUDGET'
-    """
+    """Return the name of an argument's variable."""
     return f"MONITEL_{argument.upper()}"
 
 
@@ -227,25 +166,9 @@ def defaults_of(function: Callable[..., object], groups: Mapping[str, Group] = M
 def reads_variables(
     choices: Choices, groups: Mapping[str, Group] = MappingProxyType({})
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Make a function check its arguments, and read the variables of omitted ones, as :func:`read_variables` does.
+    """Make a function check its arguments, which must be keywords, and read the variables of omitted ones.
 
-    The signature of the function, with types and defaults, stays as it is. It receives False for a group that is off,
-    and a mapping of all options for one that is on.
-
-    Args:
-        choices: The variables of the function's arguments, which must be keywords, and possibly of others.
-        groups: The arguments that are groups of options.
-
-    Example:
-        >>> import os
-        >>> from monitel.variables import BOOLEAN, reads_variables
-        >>> @reads_variables({"spans": BOOLEAN})
-        ... def export(*, spans: bool = False) -> bool:
-        ...     return spans
-        >>> os.environ["MONITEL_SPANS"] = "yes"
-        >>> export(), export(spans=False)
-        (True, False)
-        >>> del os.environ["MONITEL_SPANS"]
+    It receives False for a group that is off, and a mapping of all options for one that is on.
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -265,7 +188,8 @@ def reads_variables(
                     unexpected = f"{function.__name__}() got an unexpected keyword argument {name!r}"
                     raise TypeError(f"{unexpected}: use {renamed[name]}")
                 flat |= groups[name].flat(name, value, choices) if name in groups else {name: value}
-            check_arguments(choices, defaults, flat)
+            for name, value in flat.items():
+                _check(name, value, choices.get(name), defaults.get(name))
             flat |= read_variables(choices, defaults, flat)
             for name, group in groups.items():
                 options = {key: flat.pop(option, default) for key, (option, default) in group.options.items()}
@@ -280,37 +204,21 @@ def reads_variables(
 
 
 def read_variables(
-    choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object] | None = None
+    choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the values of the variables that are set. Never raises.
+    """Return the values of the variables that are set, of arguments that are not ``given``. Never raises.
 
-    An empty variable is not set. A variable with a wrong value, or one that contradicts the other arguments, is left
-    out. A warning is logged once per process: it names the variable, its value (except what looks like a secret), the
-    accepted values, and the value that is used instead.
-
-    Args:
-        choices: The variables.
-        defaults: The arguments whose variables are read, each with its default.
-        given: The arguments that the caller has given. Their variables are not read.
-
-    Example:
-        >>> import os
-        >>> from monitel.variables import read_variables, one_of
-        >>> os.environ["MONITEL_RANKS"] = "zero"
-        >>> read_variables({"ranks": one_of(["all", "zero"])}, {"ranks": "all"})
-        {'ranks': 'zero'}
-        >>> del os.environ["MONITEL_RANKS"]
+    A variable with a wrong value, or that contradicts the other arguments, is left out, and a warning is logged once.
+    An empty variable is not set.
     """
-    given = given or {}
     found: dict[str, Any] = {}
     for argument in defaults:
         variable = choices.get(argument)
-        if argument in given or not isinstance(variable, Variable) or not (text := _text(argument)):
-            continue
-        try:
-            found[argument] = variable.convert(text)
-        except ValueError as error:
-            _warn(argument, str(error), defaults[argument])
+        if argument not in given and isinstance(variable, Variable) and (text := _text(argument)):
+            try:
+                found[argument] = variable.convert(text)
+            except ValueError as error:
+                _warn(argument, str(error), defaults[argument])
     for argument in [*found]:
         required = choices[argument].requires  # type: ignore[union-attr]  # it has a variable
         if required and {**defaults, **found, **given}.get(required) is None:
