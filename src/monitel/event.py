@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _new = object.__new__
 
+_E = TypeVar("_E", bound="Event")
+
 #: The types of a value in an Event's data (torch/monitor/__init__.py has the same name).
 data_value_t = TypeVar("data_value_t", str, int, float, bool)
 
@@ -84,7 +86,7 @@ class Event:
         self._timestamp = _datetime(timestamp)
         self._time_ns = 0
         self._data = _checked_data(data)
-        self._severity = _severity(severity)
+        self._severity = checked_severity(severity)
         self._step = get_step()
         self._window: Window | None = None
 
@@ -110,7 +112,8 @@ class Event:
     def data(self) -> dict[str, str | int | float | bool]:
         """Details. The dict belongs to the Event: a change of it changes the Event."""
         if self._data is None:
-            self._data = self._of_stat()
+            window = cast("Window", self._window)
+            self._data = {f"{window.name}.{suffix}": value for suffix, value in window.values().items()}
         return self._data
 
     @data.setter
@@ -124,7 +127,7 @@ class Event:
 
     @severity.setter
     def severity(self, severity: Severity | str) -> None:
-        self._severity = _severity(severity)
+        self._severity = checked_severity(severity)
 
     @property
     def step(self) -> int | None:
@@ -143,34 +146,30 @@ class Event:
         return time_ns, real_time_ns(), self._severity._value_, self._name, self._step, data, None
 
     @classmethod
-    def of_now(cls, time_ns: int, name: str, data: Mapping[str, Any], severity: Severity | str) -> Event:
-        """Return an Event without a timestamp, whose time is known in nanoseconds since the Unix epoch."""
+    def _of(  # noqa: PLR0917, PYI019  faster than by name; typing.Self is 3.11's
+        cls: type[_E],
+        name: str,
+        time_ns: int,
+        data: dict[str, Any] | None,
+        step: int | None,
+        severity: Severity = Severity.INFO,
+        window: Window | None = None,
+    ) -> _E:
+        """Return an Event of checked arguments, without a timestamp."""
         event = _new(cls)
-        event._name = name if type(name) is str and name.isascii() else checked_text("Event name", name)
+        event._name = name
         event._timestamp = None
         event._time_ns = time_ns
-        event._data = _checked_data(data) if (copy := plain_copy(data)) is None else copy
-        event._severity = severity if type(severity) is Severity else _severity(severity)
-        event._step = get_step()
-        event._window = None
+        event._data = data
+        event._severity = severity
+        event._step = step
+        event._window = window
         return event
 
     @classmethod
     def of_window(cls, window: Window) -> Event:
         """Return the Event that torch's Stat logs: ``<name>.<aggregation>`` for each requested number."""
-        event = cls.__new__(cls)
-        event._name = STAT_EVENT
-        event._timestamp = None
-        event._time_ns = clock.time_ns()
-        event._data = None
-        event._severity = Severity.INFO
-        event._step = window.last_step
-        event._window = window
-        return event
-
-    def _of_stat(self) -> dict[str, Any]:
-        window = cast("Window", self._window)
-        return {f"{window.name}.{suffix}": value for suffix, value in window.values().items()}
+        return cls._of(STAT_EVENT, clock.time_ns(), None, window.last_step, Severity.INFO, window)
 
     def __getstate__(self) -> tuple[Any, ...]:
         attributes = getattr(self, "__dict__", None)  # of a subclass
@@ -188,12 +187,8 @@ class Event:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
             return NotImplemented
-        return (self._name, self.timestamp, self.data, self._severity) == (
-            other._name,
-            other.timestamp,
-            other.data,
-            other._severity,
-        )
+        own, others = ((each._name, each.timestamp, each.data, each._severity) for each in (self, other))
+        return own == others
 
     def __hash__(self) -> int:
         return hash((self._name, self.timestamp))
@@ -208,13 +203,12 @@ def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
         return copy
     if not isinstance(data, Mapping) and not (hasattr(data, "items") and hasattr(data, "__getitem__")):
         raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
-    return {
-        checked_text("key of Event data", key): checked_value(f"Event data {key!r}", value)
-        for key, value in data.items()
-    }
+    pairs = data.items()
+    return {checked_text("key of Event data", key): checked_value(f"Event data {key!r}", each) for key, each in pairs}
 
 
-def _severity(severity: Severity | str) -> Severity:
+def checked_severity(severity: Severity | str) -> Severity:
+    """Return a severity; a ValueError is raised for any other value."""
     if type(severity) is Severity:
         return severity
     try:
@@ -233,7 +227,5 @@ def _datetime(timestamp: object) -> dt.datetime:
         return dt.datetime.combine(timestamp, dt.time())
     if isinstance(timestamp, dt.time):
         return dt.datetime.combine(dt.date(1970, 1, 1), timestamp)
-    raise TypeError(
-        f"Event timestamp must be a datetime such as datetime.now(), got {type(timestamp).__qualname__}: "
-        f"{timestamp!r:.80}"
-    )
+    given = f"{type(timestamp).__qualname__}: {timestamp!r:.80}"
+    raise TypeError(f"Event timestamp must be a datetime such as datetime.now(), got {given}")

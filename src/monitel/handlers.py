@@ -13,13 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
-from monitel.attributes import escape_surrogates, items_of, recordable
+from monitel.attributes import checked_text, escape_surrogates, items_of, plain_copy, recordable
 from monitel.counter import leave_out
-from monitel.event import STAT_EVENT, Event, Severity
+from monitel.event import STAT_EVENT, Event, Severity, checked_severity
 from monitel.process.failures import raise_first
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_rank_zero, launch_attributes
 from monitel.process.os_threads import RLock
+from monitel.stats._window import get_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +65,9 @@ class EventHandlerHandle:
 _log = logging.getLogger("monitel")
 _lock = RLock()  # held briefly while the tuple is replaced, never while handlers run
 _handlers: tuple[EventHandlerHandle, ...] = ()
+_details_hook: DetailsHook | None = None
+_warns_at: float | None = None  # monotonic; None before the first event without a handler
+_PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
 
 
 def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerHandle:
@@ -145,11 +149,6 @@ def log_event(event: Event) -> None:
         raise_first(failures)
 
 
-_PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
-
-_warns_at: float | None = None  # monotonic; None before the first event without a handler
-
-
 def expect_no_handler() -> None:
     """Do not warn that there is no handler: there was one, or the application reads windows itself."""
     global _warns_at
@@ -173,9 +172,6 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
 
 
 atexit.register(_warn_of_no_handler, ends=True)  # after the flush of Stats, which is registered later
-
-
-_details_hook: DetailsHook | None = None
 
 
 def set_details_hook(hook: DetailsHook | None) -> DetailsHook | None:
@@ -239,16 +235,17 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     time_ns = clock.time_ns()
-    details: Mapping[Any, Any] = attributes if data is None else data
-    if attributes and details is not attributes:
-        details = _merged(details, attributes)
+    details: Mapping[Any, Any] = attributes if data is None else _merged(data, attributes) if attributes else data
     details, log = (details, log_event) if _details_hook is None else details_of(details, _left_out)
-    try:
-        event = Event.of_now(time_ns, name, details, severity)
-    except Exception:  # clean name and details; any other argument raises again
-        if isinstance(details, Mapping):
-            details = recordable(details, _left_out)
-        event = Event.of_now(time_ns, escape_surrogates(name) if isinstance(name, str) else name, details, severity)
+    if (plain := plain_copy(details)) is None:
+        if not isinstance(details, Mapping):
+            raise TypeError(f"emit() takes a mapping of names to values, got {type(details).__qualname__}")
+        plain = recordable(details, _left_out)
+    if not (type(name) is str and name.isascii()):
+        name = checked_text("Event name", escape_surrogates(name) if isinstance(name, str) else name)
+    if type(severity) is not Severity:
+        severity = checked_severity(severity)
+    event = Event._of(name, time_ns, plain, get_step(), severity)
     if timestamp is not None:
         event.timestamp = timestamp
     log(event)
@@ -256,7 +253,7 @@ def emit(
 
 def _merged(data: Mapping[Any, Any], attributes: dict[str, Any]) -> Mapping[Any, Any]:
     if not isinstance(data, Mapping):
-        return data  # Event raises
+        return data  # emit() raises
     try:
         return {**data, **attributes}
     except Exception:  # raised by the class of the mapping

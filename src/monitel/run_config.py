@@ -10,9 +10,9 @@ from collections import UserString
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import fields
 from enum import Enum
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -24,7 +24,6 @@ from monitel.process.masking import mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
 #: A part of a configuration: exact built-in types.
 ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str, ConfigValue]"]
@@ -58,8 +57,8 @@ class RunConfig(Event):
 
     _config: dict[str, ConfigValue]
 
-    def __init__(self, config: Any, timestamp: datetime | None = None) -> None:
-        tree = _read(lambda: config, (), count())
+    def __init__(self, config: Any) -> None:
+        tree = _plain(config)
         if not isinstance(tree, dict):
             raise TypeError(
                 "config() takes a mapping of names to values, such as vars(arguments), or the values by keyword, "
@@ -67,7 +66,7 @@ class RunConfig(Event):
             )
         plain = mask_values(tree, os.environ)
         data = {name: value for name, value in flat(plain) if value is not None and not isinstance(value, list)}
-        super().__init__(_EVENT, clock.now() if timestamp is None else timestamp, data)
+        super().__init__(_EVENT, clock.now(), data)
         self._config = plain
 
     @property
@@ -116,51 +115,53 @@ def config(values: Any = _NOTHING, /, **named: Any) -> None:
     log_event(RunConfig({**event.config, **named}) if named else event)
 
 
-def _plain(value: Any, outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
-    """Return a value as a tree of exact built-in values.
+def _tree(read: Callable[[], Any], outer: tuple[int, ...], budget: Iterator[int]) -> ConfigValue:
+    """Return what a function returns as a tree of exact built-in values; the name of the exception if it raises.
 
-    Args:
-        value: The value.
-        outer: The ids of the values that it is in.
-        number: Numbers the values that may have parts.
+    ``outer`` has the ids of the values around it; ``budget`` is used up by values that may have parts.
     """
-    if value is None:
-        return None
-    if id(value) in outer:
-        return "<cycle>"
-    if not isinstance(value, _LEAVES):
-        if len(outer) == _DEEPEST or next(number) > _MOST:
-            return "<left out>"
-        if (parts := _parts(value, (*outer, id(value)), number)) is not None:
-            return parts
     try:
-        return checked_value("a value in config()", value)
-    except Exception:  # of another type, or beyond 64 bits
+        value = read()
+        if value is None:
+            return None
+        if id(value) in outer:
+            return "<cycle>"
+        if not isinstance(value, _LEAVES) and (parts := _parts(value, outer, budget)) is not None:
+            return parts
+        with suppress(Exception):  # of another type, or beyond 64 bits
+            return checked_value("a value in config()", value)
         return escape_surrogates(_text(value))
+    except Exception as error:  # raised by the class of the container or the value
+        return f"<{type(error).__name__}>"
 
 
-def _parts(value: Any, outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
+def _plain(value: Any, outer: tuple[int, ...] = (), budget: Iterator[int] | None = None) -> ConfigValue:
+    return _tree(lambda: value, outer, iter(range(_MOST)) if budget is None else budget)
+
+
+def _parts(value: Any, outer: tuple[int, ...], budget: Iterator[int]) -> ConfigValue:
     """Return the parts of a value, by name or in their order; None for a value without parts."""
+    if len(outer) == _DEEPEST or next(budget, None) is None:
+        return "<left out>"
+    outer = *outer, id(value)
     if (members := _members(value)) is not None:
-        return {_name(key): _read(read, outer, number) for key, read in members.items()}
+        return {str(_plain(key)): _tree(read, outer, budget) for key, read in members.items()}
     if isinstance(value, Sequence):
-        return [_read(partial(value.__getitem__, index), outer, number) for index in range(len(value))]
+        return [_tree(partial(value.__getitem__, index), outer, budget) for index in range(len(value))]
     if isinstance(value, AbstractSet):
-        items: list[Any] = [_plain(each, outer, number) for each in value]
+        items: list[Any] = [_plain(each, outer, budget) for each in value]
         with suppress(TypeError):  # of several types
             items.sort(key=repr)
             items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
         return items
-    if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
-        with suppress(Exception):  # sparse, or without a device
-            if math.prod(value.shape) <= _LARGEST:
-                return _plain(value.tolist(), outer, number)
-        return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
-    return None
+    return _array(value, outer, budget) if hasattr(type(value), "tolist") and hasattr(value, "shape") else None
 
 
-def _name(key: Any) -> str:
-    return str(_read(lambda: key, (), count()))
+def _array(value: Any, outer: tuple[int, ...], budget: Iterator[int]) -> ConfigValue:
+    with suppress(Exception):  # sparse, or without a device
+        if math.prod(value.shape) <= _LARGEST:
+            return _plain(value.tolist(), outer, budget)
+    return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
 
 
 def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
@@ -179,20 +180,10 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
                 return _members(dict(getattr(value, method)()))
     names: Iterable[str] | None = getattr(kind, "_fields", None) if isinstance(value, tuple) else None
     if hasattr(kind, "__dataclass_fields__"):
-        from dataclasses import fields  # it is loaded where this is one
-
         names = [each.name for each in fields(value) if each.repr]
     elif isinstance(value, (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))):
         names = vars(value)
     return None if names is None else {name: partial(getattr, value, name) for name in names}
-
-
-def _read(read: Callable[[], Any], outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
-    """Return a part of a configuration; where it raises, the name of the exception."""
-    try:
-        return _plain(read(), outer, number)
-    except Exception as error:  # raised by the class of the container or the value
-        return f"<{type(error).__name__}>"
 
 
 def _text(value: Any) -> str:
