@@ -171,19 +171,6 @@ class Event:
         """Return the Event that torch's Stat logs: ``<name>.<aggregation>`` for each requested number."""
         return cls._of(STAT_EVENT, clock.time_ns(), None, window.last_step, Severity.INFO, window)
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        attributes = getattr(self, "__dict__", None)  # of a subclass
-        fold = 0 if self._timestamp is None else self._timestamp.fold  # datetime itself omits it below protocol 4
-        time = self._time_ns, self._timestamp, fold
-        return self._name, *time, dict(self.data), self._severity, self._step, self._window, attributes
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._name, self._time_ns, timestamp, fold, data, self._severity, self._step, self._window, attributes = state
-        self._timestamp = timestamp and timestamp.replace(fold=fold)
-        self._data = dict(data)
-        if attributes:
-            self.__dict__.update(attributes)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
             return NotImplemented

@@ -79,14 +79,6 @@ class LoggedNumbers(Event):
         fields = Event._fields(self)
         return *fields[:5], self._attributes, fields[5]
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return super().__getstate__(), self._attributes, self._left_out
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        event, attributes, self._left_out = state
-        self._attributes = dict(attributes)
-        super().__setstate__(event)
-
 
 def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:
     """Record numbers, each at the present time and step, without a window.

@@ -77,13 +77,6 @@ class RunConfig(Event):
     def _fields(self) -> tuple[Any, ...]:
         return *super()._fields()[:5], {}, self._config
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return super().__getstate__(), self._config
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        event, self._config = state
-        super().__setstate__(event)
-
 
 def config(values: Any = _NOTHING, /, **named: Any) -> None:
     """Record the configuration of a run.

@@ -173,20 +173,15 @@ def reads_variables(
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         defaults = defaults_of(function, groups)
-        renamed = {
-            option: f"{name}={{{key!r}: ...}}"
-            for name, group in groups.items()
-            for key, (option, _) in group.options.items()
-        }
+        parameters = signature(function).parameters
 
         @wraps(function)
         def call(*positional: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
             enable_loggers()
             flat: dict[str, Any] = {}
             for name, value in given.items():
-                if name in renamed:
-                    unexpected = f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                    raise TypeError(f"{unexpected}: use {renamed[name]}")
+                if name not in parameters:  # such as the name of an option
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
                 flat |= groups[name].flat(name, value, choices) if name in groups else {name: value}
             for name, value in flat.items():
                 _check(name, value, choices.get(name), defaults.get(name))

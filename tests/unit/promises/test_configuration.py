@@ -130,11 +130,9 @@ def outcome(**arguments: Any) -> Exception | None:
     return None
 
 
-def test_former_argument_is_an_error_that_names_the_new_one() -> None:
-    """The error is that of any unknown argument, with the remedy."""
+def test_option_of_a_mapping_is_not_an_argument() -> None:
     error = outcome(span_budget=5)
-    expected = "configure() got an unexpected keyword argument 'span_budget': use spans={'budget': ...}"
-    assert (TypeError, expected) == (type(error), str(error))
+    assert (TypeError, "configure() got an unexpected keyword argument 'span_budget'") == (type(error), str(error))
 
 
 def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: Start, own_boxes: Path) -> None:
