@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from time import time_ns as real_time_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,8 @@ class LoggedNumbers(Event):
         return event
 
     def _fields(self) -> tuple[Any, ...]:
-        fields = Event._fields(self)
-        return *fields[:5], self._attributes, fields[5]
+        time_ns = self._time_ns if self._timestamp is None else clock.timestamp_ns(self._timestamp)
+        return time_ns, real_time_ns(), self._severity._value_, self._name, self._step, self._attributes, self._data
 
 
 def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:
