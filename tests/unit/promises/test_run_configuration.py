@@ -63,11 +63,8 @@ class Attributes:
 
 def test_config_keeps_the_whole_configuration(events: list[Any]) -> None:
     """As built-in values, in a copy; data has the values that an Event can hold, by dotted name."""
-    given: dict[str, Any] = {
-        "lr": 1e-4,
-        "model": {"layers": [2, {"width": 8}], "dropout": None, "name": "s"},
-        "amp": True,
-    }
+    model: dict[str, Any] = {"layers": [2, {"width": 8}], "dropout": None, "name": "s"}
+    given: dict[str, Any] = {"lr": 1e-4, "model": model, "amp": True}
     expected = copy.deepcopy(given)
     monitel.config(given)
     given["model"]["layers"].append(3)
@@ -112,23 +109,14 @@ def test_configuration_is_a_tree_of_values_that_stay_the_same() -> None:
         *((Color.RED, "Color.RED"), (Level.LOW, 1), (Path("a/b"), "a/b"), (point(1, {3, 2}), {"x": 1, "y": [2, 3]})),
         *((len, "len"), (math.sqrt, "math.sqrt"), (dict, "dict"), (Tool, tool), (Tool().run, f"{tool}.run")),
         (partial(anything, 1, lr=len), {"_target_": tool, "_args_": [1], "lr": "len"}),
-        *(
-            (Tool(), f"<{tool} object>"),
-            (iter([]), "<list_iterator object>"),
-            (Unreadable(a=1), {"a": "<LookupError>"}),
-        ),
+        *((Tool(), f"<{tool} object>"), (iter([]), "<list_iterator object>")),
+        (Unreadable(a=1), {"a": "<LookupError>"}),
         *((Settings(), {"layers": 2, "tool": f"<{tool} object>"}), (Settings, f"{__name__}.Settings")),
         *((np.float32(0.5), 0.5), (np.bool_(True), True), (np.dtype("int8"), "int8"), (np.int8, "numpy.int8")),
         *((np.eye(2), [[1.0, 0.0], [0.0, 1.0]]), (np.array(3), 3), (np.array(["a"]), ["a"])),
         (np.zeros((30, 4), "int8"), {"shape": [30, 4], "dtype": "int8"}),
-        *(
-            (list[int], "list[int]"),
-            (UserString("ab"), "ab"),
-            (range(10**9), "range(0, 1000000000)"),
-            (b"\xff", "b'\\xff'"),
-            ("\udc80", "\\udc80"),
-            (1j, "1j"),
-        ),
+        *((list[int], "list[int]"), (UserString("ab"), "ab"), (range(10**9), "range(0, 1000000000)"), (1j, "1j")),
+        *((b"\xff", "b'\\xff'"), ("\udc80", "\\udc80")),
     ]
     for given, expected in table:
         found = monitel.RunConfig({"value": given}).config
@@ -162,41 +150,14 @@ def test_values_that_refer_to_each_other_are_cut(monkeypatch: pytest.MonkeyPatch
 
 #: Names of options and keys, and values. A command and a configuration mask the same.
 SECRET = [
-    *(
-        ("hf_token", "x"),
-        ("hub_token", "x"),
-        ("token", "x"),
-        ("Token", "-X"),
-        ("key", "X"),
-        ("bearer", "X"),
-        ("pat", "X"),
-    ),
-    *(
-        ("api_key", "x"),
-        ("apiKey", "x"),
-        ("db.password", "a b"),
-        ("hftoken", "x"),
-        ("slack-webhook", "x"),
-        ("db-pass", "x"),
-    ),
-    *(
-        ("wandb.key", "x"),
-        ("aws_secret_access_key", "x"),
-        ("bot_token", "x"),
-        ("request_signature", "x"),
-        ("password", "<x>"),
-    ),
+    *((name, "x") for name in ("hf_token", "hub_token", "token", "key", "bearer", "pat", "api_key", "apiKey")),
+    *((name, "x") for name in ("hftoken", "slack-webhook", "db-pass", "wandb.key", "aws_secret_access_key")),
+    *(("bot_token", "x"), ("request_signature", "x"), ("Token", "-X"), ("db.password", "a b"), ("password", "<x>")),
 ]
 SHOWN = [
-    *(
-        ("eos_token", "</s>"),
-        ("eos_token", "<|im_end|>"),
-        ("pad_token", "!"),
-        ("bosToken", "x"),
-        ("token_type", "bert"),
-    ),
-    *(("signature_columns", "x"), ("tokenizer", "bert"), ("max_tokens", "5"), ("sort_by", "key"), ("label-key", "x")),
-    *(("boi_token", "<image>"), ("decoder_start_token", "x"), ("pattern", "x"), ("keys", "x"), ("author", "x")),
+    *((name, "x") for name in ("bosToken", "signature_columns", "label-key", "decoder_start_token", "pattern", "keys")),
+    *(("author", "x"), ("eos_token", "</s>"), ("eos_token", "<|im_end|>"), ("pad_token", "!"), ("token_type", "bert")),
+    *(("tokenizer", "bert"), ("max_tokens", "5"), ("sort_by", "key"), ("boi_token", "<image>")),
 ]
 
 
@@ -223,6 +184,11 @@ def test_one_rule_masks_commands_and_configurations(name: str, value: str, is_se
         ("xoxb-1234567890-abc", "***"),
         ("xcanaryy", "x***y"),
         ("https://github.com/me/hooks", "https://github.com/me/hooks"),
+        ('{"password": "two words", "x": 1}', '{"password": "***", "x": 1}'),
+        ('{"password": "a,\\"b}c", "x": 1}', '{"password": "***", "x": 1}'),
+        (r"{\"password\": \"two words\", \"x\": 1}", r"{\"password\": \"***\", \"x\": 1}"),
+        ("Settings(token='two words', x=1)", "Settings(token='***', x=1)"),
+        ("Settings(token='not closed", "Settings(token='***"),
     ],
 )
 def test_secrets_in_texts_are_masked(text: str, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
