@@ -33,21 +33,19 @@ from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import (
     ENDED,
     JOURNALS,
-    POSITION,
     REJECTED,
-    SENDING,
     STACKS,
     STACKS_NOW,
     STACKS_WANTED,
     STATE,
-    TOTALS,
     VERSION,
     Names,
+    Settled,
     SlotFile,
 )
 from monitel.process import crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import Empty, Event, RLock, SimpleQueue, Thread, start_thread
+from monitel.process.os_threads import Empty, Event, SimpleQueue, Thread, start_thread
 from monitel.process.os_threads import Lock as ThreadLock
 
 if TYPE_CHECKING:
@@ -77,21 +75,16 @@ class _Wake:
 class Box:
     """Keeps the record of this process, which is left if it is killed: journals, snapshot and page.
 
-    Without a folder in memory everything works in anonymous memory, which does not survive a kill; the items that were
-    recorded there are counted in :attr:`Journal.left_out`. A folder that could not be made, or was removed, is made
-    again each minute. After the constructor nothing raises. A forked child leaves the box to its parent, and may make
-    another one.
+    Without a folder in memory everything works in anonymous memory, which does not survive a kill. A folder that could
+    not be made, or was removed, is made again each minute. After the constructor nothing raises. A forked child leaves
+    the box to its parent, and may make another one.
 
     Args:
         spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
         root: Folder of the boxes, in a file system in memory; None for none.
-        identity: Plain values that describe the process, to which its facts are added. The journals in ``off`` have no
-            reader: :attr:`Journal.reader`.
-        interval_s: Seconds between two snapshots.
-        box_bytes: The most bytes in the box, which never takes more than 1 % of its file system.
-        memory_bytes: The most bytes in anonymous memory. The oldest items beyond are dropped as ``queue_full``.
-        disk_bytes: The most bytes in the spool folder of journals that are sent. The oldest items beyond are dropped as
-            ``spool_full``. What only the disk reads has no limit.
+        identity: Plain values that describe the process. The journals in ``off`` have no reader.
+        memory_bytes: Of anonymous memory. The oldest items beyond are dropped as ``queue_full``.
+        disk_bytes: Of journals that are sent. The oldest items beyond are dropped as ``spool_full``.
         disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
         mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
 
@@ -125,7 +118,7 @@ class Box:
         parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
         self.names = Names({**identity, **facts, "parent": parent, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
-        self.room.others = lambda: self.names.size + sum(2 * each.size for each in self._slots.copy().values())
+        self.room.others = self._other_bytes
         self._wake_writer, self._wake_disk = _Wake(), _Wake()
         self.journals = {name: Journal(name, self.room, self._wake) for name in (*JOURNALS, REJECTED)}
         self.journals[REJECTED].reader = "disk"
@@ -136,17 +129,17 @@ class Box:
         self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}
         self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]
-        self.folder: Folder | None = None
-        self.disk: Folder | None = None
         self.disk_problem = ""
         self._warned: set[str] = set()
+        self.folder: Folder | None = None  # the box, its lock and its files
         self._lock: Lock | None = None
+        self._state: SlotFile | None = None
+        self._settled: Settled | None = None
+        self.disk: Folder | None = None  # the same of the spool folder
         self._disk_lock: Lock | None = None
-        self._slots: dict[str, SlotFile] = {}  # in the box
-        self._disk_slots: dict[str, SlotFile] = {}
-        self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()
+        self._disk_settled: Settled | None = None
+        self._snapshotting, self._opening = ThreadLock(), ThreadLock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
-        self._noted: object = None  # the totals on the disk are as of these items
         self._next_round = Event()  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
         self._mover: Thread | None = None
@@ -179,7 +172,7 @@ class Box:
                 lock._acquire_restore(state)
 
     def _report(self, place: str, error: object) -> None:
-        """Log the first problem of the box, or of the disk, which is also noted."""
+        """Log the first problem of the box, or of the disk."""
         if place == "box":
             noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
         else:
@@ -191,6 +184,14 @@ class Box:
         if subject not in self._warned:
             self._warned.add(subject)
             _log.warning(message, *arguments)
+
+    def _try(self, part: str, step: Callable[[], Any]) -> Any:
+        """Return what a part of the writer's work returns; None if it fails: the others do not depend on it."""
+        try:
+            return step()
+        except Exception as error:  # a defect; the next round may succeed
+            self._warn_once(part, "the black box is not complete, because of its %s: %r", part, error)
+            return None
 
     # ---- the box in memory
 
@@ -213,23 +214,31 @@ class Box:
             made, self._lock = make_shown(self._root / self.name, self._fill)
             self.folder = made
         except Exception as error:  # a defect, too: the first item is recorded in here
-            self.names.folder, self._slots = None, {}
+            self._forget_files()
             self._report("box", error)
             return
         finally:
             self._opening.release()
         self._has_snapshot = False
-        self._read(POSITION, self.note_position)
-        self._read("page", lambda: context_page.open_page(made))
-        self.room.box = self.folder
+        self._try("position", self.note_position)
+        self._try("page", lambda: context_page.open_page(made))
+        self.room.box = made
         for journal in self.journals.values():
             journal.enter_box()
 
     def _fill(self, folder: Folder) -> None:
         self.names.folder = folder
         self.names.copy(folder)
-        self._slots = {name: SlotFile(folder, name, mapped=True) for name in (STATE, POSITION, TOTALS)}
-        self._write_totals(self._slots)
+        self._state = SlotFile(folder, STATE, mapped=True)
+        self._settled = Settled(folder, self.journals, mapped=True)
+        self._settled.note_totals()
+
+    def _forget_files(self) -> None:
+        self.names.folder = self._state = self._settled = None
+
+    def _other_bytes(self) -> int:
+        files = [each.size for each in (self._state, self._settled) if each is not None]
+        return self.names.size + 2 * sum(files)
 
     def _check_box(self) -> None:
         if (folder := self.folder) is None:
@@ -240,8 +249,8 @@ class Box:
             return
         # Continue in anonymous memory.
         self._report("box", "its folder was removed, or the application has closed its descriptors")
-        self.folder = self.names.folder = self.room.box = None
-        self._slots, self._has_snapshot = {}, False
+        self.folder, self.room.box, self._has_snapshot = None, None, False
+        self._forget_files()
         for journal in self.journals.values():
             journal.leave_box()
         _close(self._lock, folder)
@@ -275,15 +284,12 @@ class Box:
         due_s = time.monotonic() + self._interval_s
         while not self._stopping:
             self._wake_writer.wait(due_s - time.monotonic())
-            try:
-                for journal in self.journals.values():
-                    journal.prepare()
-                if time.monotonic() >= due_s:
-                    due_s = time.monotonic() + self._interval_s
-                    self._try_to_open()
-                    self.snapshot()
-            except Exception as error:  # a defect; the next round may succeed
-                self._warn_once("writer", "the black box is not complete: %r", error)
+            for journal in self.journals.values():
+                self._try("journals", journal.prepare)
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + self._interval_s
+                self._try("folder", self._try_to_open)
+                self.snapshot()
 
     def snapshot(self, timeout: float = 1.0) -> None:
         """Append what was collected, and write the snapshot, as the writer does each second. Any thread may call it."""
@@ -291,32 +297,21 @@ class Box:
             return  # another thread writes one; an older snapshot must not replace a newer one
         try:
             if not self._is_over:
-                self._snapshot()
-        except Exception as error:  # a defect; the next round may succeed
-            self._warn_once("writer", "the black box is not complete: %r", error)
+                self._try("snapshot", self._snapshot)
         finally:
             self._snapshotting.release()
 
     def _snapshot(self) -> None:
         for flush in [*self.flushes]:
-            try:
-                flush()
-            except Exception as error:
-                self._warn_once(f"flush {flush!r}", "a source of the black box failed: %r", error)
+            self._try(f"flush {flush!r}", flush)
         self._check_box()
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
-            position, failure = metrics.next, None
-            try:
-                windows = self.open_windows()
-            except Exception as error:  # it is logged without the lock
-                windows, failure = (b"", ()), error
+            position, windows = metrics.next, self.open_windows()
             metrics.keep_from = min(metrics.keep_from, position)
-        if failure is not None:
-            self._warn_once("open windows", "the black box has no open windows: %r", failure)
         following = {name: journal.next for name, journal in self.journals.items()}  # before the sources are read
-        values = {name: self._read(name, source) for name, source in [*self.sources.items()]}
-        values = {**{name: value for name, value in values.items() if value is not None}, "next": following}
+        found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
+        values = {**{name: value for name, value in found.items() if value is not None}, "next": following}
         head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
         if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {"next": following})):
             metrics.keep_from, self._has_snapshot = position, True
@@ -327,65 +322,37 @@ class Box:
                 journal.truncate(disk=False)
         context_page.beat()
 
-    def _read(self, name: str, source: Callable[[], Any]) -> Any:
-        """Return a part of the snapshot; None if it fails, which is logged once."""
-        try:
-            return source()
-        except Exception as error:
-            self._warn_once(f"source {name}", "the black box has no %s: %r", name, error)
-            return None
-
     def _write_state(self, value: tuple[Any, ...]) -> bool:
-        if (slots := self._slots.get(STATE)) is None:
+        if self._state is None:
             return False
         try:
             content = marshal.dumps(value, 2)
         except ValueError:  # leave out what is not a plain value
-            plain = {
-                name: part for name, part in value[-1].items() if self._read(name, partial(marshal.dumps, part, 2))
-            }
+            parts = value[-1].items()
+            plain = {name: part for name, part in parts if self._try(name, partial(marshal.dumps, part, 2))}
             content = marshal.dumps((*value[:-1], plain), 2)
         try:
-            slots.write(content)
+            self._state.write(content)
         except OSError as error:
             self._report("box", error)
             return False
         return True
 
-    # ---- what is settled
-
     def note_position(self) -> None:
         """Write which items are settled or being sent. To be called around each request, in its sender's thread."""
-        slots = self._slots
-        if not slots and self.disk is not None:  # a collector finds it there, at most a request behind
+        settled = self._settled
+        if settled is None and self.disk is not None:  # a collector finds it there, at most a request behind
             self._wake_disk.set()
-        if not self._is_over and slots:
+        if settled is not None and not self._is_over:
             with suppress(OSError):
-                with self._slots_lock:
-                    slots[POSITION].write(pack_position(self.journals))
+                settled.note_position()
                 if self.room.memory:  # a collector could not add items that were in anonymous memory to the totals
-                    self._write_totals(slots)
-
-    def _write_totals(self, slots: dict[str, SlotFile]) -> None:
-        """Write the running totals, of the last item that is in them, and the items that were dropped."""
-        metrics = self.journals["metrics"]
-        holes = {name: journal.holes() for name, journal in self.journals.items()}
-        if metrics.fold is not None and TOTALS in slots:
-            with metrics.lock:  # threads remove files at the same time, and the last state must be the newest one
-                holes["metrics"] = metrics.holes()
-                noted = metrics.settled, holes
-                if slots is not self._slots and noted == self._noted:
-                    return  # in an outage nothing changes
-                content = marshal.dumps((*metrics.fold.plain(), holes), 2)
-                if slots is self._slots:
-                    slots[TOTALS].write(content)
-                    return
-            slots[TOTALS].write(content)  # on a disk, in one thread
-            self._noted = noted
+                    settled.note_totals()
 
     def _note_removal(self) -> None:
         """Write what makes files unnecessary, before they are removed."""
-        self._write_totals(self._slots)
+        if (settled := self._settled) is not None:
+            settled.note_totals()
         self.note_position()
 
     # ---- the disk thread
@@ -411,24 +378,23 @@ class Box:
     def tend_disk(self, after_s: float) -> None:
         """Move, load and remove what is in the spool folder. The disk may delay it for any time.
 
-        Args:
-            after_s: Seconds after which items are moved. Those without a sender are moved at once.
+        Items are moved after so many seconds, those without a sender at once.
         """
         if self.spool is None:
             return
         journals = [*self.journals.values()]
-        done = [self.disk is None or self._try(self._open_disk)]
-        done += [self._try(on_disk.load, each) for each in journals]
-        done += [self._try(on_disk.move, each, self._open_disk, after_s) for each in journals]
+        done = [self.disk is None or self._try_disk(self._open_disk)]
+        done += [self._try_disk(on_disk.load, each) for each in journals]
+        done += [self._try_disk(on_disk.move, each, self._open_disk, after_s) for each in journals]
         if self.disk is not None:
-            is_noted = self._try(self._note_disk, self.disk)
+            is_noted = self._try_disk(self._note_disk)
             if is_noted or self.folder is not None:  # else a collector would deliver again what is removed
-                done += [self._try(on_disk.remove_settled, each) for each in journals]
-            done += [is_noted, self._try(self._limit_disk)]
+                done += [self._try_disk(on_disk.remove_settled, each) for each in journals]
+            done += [is_noted, self._try_disk(self._limit_disk)]
         if all(done):
             self.disk_problem = ""
 
-    def _try(self, step: Callable[..., object], *arguments: object) -> bool:
+    def _try_disk(self, step: Callable[..., object], *arguments: object) -> bool:
         """Do a step of the disk thread; return False if it fails. The others do not depend on it."""
         try:
             step(*arguments)
@@ -450,30 +416,26 @@ class Box:
         return self.disk
 
     def _fill_disk(self, folder: Folder) -> None:
-        self._disk_slots, self._noted = {name: SlotFile(folder, name) for name in (POSITION, TOTALS)}, None
-        self._note_disk(folder)
-
-    def _note_disk(self, folder: Folder) -> None:
         self.names.copy(folder)
-        self._disk_slots[POSITION].write(pack_position(self.journals))
-        self._write_totals(self._disk_slots)
+        self._disk_settled = Settled(folder, self.journals)
+        self._disk_settled.note_position()
+        self._disk_settled.note_totals()
+
+    def _note_disk(self) -> None:
+        if self.disk is not None and self._disk_settled is not None:
+            self.names.copy(self.disk)
+            self._disk_settled.note_position()
+            self._disk_settled.note_totals()
 
     def _limit_disk(self) -> None:
         sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
-        sizes = {journal: on_disk.size_on_disk(journal) for journal in sent}
-        while sum(sizes.values()) > self._disk_bytes:
-            largest = max(sizes, key=lambda journal: sizes[journal])
-            if not largest.drop_oldest("spool_full", (DISK,)):
+        while sum(map(on_disk.size_on_disk, sent)) > self._disk_bytes:
+            if not max(sent, key=on_disk.size_on_disk).drop_oldest("spool_full", (DISK,)):
                 break
-            sizes[largest] = on_disk.size_on_disk(largest)
-            self._write_totals(self._disk_slots)
+            self._note_disk()
 
     def spill(self, timeout: float) -> bool:
-        """Move what no sender reads to the spool folder, and wait for that at most so many seconds.
-
-        Returns:
-            True if everything unsettled in journals whose reader is ``"disk"`` is there now.
-        """
+        """Have what no sender reads moved to the spool folder; return True if that is done in so many seconds."""
         kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
         if not any(journal.is_in_memory(end) for journal, end in kept):
             return True  # the disk, which may hang, is not needed
@@ -490,8 +452,7 @@ class Box:
     def close(self, timeout: float) -> bool:
         """Move what is left to the spool folder, and remove the box, in so many seconds, when nothing is appended.
 
-        Returns:
-            False if something stays in the box, because the disk is full or hangs: a collector will deliver it.
+        False is returned if something stays in the box, because the disk is full or hangs: a collector will deliver it.
         """
         deadline = time.monotonic() + timeout
         if self._is_over:
@@ -531,9 +492,9 @@ class Box:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
         _close(self._lock, self._disk_lock, self.folder, self.disk)
-        self.folder = self.disk = self._writer = self._mover = None
-        self._slots, self._disk_slots = {}, {}
-        self._slots_lock, self._snapshotting, self._opening = RLock(), ThreadLock(), ThreadLock()  # perhaps held
+        self.folder = self.disk = self._disk_settled = self._writer = self._mover = None
+        self._forget_files()
+        self._snapshotting, self._opening = ThreadLock(), ThreadLock()  # perhaps held
         self.names.renew()
         self.room.renew()
         for journal in self.journals.values():
@@ -544,12 +505,6 @@ def _close(*each_of: Folder | Lock | None) -> None:
     for each in each_of:
         if each is not None:
             each.close()
-
-
-def pack_position(journals: dict[str, Journal]) -> bytes:
-    """Return what the file ``position`` holds."""
-    position = {name: journal.settled for name, journal in journals.items()}
-    return marshal.dumps({**position, SENDING: journals["metrics"].sending}, 2)
 
 
 def has_box() -> bool:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monitel.blackbox.box import is_mine
 from monitel.blackbox.context_page import PAGE
 from monitel.blackbox.folder import Folder, FolderError, Lock, MissingFolderError, box_roots
-from monitel.blackbox.process import this_process
-from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE
-from monitel.blackbox.recovery import NAME, entries, is_alive
+from monitel.blackbox.process import process_facts, process_start, this_process
+from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,10 +25,33 @@ if TYPE_CHECKING:
     from monitel.blackbox.context_page import Context
     from monitel.blackbox.process import Owner
 
+#: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
+NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 SILENT_NS = 3 * 10**9  # the age of a heartbeat above which no Python code runs: there is one each second
 
 _JOURNAL = re.compile(rf"({'|'.join(JOURNALS)})-\d+\.(log|end)")
 _REJECTED = re.compile(rf"{REJECTED}-\d+\.log")
+
+
+def entries(folder: Path | None) -> list[str]:
+    """Return the names of all entries of a folder; none if it cannot be read."""
+    with suppress(OSError):
+        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
+    return []
+
+
+def processes(root: Path | None, spool: Path | None) -> list[str]:
+    """Return the names of all records in a folder of boxes and one of spools, oldest first."""
+    return sorted({name for folder in (root, spool) for name in entries(folder) if NAME.fullmatch(name)})
+
+
+def pid_of(record: Path) -> int:
+    """Return the id of the process in the name of a record; 0 if the name is not that of a record."""
+    match = NAME.fullmatch(record.name)
+    return int(match[1]) if match else 0
+
+
+# ---- boxes
 
 
 @dataclass
@@ -69,13 +92,12 @@ def find_boxes(root: Path | None = None) -> Boxes:
 def _search(root: Folder, found: Boxes) -> None:
     others = []
     for name in sorted(root.names()):
-        plain = name.removesuffix(CORRUPT)
+        path, plain = root.path / name, name.removesuffix(CORRUPT)
         if NAME.fullmatch(plain.removeprefix(".")) is None:
             others.append(name)
         elif plain != name:
-            found.corrupt.append(root.path / name)
+            found.corrupt.append(path)
         elif not name.startswith("."):  # else it is made or removed now
-            path = root.path / name
             try:
                 with closing(Folder.open(path, probe=False)) as folder:
                     if is_box(folder.names()):
@@ -102,16 +124,13 @@ def is_box_folder(path: Path) -> bool:
     return NAMES in names and is_box(names)
 
 
-def pid_of(record: Path) -> int:
-    """Return the id of the process in the name of a record; 0 if the name is not that of a record."""
-    match = NAME.fullmatch(record.name)
-    return int(match[1]) if match else 0
-
-
 def holds_boxes(folder: Path) -> bool:
     """Return True if a folder holds black boxes, in any state."""
     names = (name for name in entries(folder) if NAME.fullmatch(name.removesuffix(CORRUPT)))
     return any(is_box(entries(folder / name)) for name in names)
+
+
+# ---- spools
 
 
 @dataclass
@@ -124,11 +143,7 @@ class Spools:
 
 
 def find_spools(root: Path) -> Spools:
-    """Find the spools in a folder, which may be a spool itself or hold the spools of many processes.
-
-    Raises:
-        FolderError: ``root`` is not a folder.
-    """
+    """Find the spools in a folder, which may be a spool itself or hold the spools of many processes."""
     if root.is_symlink():
         raise FolderError(f"{str(root)!r} is a symbolic link: give the folder that it points to")
     if not root.is_dir():
@@ -152,14 +167,34 @@ def find_spools(root: Path) -> Spools:
     return found
 
 
+# ---- their processes
+
+
+def is_alive(folder: Folder) -> bool:
+    """Return True if the process of a box or spool folder runs: it holds the lock, or has lost it.
+
+    The application may have closed the descriptor of the lock. Then the process id and start time in the name decide,
+    unless the process has ended its record, or has replaced itself by calling exec and is this one now.
+    """
+    if Lock.is_held(folder):
+        return True
+    name = folder.path.name.lstrip(".")
+    match = NAME.fullmatch(name)
+    if match is None or folder.has(ENDED):
+        return False
+    if int(match[1]) == os.getpid():
+        return is_mine(name)
+    names, facts = read_names(folder)[0], process_facts()
+    if names and any(names[0].get(key) != facts[key] for key in ("boot", "namespace")):
+        return False  # its process id means another process here
+    return process_start(int(match[1])) == match[2]
+
+
 def is_running(folder: Folder, owner: Owner, page: Context, viewer: Owner | None = None) -> bool:
-    """Return True if a process runs the program that has made its box.
+    """Return True if a process runs the program that has made its box; ``viewer`` is this process, if it is known.
 
     Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
-    decides. The viewer is this process; a caller that asks often may know it.
-
-    Raises:
-        OSError: The lock is a link, or belongs to another user.
+    decides.
     """
     if Lock.is_held(folder):
         return not owner.has_ended(viewer or this_process())  # else a collector has it

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from monitel.blackbox.folder import Folder
+    from monitel.blackbox.journal import Journal
 
 #: The version of these forms, and the files beside the journals: the snapshot, under two names, the page, what is
 #: settled, the running totals, the definitions, the stacks of a crash, those of a process that runs, and the request
@@ -141,10 +142,9 @@ def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:
 
 
 class SlotFile:
-    """Writes a plain value again and again, in one thread at a time.
+    """Writes a value in marshal format again and again, in one thread at a time; in memory (``mapped``) as memory.
 
-    In memory (``mapped``) the file is written through a mapping, without a system call. A value that is larger than
-    ``size``, the bytes of a slot, makes a new file.
+    A value that is larger than ``size``, the bytes of a slot, makes a new file.
     """
 
     def __init__(self, folder: Folder, name: str, *, mapped: bool = False) -> None:
@@ -154,11 +154,7 @@ class SlotFile:
         self._content: bytes | None = None
 
     def write(self, content: bytes) -> None:
-        """Write a value in marshal format, unless it is equal to the last one.
-
-        Raises:
-            OSError: There is no room. The previous version stays valid.
-        """
+        """Write a value, unless it is equal to the last one. If there is no room, the previous version stays valid."""
         if content == self._content:
             return
         if self._number < 0:
@@ -191,12 +187,7 @@ class SlotFile:
 
 
 def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
-    """Return the number and the value of the newest whole version; (0, None) if there is none.
-
-    Raises:
-        OSError: The file is a link, or belongs to another user.
-        ValueError: The checksum of the newest version is right, and it is not a value.
-    """
+    """Return the number and the value of the newest whole version; (0, None) if there is none."""
     newest, best = 0, b""
     for _ in range(_READINGS):
         try:
@@ -218,18 +209,60 @@ def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
     return newest, load(best) if newest else None
 
 
+# ---- what is settled
+
+
+class Settled:
+    """The files ``position``, what is settled, and ``totals``, the exporter's totals of that, in one folder.
+
+    Without a :class:`monitel.blackbox.journal.Fold` the totals are the ``known`` ones, if there are any.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        journals: dict[str, Journal],
+        known: tuple[int, Any] | None = None,
+        *,
+        mapped: bool = False,
+    ) -> None:
+        self._position, self._totals = (SlotFile(folder, name, mapped=mapped) for name in (POSITION, TOTALS))
+        self._journals, self._known, self._mapped = journals, known, mapped
+        self._lock = RLock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of a slot of both files."""
+        return self._position.size + self._totals.size
+
+    def note_position(self) -> None:
+        """Write which items are settled or being sent."""
+        with self._lock:
+            position = {name: journal.settled for name, journal in self._journals.items()}
+            self._position.write(marshal.dumps({**position, SENDING: self._journals["metrics"].sending}, 2))
+
+    def note_totals(self) -> None:
+        """Write the totals, of the last item that is in them, and the items that were dropped."""
+        metrics = self._journals["metrics"]
+        with metrics.lock:
+            plain = self._known if metrics.fold is None else metrics.fold.plain()
+            if plain is None:
+                return
+            holes = {name: journal.holes() for name, journal in self._journals.items()}
+            content = marshal.dumps((*plain, holes), 2)
+            if self._mapped:  # threads remove files at the same time, and the last state must be the newest one
+                self._totals.write(content)
+        if not self._mapped:  # a disk may hang; only one thread writes there
+            self._totals.write(content)
+
+
 # ---- names
 
 
 class Names:
     """Numbers plain values from 0 on, and has them written into the box. Thread-safe, and safe in signal handlers.
 
-    Args:
-        identity: The value with number 0, which describes the process.
-
-    Attributes:
-        folder: The box; None without one.
-        size: Bytes of all definitions.
+    The value with number 0 describes the process. ``size`` is that of all definitions.
     """
 
     def __init__(self, identity: Any) -> None:
@@ -244,8 +277,7 @@ class Names:
     def define(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
         """Return the numbers of definitions, which one write has put into the file of the box, if there is room.
 
-        Args:
-            pairs: For each of them the key by which it is found later, and a plain value, used when the key is new.
+        Each has the key by which it is found later, and a plain value, which counts if the key is new.
         """
         found, new = [], False
         with self._lock:
@@ -288,10 +320,6 @@ def read_names(*folders: Folder | None, known: tuple[Sequence[Any], bytes] = (()
     """Return the definitions in the folder that has most of them, and their bytes, to be copied.
 
     Those that an earlier call has returned, ``known``, are not decoded again where a file begins with their bytes.
-
-    Raises:
-        OSError: A file is a link, or belongs to another user.
-        ValueError: A checksum is right, and the definition is not a value.
     """
     best: tuple[list[Any], bytes] = ([], b"")
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Recovery: the records of ended processes, each taken by one collector, ended, delivered or moved, and removed.
+"""Records of ended processes: each taken by one collector, ended, delivered or moved, and removed.
 
 The record of a killed process becomes one that can be delivered, once, however often its collectors are killed:
 
@@ -11,18 +11,14 @@ The record of a killed process becomes one that can be delivered, once, however 
 
 from __future__ import annotations
 
-import marshal
-import os
-import re
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.box import is_mine, pack_position
+from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, processes
 from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
 from monitel.blackbox.journal import Journal, Room
-from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import Record, names_of, read_record
 from monitel.blackbox.record import (
     CORRUPT,
@@ -36,32 +32,21 @@ from monitel.blackbox.record import (
     TOTALS,
     WINDOW,
     Item,
-    SlotFile,
+    Settled,
     pack_file,
     read_names,
 )
 from monitel.stats.window import key, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-#: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
-NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
 _KEPT = 16  # records that stay, whoever reads them
-_ALL = (*JOURNALS, REJECTED)
 _DELIVERED = {"lock", NAMES, POSITION, TOTALS}  # the entries of a spool folder without a journal
 
 
-def entries(folder: Path | None) -> list[str]:
-    """Return the names of all entries of a folder; none if it cannot be read."""
-    with suppress(OSError):
-        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
-    return []
-
-
-def processes(root: Path | None, spool: Path | None) -> list[str]:
-    """Return the names of all records in a folder of boxes and one of spools, oldest first. Nothing is changed."""
-    return sorted({name for folder in (root, spool) for name in entries(folder) if NAME.fullmatch(name)})
+class InUseError(FolderError):
+    """Raised for a record whose process runs, or that another collector has."""
 
 
 def sweep(root: Path | None, spool: Path | None) -> None:
@@ -81,59 +66,47 @@ def sweep(root: Path | None, spool: Path | None) -> None:
                     lock.close()
 
 
-def is_alive(folder: Folder) -> bool:
-    """Return True if the process of a box or spool folder runs: it holds the lock, or has lost it.
+def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), foreign: bool = False) -> Dead:
+    """Take the record of an ended process: its box, its spool folder, or both, whichever is given.
 
-    The application may have closed the descriptor of the lock. Then the process id and start time in the name decide,
-    unless the process has ended its record, or has replaced itself by calling exec and is this one now.
-    """
-    if Lock.is_held(folder):
-        return True
-    name = folder.path.name.lstrip(".")
-    match = NAME.fullmatch(name)
-    if match is None or folder.has(ENDED):
-        return False
-    if int(match[1]) == os.getpid():
-        return is_mine(name)
-    names, facts = read_names(folder)[0], process_facts()
-    if names and any(names[0].get(key) != facts[key] for key in ("boot", "namespace")):
-        return False  # its process id means another process here
-    return process_start(int(match[1])) == match[2]
-
-
-def claim(root: Path | None, spool: Path | None, name: str) -> Dead | None:
-    """Take the record of an ended process, in a folder of boxes, in that of its spool, which the box names, or in both.
-
-    Args:
-        root: Folder of the boxes; None for none.
-        spool: Folder of the spools, unless the one that the box names exists; None for none.
-        name: The name of the record.
-
-    Returns:
-        None if there is none, the process runs, or another collector has it.
+    The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool``; the
+    box of a spool folder is in one of ``roots``. What is senseless gets another name, so that it is reported once.
 
     Raises:
-        OSError, FolderError: It cannot be read, or is of another version. What is senseless gets another name, so that
-            it is reported once.
+        InUseError: Its process runs, or another collector has it.
+        OSError, FolderError: It cannot be read, or is of another version.
     """
-    if NAME.fullmatch(name) is None:
-        return None
-    box = disk = None
+    taken: list[Folder] = []
+
+    def take(path: Path) -> Folder:
+        folder = Folder.open(path, foreign=foreign)
+        held.callback(folder.close)
+        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
+        alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
+        if alive or (lock := Lock.take(folder)) is None:
+            raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
+        held.callback(lock.close)
+        taken.append(folder)
+        return folder
+
+    def take_other(parents: Iterable[Path | None]) -> Folder | None:
+        found = (each / path.name for each in parents if each is not None and (each / path.name).is_dir())
+        return next(map(take, found), None)
+
     with ExitStack() as held:
         try:
-            if (box := _take(root, name, held)) is not None:
-                spool = spool_of(read_names(box)[0], spool)
-            disk = _take(spool, name, held)
-            dead = None if box is disk is None else Dead(box, disk, spool)
-        except (BlockingIOError, FileNotFoundError):
-            return None
+            given = take(path)
+            if is_box(given.names()):
+                spool = spool_of(names_of(given)[0], spool)
+                dead = Dead(given, take_other([spool]), spool)
+            else:
+                dead = Dead(take_other(roots), given)
         except (OSError, FolderError):
             raise
         except Exception as error:
-            raise set_aside([each for each in (box, disk) if each is not None], error) from error
-        if dead is not None:
-            dead.held = held.pop_all()
-    return dead
+            raise set_aside(taken, error) from error
+        dead.held = held.pop_all()
+        return dead
 
 
 def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
@@ -150,31 +123,15 @@ def forget_unread(root: Path) -> None:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
                 unread = Record(folder.path, names_of(folder)[0]).is_unread
-            if unread and (dead := claim(root, None, name)) is not None:
-                with closing(dead):
+            if unread:
+                with closing(claim(root / name)) as dead:
                     dead.remove()
 
 
-def spool_of(names: list[Any], given: Path | None = None) -> Path | None:
+def spool_of(names: Sequence[Any], given: Path | None = None) -> Path | None:
     """Return the folder of the spools of a process, from its names, if its parent exists here; else the given one."""
     recorded = names[0].get("spool") if names else None
     return Path(recorded) if recorded and Path(recorded).parent.is_dir() else given
-
-
-def _take(parent: Path | None, name: str, held: ExitStack) -> Folder | None:
-    """Open and lock a folder of a record; return None if there is none.
-
-    Raises:
-        BlockingIOError: A process has it.
-    """
-    if parent is None or not (parent / name).is_dir():
-        return None
-    folder = Folder.open(parent / name)
-    held.callback(folder.close)
-    if is_alive(folder) or (lock := Lock.take(folder)) is None:
-        raise BlockingIOError
-    held.callback(lock.close)
-    return folder
 
 
 class Dead:
@@ -184,10 +141,6 @@ class Dead:
         spool: The folder in which :meth:`move` makes the spool folder; None for none.
         journals: Readable like those of this process; those that the process had no reader for have nothing to send.
         held: The locks, which :meth:`close` releases. Without them the record is only read.
-
-    Raises:
-        FolderError: The record is of another version.
-        RecordError: Its values are senseless.
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
@@ -195,17 +148,15 @@ class Dead:
         self.box, self.disk, self.spool, self.held = box, disk, spool, ExitStack()
         self.name, self.names = record.path.name, record.names
         self.snapshot, self.totals = record.snapshot, record.totals
-        first = disk if box is None else box
-        assert first is not None
-        self._slots = {name: SlotFile(first, name) for name in (POSITION, TOTALS)}
         self._room = Room()
         self._room.box = box
         self.journals: dict[str, Journal] = {}
-        for name in _ALL:
+        for name in (*JOURNALS, REJECTED):
             journal = self.journals[name] = Journal(name, self._room)
             journal.disk, journal.before_remove = disk, self._note_removal
             self._adopt(name, record.settled.get(name, 0), record.holes.get(name, []))
         self.journals["metrics"].sending = record.settled.get(SENDING, 0)
+        self._settled = Settled(box or disk, self.journals, self.totals)  # type: ignore[arg-type]  # there is one
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
@@ -281,12 +232,10 @@ class Dead:
         On a full disk it is not written: if the delivery is interrupted, the next one repeats what was settled.
         """
         with suppress(OSError):
-            self._slots[POSITION].write(pack_position(self.journals))
+            self._settled.note_position()
 
     def _note_removal(self) -> None:
-        fold = self.journals["metrics"].fold
-        holes = {name: journal.holes() for name, journal in self.journals.items()}
-        self._slots[TOTALS].write(marshal.dumps((*(self.totals if fold is None else fold.plain()), holes), 2))
+        self._settled.note_totals()
         self.note_position()
 
     def tend(self) -> None:
@@ -301,8 +250,7 @@ class Dead:
     def move(self) -> None:
         """Move the box to its spool folder, to be delivered later.
 
-        Raises:
-            OSError, FolderError: The spool folder cannot be written. What was not moved stays in the box.
+        If that cannot be written, an OSError or FolderError is raised; what was not moved stays in the box.
         """
         if self.box is None:
             return
@@ -315,7 +263,7 @@ class Dead:
         else:  # the process has made it before its last definitions
             self.disk.write(NAMES, names, 0)
         disk = self.disk
-        self._slots = {name: SlotFile(disk, name) for name in (POSITION, TOTALS)}
+        self._settled = Settled(disk, self.journals, self.totals)
         self._note_removal()
         for journal in self.journals.values():
             on_disk.move(journal, lambda: disk)

@@ -19,12 +19,13 @@ import monitel
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
 from monitel.blackbox.death import death_of
+from monitel.blackbox.discovery import processes
 from monitel.blackbox.folder import Folder, FolderError, box_roots
 from monitel.blackbox.forms import REPORTED, STAT, Definition
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
-from monitel.blackbox.recovery import claim, processes
+from monitel.blackbox.recovery import claim
 from monitel.blackbox.settings import FOLDERS, mark_of
 from monitel.run_events import final_status, last_exception
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
@@ -142,12 +143,10 @@ def store_deaths(folder: Path, deaths: Deaths) -> None:
     """Store the deaths of the processes of a run that no exporter has collected. Their records stay. Never raises."""
     for root in box_roots(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")):
         for name in processes(root, None):
-            with suppress(Exception):
-                if (claimed := claim(root, None, name)) is not None:
-                    with closing(claimed):
-                        record = read_record(claimed.box, claimed.disk) if claimed.box is not None else None
-                        if record is not None and record.run == str(folder) and not claimed.has_ended:
-                            store_death(record, death_of(record, deaths), record.path)
+            with suppress(Exception), closing(claim(root / name)) as dead:
+                record = read_record(dead.box, dead.disk) if dead.box is not None else None
+                if record is not None and record.run == str(folder) and not dead.has_ended:
+                    store_death(record, death_of(record, deaths), record.path)
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:

@@ -23,11 +23,12 @@ from tests.support.paths import ROOT
 import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
+from monitel.blackbox.discovery import processes
 from monitel.blackbox.folder import Folder, Lock
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import Dead, claim, processes, sweep
+from monitel.blackbox.recovery import Dead, claim, sweep
 
 _LONG = "x" * 100
 _SKIPPED = 77
@@ -65,11 +66,9 @@ class Place:
     def events(self, name: str, journal: str = "logs") -> list[Any]:
         return [item.value[1] for item in Dead(self.folder(name), None).items(journal)]
 
-    def collect(self, name: str) -> list[Any] | None:
-        """Return the events in the record of an ended process, and remove it; None if it cannot be claimed."""
-        dead = claim(self.root, self.spool, name)
-        if dead is None:
-            return None
+    def collect(self, name: str) -> list[Any]:
+        """Return the events in the record of an ended process, and remove it."""
+        dead = claim(next(each / name for each in (self.root, self.spool) if (each / name).exists()))
         if not dead.has_ended:
             dead.end({})
         found = list[Any]()
@@ -261,12 +260,10 @@ def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     (name,) = processes(place.root, place.spool)
     (place.root / name / "metrics-000000000000001.end").write_bytes(b"half")
     assert ([], [1]) == (place.events(name, "metrics"), place.events(name))
-    dead = claim(place.root, place.spool, name)
-    assert dead is not None
+    dead = claim(place.root / name)
     dead.end({"logs": [(EVENT, ("process.died", 2))]})
     dead.close()
-    dead = claim(place.root, place.spool, name)
-    assert dead is not None
+    dead = claim(place.root / name)
     assert dead.has_ended
     assert ["event", "process.died"] == [item.value[0] for item in dead.items("logs")]
     assert [] == [*dead.items("metrics")]

@@ -22,7 +22,7 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.context_page import read_page
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
-from monitel.blackbox.record import EVENT, read_slots
+from monitel.blackbox.record import EVENT, SlotFile, read_slots
 from monitel.blackbox.recovery import Dead, claim
 
 NAME = f"monitel-{os.geteuid()}"
@@ -217,8 +217,7 @@ def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], ow
     box.abandon()  # as if the process had been killed
     (name,) = (each.name for each in (own_boxes).iterdir())
     (own_boxes / name).rename(own_boxes / (dead := "20260101T000000-1-1-000000"))
-    record = claim(own_boxes, tmp_path / "spool", dead)
-    assert record is not None
+    record = claim(own_boxes / dead)
     record.end({"logs": [(EVENT, "died")]})
     assert record.is_delivered
     record.remove()
@@ -271,11 +270,12 @@ def test_record_of_another_version_is_left_alone(
     """Even if its files have another content."""
     monkeypatch.setattr(process, "VERSION", 2)
     box = make()
-    box._slots["totals"].write(marshal.dumps("other", 2))
+    with closing(Folder.open(own_boxes / box.name)) as opened:
+        SlotFile(opened, "totals").write(marshal.dumps("other", 2))
     box.abandon()  # as if the process had been killed
     path = (own_boxes / box.name).rename(own_boxes / "20260101T000000-1-1-000000")
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
-        claim(path.parent, tmp_path / "spool", path.name)
+        claim(path)
     assert path.exists()
 
 

@@ -68,8 +68,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     """Then the box is read like a spool, in place or moved to the disk."""
     found = only(process.killed())
     assert [process.path, own_boxes / KILLED] == sorted(find_boxes(own_boxes).readable, reverse=True)
-    dead = claim(own_boxes, process.box.spool, KILLED)
-    assert dead is not None
+    dead = claim(own_boxes / KILLED, process.box.spool)
     with closing(Folder.open(own_boxes / KILLED)) as box:
         event = death_of(read_record(box), Deaths()).event()
     (job,) = Live([str(own_boxes / KILLED)]).look().jobs
@@ -96,8 +95,7 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     deaths.add(4194399, End(code=0, time_ns=START), "5")
     with closing(Folder.open(own_boxes / KILLED)) as box:
         record = read_record(box)
-    dead = claim(own_boxes, process.box.spool, KILLED)
-    assert dead is not None
+    dead = claim(own_boxes / KILLED, process.box.spool)
     dead.end({"logs": [(EVENT, tuple(death_of(record, deaths).event()))]})
     dead.close()
     (by_parent,) = jobs_of([process_of(record, alive=False, deaths=deaths)])
@@ -112,8 +110,7 @@ def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_b
     process.box.tend_disk(0.0)
     process.close(definition("later"), window(7, 1, 1.0))
     process.killed()
-    dead = claim(own_boxes, process.box.spool, KILLED)
-    assert dead is not None
+    dead = claim(own_boxes / KILLED, process.box.spool)
     dead.end({})
     dead.move()
     dead.close()

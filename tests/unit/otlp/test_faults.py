@@ -22,6 +22,8 @@ from monitel.blackbox import disk, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.record import Settled
+from monitel.blackbox.recorder import Recorder
 from monitel_otlp.messages.request import LogsEncoder
 from monitel_otlp.metrics.windows import Draft, Total, WindowsEncoder
 from monitel_otlp.pipeline import exit_summary
@@ -147,9 +149,9 @@ ERRORS: list[Any] = [partial(OSError, 5), FolderError, RuntimeError, MemoryError
 PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
-    "box": [(Box, "_write_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
+    "box": [(Settled, "note_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
     "encoders": [(LogsEncoder, "_write_record"), (WindowsEncoder, "_write_points"), (Draft, "measured")],
-    "recorder": [(RangeMapping, "encode"), (Box, "_read")],
+    "recorder": [(RangeMapping, "encode"), (Recorder, "_define_stats")],
 }
 
 

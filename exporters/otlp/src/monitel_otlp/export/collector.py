@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Deaths, death_of
-from monitel.blackbox.discovery import has_called_exec
-from monitel.blackbox.folder import FolderError, box_roots
+from monitel.blackbox.discovery import has_called_exec, processes
+from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
 from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
-from monitel.blackbox.recovery import Dead, claim, forget_unread, processes, set_aside, sweep
+from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
 from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
@@ -64,9 +64,10 @@ class _Collector:
         """Collect a record, if it is one of a killed process. Never raises."""
         dead = None
         try:
-            dead = claim(root, spool, name)
-            if dead is not None:
-                self._collect(dead)
+            dead = claim(root / name, spool)
+            self._collect(dead)
+        except (InUseError, MissingFolderError):
+            return
         except Exception as error:
             _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
             if dead is not None and isinstance(error, RecordError):  # of this version, else it was not claimed

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from monitel.blackbox import disk
-from monitel.blackbox.discovery import is_box, pid_of
-from monitel.blackbox.folder import Folder, FolderError, Lock
+from monitel.blackbox.discovery import is_box
+from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
-from monitel.blackbox.recovery import Dead, is_alive, spool_of
+from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
 from monitel_otlp.messages.request import LEVELS, REQUESTS, Request, record_lists
@@ -42,55 +42,22 @@ _REFUSED = Answer(Consequence.REFUSED)
 
 
 def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
-    """Take the record of an ended process to deliver it: its box, its spool folder, or both, whichever is given.
-
-    Raises:
-        FolderError: It cannot be delivered: its process runs, another one delivers it, or a folder is unsafe.
-        OSError: A folder cannot be read.
-        ValueError, TypeError: Its values are senseless.
-    """
-    held = ExitStack()
-
-    def add(path: Path) -> Folder:
-        folder = Folder.open(path, foreign=foreign)
-        held.callback(folder.close)
-        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
-        alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
-        if alive or (lock := Lock.take(folder)) is None:
-            raise FolderError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
-        held.callback(lock.close)
-        return folder
-
-    with held:
-        given = add(path)
-        names = _names_of(given)
-        box, on_disk = (given, None) if is_box(given.names()) else (None, given)
-        spool = spool_of(names)
-        others = roots if box is None else [spool] if spool is not None else []
-        for other in [each / path.name for each in others if (each / path.name).is_dir()][:1]:
-            box, on_disk = (box, add(other)) if box is not None else (add(other), on_disk)
-        dead = Dead(box, on_disk, spool)
-        if not dead.has_ended:
-            raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
-        dead.held = held.pop_all()
+    """Take the record of an ended process to deliver it; what it raises is described at :func:`claim`."""
+    dead = claim(path, roots=roots, foreign=foreign)
+    if not dead.has_ended:
+        dead.close()
+        raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
     return dead
 
 
 def peek(path: Path, *, foreign: bool = False) -> Dead:
-    """Return a record for reading; it raises as :func:`take`. Nothing is locked or changed, and its process may run."""
+    """Return a record for reading. Nothing is locked or changed, and its process may run."""
     folder = Folder.open(path, foreign=foreign, probe=False)
     try:
-        _names_of(folder)
         return Dead(*((folder, None) if is_box(folder.names()) else (None, folder)))
     except BaseException:
         folder.close()
         raise
-
-
-def _names_of(folder: Folder) -> list[Any]:
-    if not (names := read_names(folder)[0]):
-        raise FolderError(f"{str(folder.path)!r} has no file that describes its process: it cannot be used")
-    return names
 
 
 def oldest_first(paths: Iterable[Path]) -> list[Path]:
