@@ -1,7 +1,8 @@
 """The page: step, waits, heartbeat and step times of a process, exact even if it is killed at any instruction.
 
 It is a file of 8192 bytes as memory. While it is open every :func:`monitel.set_step` and every wait writes to it, in
-any thread, without a system call. A process has one; a forked child has none. In the byte order of the machine::
+any thread, without a system call that gives the GIL away. A process has one. A forked child, also one that C code has
+forked, has none. In the byte order of the machine::
 
     0     magic number
     64    four copies of step and its time, and four of the heartbeat, each written in turns
@@ -87,6 +88,7 @@ class _Page:
     def __init__(self, folder: Folder, memory: Any) -> None:
         self.folder, self.memory = folder, memory
         self._step_times = memoryview(memory)[_STEP_TIMES_AT:].cast("Q")
+        self._pid = os.getpid()  # a child that C code has forked does not call close_page()
         self._numbers = [0, 0]  # of the last copies
         own = step.get_step() if step.made_steps() else None  # a forked child begins with the step of its parent
         self._step, self._step_ns = own, 0  # when it was set first; 0: before the page was opened
@@ -101,6 +103,8 @@ class _Page:
         """Set the step of windows, and write it. Its time counts if it is the one after the last."""
         with self._lock:  # of two threads the same one is last in both
             _window.set_step(step)
+            if os.getpid() != self._pid:
+                return
             now_ns = time.monotonic_ns()
             self._put(_STEP, step, now_ns)
             last, last_ns = self._step, self._step_ns
@@ -113,6 +117,8 @@ class _Page:
         """Write a wait. Called with the lock of waits, as leave_wait() is."""
         body = _SLOT_BODY.pack(start_ns, thread, _short(key))
         content = _WORD.pack(crc32(body)) + body
+        if os.getpid() != self._pid:
+            return
         slots, free = self._slots, self._free
         if free and token not in slots:  # no call until the slot has its token: an interrupt comes after a call
             slots[token] = free[-1]
@@ -123,7 +129,7 @@ class _Page:
 
     def leave_wait(self, token: int) -> None:
         """Remove a wait."""
-        if token in self._slots:  # no call until the slot is free
+        if os.getpid() == self._pid and token in self._slots:  # no call until the slot is free
             slot = self._slots[token]
             at = _SLOTS_AT + _SLOT.size * slot
             self.memory[at : at + _SLOT.size] = _FREE
