@@ -214,6 +214,8 @@ class Box:
             made, self._lock = make_shown(self._root / self.name, self._fill)
             self.folder = made
         except Exception as error:  # a defect, too: the first item is recorded in here
+            if self.names.folder is not None:
+                context_page.close_page(self.names.folder)
             self._forget_files()
             self._report("box", error)
             return
@@ -221,7 +223,6 @@ class Box:
             self._opening.release()
         self._has_snapshot = False
         self._try("position", self.note_position)
-        self._try("page", lambda: context_page.open_page(made))
         self.room.box = made
         for journal in self.journals.values():
             journal.enter_box()
@@ -232,6 +233,7 @@ class Box:
         self._state = SlotFile(folder, STATE, mapped=True)
         self._settled = Settled(folder, self.journals, mapped=True)
         self._settled.note_totals()
+        context_page.open_page(folder)  # it shows that this is a box, even if the process is killed before a snapshot
 
     def _forget_files(self) -> None:
         self.names.folder = self._state = self._settled = None

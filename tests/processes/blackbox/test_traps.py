@@ -253,6 +253,22 @@ def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> Non
 
 
 @alone
+def test_process_killed_when_its_box_is_just_made_leaves_a_box(tmp_path: Path) -> None:
+    """Its box has neither a position nor a snapshot then."""
+    place = Place(tmp_path)
+
+    def run() -> None:
+        kind: Any = Box
+        kind.note_position = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        place.box()
+
+    assert -signal.SIGKILL == status_of(run)
+    (name,) = processes(place.root, place.spool)
+    dead = claim(place.root / name)
+    assert (dead.box is not None, dead.has_ended) == (True, False)
+
+
+@alone
 def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     """Last records that were not committed are replaced; those of a committed end are never appended again."""
     place = Place(tmp_path)
