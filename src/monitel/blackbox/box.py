@@ -498,7 +498,6 @@ class Box:
         self._forget_files()
         self._snapshotting, self._opening = ThreadLock(), ThreadLock()  # perhaps held
         self.names.renew()
-        self.room.renew()
         for journal in self.journals.values():
             journal.abandon()
 

@@ -36,10 +36,7 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
 
 
 def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float = 0.0) -> None:
-    """Move segments to the disk, oldest first: those that are as old as that, or all of them if memory is short.
-
-    If nobody reads the journal nothing is moved. ``open_disk`` is called when something is to be moved.
-    """
+    """Move segments to the disk, oldest first: those that are as old as that, or all of them if memory is short."""
     seal(journal, older_than_s)
     while journal.reader != "nobody":
         with journal.lock:
@@ -120,13 +117,8 @@ def size_on_disk(journal: Journal) -> int:
 def adopt(journal: Journal, settled: int, holes: Iterable[tuple[int, int]] = (), following: int = 0) -> None:
     """Find the segments of a process that has ended, in its box (``room.box``) and on the disk (``journal.disk``).
 
-    Nothing is changed in the folders. The account begins with what is neither settled nor dropped.
-
-    Args:
-        journal: A new journal.
-        settled: Number of the last item that is settled.
-        holes: Items that were dropped, and are not sent, as :meth:`Journal.holes` returns them, perhaps several times.
-        following: The number after the last item, if something else than the segments shows it.
+    The account begins with what is neither settled nor dropped (``holes``, which may be there several times).
+    ``following`` is the number after the last item, if something else than the segments shows it.
     """
     found = [*_on_disk(journal), *_in_box(journal)]
     dropped: list[tuple[int, int]] = []

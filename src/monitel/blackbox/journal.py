@@ -42,25 +42,13 @@ _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
 
 
 class Room:
-    """Counts the bytes of segments, in the box and in anonymous memory. Thread-safe.
-
-    Args:
-        box_bytes: Bytes that the box may use, and at most 1 % of the space that its file system has for it.
-        memory_bytes: Bytes of anonymous memory, beyond which the oldest segments are dropped.
-
-    Attributes:
-        box: The box; None without one.
-        used: Bytes of segments in the box.
-        memory: Bytes of segments in anonymous memory.
-        problem: Why the last segment was not made in the box; empty if it was.
-        others: Returns the bytes of the other files in the box, which are never refused: segments get the rest, or
-            64 KiB.
-    """
+    """Counts the bytes of segments, in the box, which takes 1 % of its file system, and in anonymous memory."""
 
     def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
         self.box: Folder | None = None
-        self.used = self.memory = 0
-        self.problem = ""
+        self.used = self.memory = 0  # bytes in the box, and in anonymous memory
+        self.problem = ""  # why the last segment was not made in the box; empty if it was
+        #: Returns the bytes of the other files in the box, which are never refused: segments get the rest, or 64 KiB.
         self.others: Callable[[], int] = lambda: 0
         self._limit = self._box_bytes = box_bytes
         self._memory_bytes = memory_bytes
@@ -68,10 +56,7 @@ class Room:
         self._lock = RLock()
 
     def claim(self, size: int) -> bool:
-        """Return True if the box may grow by so many bytes, which count from now on.
-
-        A refusal for size is not a failure: a smaller segment may be asked for at once.
-        """
+        """Return True if the box may grow by so many bytes, which count from now on; a smaller size may be granted."""
         with self._lock:
             if self.box is None or time.monotonic() < self._not_before_s:
                 return False
@@ -90,7 +75,7 @@ class Room:
             return True
 
     def change(self, used: int = 0, memory: int = 0) -> None:
-        """Note that box and anonymous memory have grown by so many bytes, or shrunk."""
+        """Note by how many bytes box and anonymous memory have grown."""
         with self._lock:
             self.used += used
             self.memory += memory
@@ -99,10 +84,6 @@ class Room:
         """Refuse the box for a second, because a file could not be made or written."""
         self.problem = str(error)
         self._not_before_s = time.monotonic() + _RETRY_S
-
-    def renew(self) -> None:
-        """Forget the box of the parent, and its memory. In a forked child."""
-        self.box, self.used, self.memory, self._lock = None, 0, 0, RLock()
 
     @property
     def is_short(self) -> bool:
@@ -142,27 +123,20 @@ class Segment:
 class Journal:
     """Written by any thread, read by one sender.
 
-    :meth:`append` may be called in a signal handler or a destructor that interrupts any method. In a forked child call
-    :meth:`abandon`.
+    :meth:`append` may be called in a signal handler or a destructor that interrupts any method.
 
     Args:
-        name: One of :data:`monitel.blackbox.record.JOURNALS`.
-        room: The memory that the journals of the process share, with the box.
         wake: Called when a thread should call :meth:`prepare`, or work on the disk. Must be safe in a signal handler.
 
     Attributes:
-        lock: Held by whoever changes the journal, or wants several values of one moment.
-        reader: ``"sender"``: a sender. ``"disk"``: there is no endpoint, so everything goes to the disk soon.
-            ``"nobody"``: its last 256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
-        next: Number of the next item.
+        reader: ``"sender"``; ``"disk"`` without an endpoint: everything goes to the disk soon; ``"nobody"``: the last
+            256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
         settled: All items up to this one are delivered, dropped or set aside.
         sending: Number of the last item of the latest request. Whoever sends its first items again makes a request of
             the same ones, so that their points are the same.
         keep_from: No segment with this item or a later one is removed, because the snapshot refers to it.
         fold: The state of the exporter; it is changed together with ``settled``, under the lock.
         before_remove: Writes the state of ``fold`` and the position, before files that they need are removed.
-        segments: The segments, oldest first.
-        disk: The folder on the disk, when something was moved.
         loading: The segment on the disk that a sender waits for.
         is_refused: The backend refuses the items: they go to the disk soon.
     """
@@ -240,12 +214,10 @@ class Journal:
 
     def _make(self, least: int) -> Segment:
         nested, self._is_rolling = self._is_rolling, True
-        size = _LARGE if self.segments and self.reader != "nobody" else _SMALL
         try:
-            if not nested:  # handlers that follow each other faster than a file is made would never end
-                new = self._make_in_box(max(size, least)) or self._make_in_box(max(_SMALL, least))
-                if new is not None:
-                    return new
+            # Handlers that follow each other faster than a file is made would never end.
+            if not nested and (new := self._make_in_box(least)) is not None:
+                return new
         finally:
             self._is_rolling = nested
         new = Segment("", MEMORY, max(_SMALL, least))
@@ -253,9 +225,10 @@ class Journal:
         self.room.change(memory=new.size)
         return new
 
-    def _make_in_box(self, size: int) -> Segment | None:
-        box = self.room.box
-        if box is None or not self.room.claim(size):  # the space of the segment is reserved
+    def _make_in_box(self, least: int = 0) -> Segment | None:
+        box, usual = self.room.box, _LARGE if self.segments and self.reader != "nobody" else _SMALL
+        size = next((each for each in (max(usual, least), max(_SMALL, least)) if self.room.claim(each)), 0)
+        if box is None or not size:
             return None
         new = Segment(f"{self.name}-{next(self._serials)}.log", BOX, size)  # a handler gets another number
         try:
@@ -278,10 +251,9 @@ class Journal:
         if self._is_excessive:  # append() was called with the lock held
             self._drop_excess()
         if self._spare is None and self._active is not None:
-            spare = self._make_in_box(_LARGE if self.reader != "nobody" else _SMALL) or self._make_in_box(_SMALL)
-            if spare is not None:
-                with self.lock:
-                    self._spare = spare
+            spare = self._make_in_box()
+            with self.lock:
+                self._spare = spare
 
     def enter_box(self) -> None:
         """Let the next record begin a segment in the box, which was just made."""
@@ -301,21 +273,19 @@ class Journal:
                     self.room.change(-each.size, each.size)
 
     def abandon(self) -> None:
-        """Leave everything to the parent, in a forked child. What it appends is for nobody."""
-        self.lock = RLock()  # another thread of the parent may hold the inherited one
-        self._active = Segment("", MEMORY)  # another one than append() knows, which the fork may have interrupted
-        self._spare = self._moving = self._tail = None
-        self.fold = self.disk = self.loading = self._cursor = None
-        self.segments, self._holes, self.reader = [], [], "nobody"
-        self.before_remove = self.wake = lambda: None
+        """Leave everything to the parent, in a forked child. What it appends is for nobody.
+
+        The fork may have interrupted append(): the lock may be held, and the active segment is another one from now on.
+        """
+        vars(self).update(vars(Journal(self.name, Room())), reader="nobody", _active=Segment("", MEMORY))
 
     # ---- reading and settling
 
     def read(self, most: int = 500, most_bytes: int = 1 << 20) -> list[Item]:
         """Return the oldest items that are not settled, for one request: so many records and bytes, or one record.
 
-        They stay until :meth:`settle` or :meth:`give_back`, even if the memory is short. There are none, too, if they
-        must be loaded from the disk, or moved to it, first.
+        They stay until :meth:`settle` or :meth:`give_back`. There are none, too, if they must be loaded from the disk,
+        or moved to it, first.
         """
         while True:
             with self.lock:
@@ -393,7 +363,7 @@ class Journal:
     def holes(self) -> list[tuple[int, int]]:
         """Return the items that were dropped and are not settled: the first ones, and the numbers after the last.
 
-        Takes no lock: a thread that has the lock of another journal may call it.
+        No lock is taken: a thread that has the lock of another journal may call it.
         """
         return list(self._holes)
 
@@ -415,10 +385,7 @@ class Journal:
             return Account(recorded, self._delivered, disk, waiting=waiting, dropped=lost)
 
     def end(self, reason: str) -> bool:
-        """Count what is in anonymous memory as dropped from now on; what is in the box, as on the disk.
-
-        True is returned if something is left there.
-        """
+        """Count what is in memory as dropped from now on, what is in the box as on the disk; True if there is any."""
         self._end_reason = reason
         return self.is_in_memory(self.next)
 
@@ -447,8 +414,7 @@ class Journal:
     def truncate(self, *, disk: bool) -> None:
         """Remove the segments whose items are all settled: those on the disk, or the others.
 
-        Raises:
-            OSError: What must be written before cannot be written, and nothing is removed.
+        An OSError is raised if what must be written before cannot be written; then nothing is removed.
         """
         with self.lock:
             end = min(self.settled + 1, self.keep_from)
@@ -464,10 +430,9 @@ class Journal:
                 self._discard(each)
 
     def drop_oldest(self, reason: str, where: tuple[str, ...] = (MEMORY, BOX)) -> bool:
-        """Drop the oldest segment in some places, but none that is being written, read, sent or moved.
+        """Drop the oldest segment in some places that nobody uses; return False if there is none.
 
-        None that the snapshot needs is dropped either. False is returned if there is none: the next snapshot, or the
-        end of the request, makes it possible.
+        None that is written, sent or moved, or that the snapshot needs, is dropped: later there will be one.
         """
         while True:
             with self.lock:

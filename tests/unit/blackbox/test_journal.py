@@ -184,7 +184,6 @@ def test_fork_inside_the_making_of_a_segment_leaves_its_file_alone(
     def fork_in_between() -> float:
         if sys._getframe(1).f_code.co_name == "_roll" and made.room.box is not None:
             made.abandon()
-            made.room.renew()
         return time.monotonic()
 
     monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=fork_in_between))
