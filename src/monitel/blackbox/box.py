@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import context_page
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown, open_root
+from monitel.blackbox.folder import Folder, FolderError, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import (
@@ -45,8 +45,7 @@ from monitel.blackbox.record import (
 )
 from monitel.process import crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import Empty, Event, SimpleQueue, Thread, start_thread
-from monitel.process.os_threads import Lock as ThreadLock
+from monitel.process.os_threads import Empty, Event, Lock, SimpleQueue, Thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,14 +130,12 @@ class Box:
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]
         self.disk_problem = ""
         self._warned: set[str] = set()
-        self.folder: Folder | None = None  # the box, its lock and its files
-        self._lock: Lock | None = None
+        self.folder: Folder | None = None  # the box, and its files
         self._state: SlotFile | None = None
         self._settled: Settled | None = None
         self.disk: Folder | None = None  # the same of the spool folder
-        self._disk_lock: Lock | None = None
         self._disk_settled: Settled | None = None
-        self._snapshotting, self._opening = ThreadLock(), ThreadLock()
+        self._snapshotting, self._opening = Lock(), Lock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
         self._next_round = Event()  # to be set after the next round of the disk thread
         self._writer: Thread | None = None
@@ -211,7 +208,7 @@ class Box:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
             open_root(self._root).close()
-            made, self._lock = make_shown(self._root / self.name, self._fill)
+            made = make_shown(self._root / self.name, self._fill)
             self.folder = made
         except Exception as error:  # a defect, too: the first item is recorded in here
             if self.names.folder is not None:
@@ -255,8 +252,7 @@ class Box:
         self._forget_files()
         for journal in self.journals.values():
             journal.leave_box()
-        _close(self._lock, folder)
-        self._lock = None
+        folder.close()
         with suppress(OSError, FolderError), closing(Folder.open(folder.path)) as left:
             left.remove()  # nobody delivers again what is sent from memory
 
@@ -410,7 +406,7 @@ class Box:
     def _open_disk(self) -> Folder:
         assert self.spool is not None
         if self.disk is None or not self.disk.is_there():
-            self.disk, self._disk_lock = make_shown(self.spool / self.name, self._fill_disk)
+            self.disk = make_shown(self.spool / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
                 journal._tail = None
                 while journal.drop_oldest("disk", (DISK,)):
@@ -487,25 +483,24 @@ class Box:
                 if not left and not moves:
                     self.folder.remove()
         if not moves:
-            _close(self._lock, self._disk_lock, self.folder, self.disk)
+            self._close_folders()
         return not left and not moves
 
     def abandon(self) -> None:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
-        _close(self._lock, self._disk_lock, self.folder, self.disk)
+        self._close_folders()
         self.folder = self.disk = self._disk_settled = self._writer = self._mover = None
         self._forget_files()
-        self._snapshotting, self._opening = ThreadLock(), ThreadLock()  # perhaps held
+        self._snapshotting, self._opening = Lock(), Lock()  # perhaps held
         self.names.renew()
         for journal in self.journals.values():
             journal.abandon()
 
-
-def _close(*each_of: Folder | Lock | None) -> None:
-    for each in each_of:
-        if each is not None:
-            each.close()
+    def _close_folders(self) -> None:
+        for folder in (self.folder, self.disk):
+            if folder is not None:
+                folder.close()
 
 
 def has_box() -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.box import is_mine
 from monitel.blackbox.context_page import PAGE
-from monitel.blackbox.folder import Folder, FolderError, Lock, MissingFolderError, box_roots
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_roots
 from monitel.blackbox.process import process_facts, process_start, this_process
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
 
@@ -176,7 +176,7 @@ def is_alive(folder: Folder) -> bool:
     The application may have closed the descriptor of the lock. Then the process id and start time in the name decide,
     unless the process has ended its record, or has replaced itself by calling exec and is this one now.
     """
-    if Lock.is_held(folder):
+    if folder.is_locked():
         return True
     name = folder.path.name.lstrip(".")
     match = NAME.fullmatch(name)
@@ -196,7 +196,7 @@ def is_running(folder: Folder, owner: Owner, page: Context, viewer: Owner | None
     Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
     decides.
     """
-    if Lock.is_held(folder):
+    if folder.is_locked():
         return not owner.has_ended(viewer or this_process())  # else a collector has it
     beat_ns = page.heartbeat_ns
     return is_alive(folder) and beat_ns is not None and time.monotonic_ns() - beat_ns < SILENT_NS

@@ -61,6 +61,7 @@ class Folder:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
         self._status = os.fstat(descriptor)
+        self._lock: tuple[int, os.stat_result | None] = -1, None
 
     @classmethod
     def open(cls, path: Path, *, foreign: bool = False, probe: bool = True) -> Folder:
@@ -229,52 +230,35 @@ class Folder:
                 else:
                     return
 
-    def close(self) -> None:
-        """Close the descriptor, unless the application has closed it and uses its number. Idempotent."""
-        if _is_open(self.descriptor, self._status):
-            os.close(self.descriptor)
-        self.descriptor = -1
+    def lock(self) -> bool:
+        """Take the lock, until the folder is closed, or this process ends or calls exec; False if somebody has it.
 
-
-class Lock:
-    """The lock of a folder, held until this process ends, calls exec, or calls :meth:`close`.
-
-    It belongs to the open file, not to the process: other processes, and this one, can ask for it without taking it,
-    and a forked child closes its copy of the descriptor without releasing the lock. A child that C code forks without
-    calling Python keeps it until it ends.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._status = descriptor, os.fstat(descriptor)
-
-    @classmethod
-    def take(cls, folder: Folder) -> Lock | None:
-        """Return the lock; None if a process holds it, or if the folder was removed or renamed.
-
-        A :class:`FolderError` is raised if the platform or the file system has no such locks.
+        It belongs to the open file, not to the process: a forked child closes its copy without releasing it, and a
+        child that C code forks without calling Python keeps it until it ends. False, too, if the folder was removed or
+        renamed. A :class:`FolderError` is raised if the file system has no such locks.
         """
-        check_platform()
-        descriptor, taken = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
+        descriptor, taken = self.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
         try:
             _ask(descriptor, fcntl.F_OFD_SETLK)
-            taken = os.fstat(descriptor).st_nlink > 0 and folder.is_there()
+            taken = os.fstat(descriptor).st_nlink > 0 and self.is_there()
         except BlockingIOError:
             pass
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            words = f"the file system of {str(folder.path)!r} has no locks: give a folder on a local disk"
+            words = f"the file system of {str(self.path)!r} has no locks: give a folder on a local disk"
             raise FolderError(words) from None
         finally:
             if not taken:
                 os.close(descriptor)
-        return cls(descriptor) if taken else None
+        if taken:
+            self._lock = descriptor, os.fstat(descriptor)
+        return taken
 
-    @staticmethod
-    def is_held(folder: Folder) -> bool:
+    def is_locked(self) -> bool:
         """Return True if a process holds the lock, this one included. Nothing is changed."""
         try:
-            descriptor = folder.open_file(_LOCK, os.O_RDONLY)
+            descriptor = self.open_file(_LOCK, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -283,10 +267,11 @@ class Lock:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close the descriptor: in the process that took the lock this releases it, in a forked child it does not."""
-        if _is_open(self._descriptor, self._status):
-            os.close(self._descriptor)
-        self._descriptor = -1
+        """Close the folder and its lock, unless the application has closed and reused the descriptors. Idempotent."""
+        for descriptor, status in ((self.descriptor, self._status), self._lock):
+            if status is not None and _is_open(descriptor, status):
+                os.close(descriptor)
+        self.descriptor, self._lock = -1, (-1, None)
 
 
 def _ask(descriptor: int, command: int) -> int:
@@ -308,25 +293,24 @@ def make_folder(path: Path) -> bool:
     return False
 
 
-def make_shown(path: Path, fill: Callable[[Folder], object]) -> tuple[Folder, Lock]:
+def make_shown(path: Path, fill: Callable[[Folder], object]) -> Folder:
     """Make a folder under a hidden name, lock and fill it, and give it its name: readers never see it half made."""
-    hidden, lock = path.with_name(f".{path.name}"), None
+    hidden, locked = path.with_name(f".{path.name}"), False
     make_folder(hidden)
     folder = Folder.open(hidden)
     try:
         os.fchmod(folder.descriptor, 0o700)  # whatever the umask was
-        if (lock := Lock.take(folder)) is None:
+        if not (locked := folder.lock()):
             raise FolderError(f"another process has locked {str(hidden)!r}")
         fill(folder)
         folder.path = hidden.rename(path)
     except BaseException:
-        if lock is not None:
-            with suppress(OSError):
+        with suppress(OSError):
+            if locked:
                 folder.remove()
-            lock.close()
         folder.close()
         raise
-    return folder, lock
+    return folder
 
 
 def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:

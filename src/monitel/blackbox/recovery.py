@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, processes
-from monitel.blackbox.folder import Folder, FolderError, Lock, make_shown
+from monitel.blackbox.folder import Folder, FolderError, make_shown
 from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.reading import Record, names_of, read_record
 from monitel.blackbox.record import (
@@ -61,9 +61,8 @@ def sweep(root: Path | None, spool: Path | None) -> None:
             if not name.startswith(".") and (parent != spool or not _DELIVERED.issuperset(entries(parent / name))):
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
-                if not is_alive(folder) and (lock := Lock.take(folder)) is not None:
+                if not is_alive(folder) and folder.lock():
                     folder.remove()
-                    lock.close()
 
 
 def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), foreign: bool = False) -> Dead:
@@ -80,20 +79,19 @@ def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), 
 
     def take(path: Path) -> Folder:
         folder = Folder.open(path, foreign=foreign)
-        held.callback(folder.close)
-        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
-        alive = is_alive(folder) if is_box(folder.names()) else Lock.is_held(folder)
-        if alive or (lock := Lock.take(folder)) is None:
-            raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
-        held.callback(lock.close)
+        opened.callback(folder.close)
         taken.append(folder)
+        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
+        alive = is_alive(folder) if is_box(folder.names()) else folder.is_locked()
+        if alive or not folder.lock():
+            raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
         return folder
 
     def take_other(parents: Iterable[Path | None]) -> Folder | None:
         found = (each / path.name for each in parents if each is not None and (each / path.name).is_dir())
         return next(map(take, found), None)
 
-    with ExitStack() as held:
+    with ExitStack() as opened:
         try:
             given = take(path)
             if is_box(given.names()):
@@ -105,7 +103,7 @@ def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), 
             raise
         except Exception as error:
             raise set_aside(taken, error) from error
-        dead.held = held.pop_all()
+        opened.pop_all()
         return dead
 
 
@@ -140,12 +138,11 @@ class Dead:
     Attributes:
         spool: The folder in which :meth:`move` makes the spool folder; None for none.
         journals: Readable like those of this process; those that the process had no reader for have nothing to send.
-        held: The locks, which :meth:`close` releases. Without them the record is only read.
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
         self._record = record = read_record(box, disk, journals=())
-        self.box, self.disk, self.spool, self.held = box, disk, spool, ExitStack()
+        self.box, self.disk, self.spool = box, disk, spool
         self.name, self.names = record.path.name, record.names
         self.snapshot, self.totals = record.snapshot, record.totals
         self._room = Room()
@@ -258,8 +255,7 @@ class Dead:
         if self.disk is None:
             if self.spool is None:
                 raise FolderError("there is no spool folder")
-            self.disk, lock = make_shown(self.spool / self.name, lambda folder: folder.write(NAMES, names, 0))
-            self.held.callback(lock.close)
+            self.disk = make_shown(self.spool / self.name, lambda folder: folder.write(NAMES, names, 0))
         else:  # the process has made it before its last definitions
             self.disk.write(NAMES, names, 0)
         disk = self.disk
@@ -281,7 +277,6 @@ class Dead:
 
     def close(self) -> None:
         """Release the record: others may claim it."""
-        self.held.close()
         for folder in (self.box, self.disk):
             if folder is not None:
                 folder.close()

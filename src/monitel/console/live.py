@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
-from monitel.blackbox.discovery import is_alive, is_running, pid_of
+from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import NUMBER
 from monitel.blackbox.process import this_process

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.discovery import find_boxes
-from monitel.blackbox.folder import FolderError, Lock, check_platform
+from monitel.blackbox.folder import FolderError, check_platform
 from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.console.job import jobs_of
@@ -127,7 +127,7 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
     for folder, found in stored_runs(root, problems):
         boot, held = found.attempt.boot, None
         with suppress(OSError):  # the lock is a link
-            held = Lock.is_held(folder) if boot and boot == this_process().boot else None
+            held = folder.is_locked() if boot and boot == this_process().boot else None
         runs.append(Run(found.time, found.attempt, found.values, held))
     return sorted(runs, key=lambda run: run.time.last_ns)
 

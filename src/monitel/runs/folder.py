@@ -17,7 +17,7 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.folder import Folder, FolderError, Lock, make_folder
+from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.blackbox.process import process_start, this_process
 from monitel.runs.history import decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
@@ -101,9 +101,8 @@ class RunFolder:
             self.path = ledgers.path / name
             make_folder(self.path)
             self._folder = opened.enter_context(closing(Folder.open(self.path)))
-            if (lock := Lock.take(self._folder)) is None:
+            if not self._folder.lock():
                 raise InUseError(f"{str(self.path)!r} is in use by a running process")
-            opened.callback(lock.close)
             if name not in existing:
                 _prune(ledgers, [each for each in existing if each.startswith(_FOLDERS)])
             self._opened = opened.pop_all()
@@ -146,9 +145,8 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
     oldest_first = sorted(existing, key=lambda name: ledgers.status(name).st_mtime_ns) if surplus > 0 else []
     for name in oldest_first:
         with suppress(OSError, FolderError), closing(Folder.open(ledgers.path / name)) as folder:
-            if (lock := Lock.take(folder)) is not None:
-                with closing(lock):
-                    folder.remove()
+            if folder.lock():
+                folder.remove()
                 surplus -= 1
         if not surplus:
             break
@@ -191,9 +189,7 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
     """
     with suppress(OSError, FolderError):
         for folder, found in stored_runs(root, [], foreign=False):
-            attempt, lock = found.attempt, None
-            if attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}"):
-                lock = Lock.take(folder)
-            if lock is not None:
-                with closing(lock):
-                    folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
+            attempt = found.attempt
+            is_meant = attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}")
+            if is_meant and folder.lock():
+                folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))

@@ -24,7 +24,7 @@ import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
 from monitel.blackbox.discovery import processes
-from monitel.blackbox.folder import Folder, Lock
+from monitel.blackbox.folder import Folder
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
@@ -143,7 +143,7 @@ def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
     os.closerange(3, 256)
     files = [(tmp_path / f"{number}").open("w+b") for number in range(20)]
     emit(box, 2)
-    wait_until(lambda: box.folder not in {lost, None} and Lock.is_held(place.folder(box.name)))
+    wait_until(lambda: box.folder not in {lost, None} and place.folder(box.name).is_locked())
     emit(box, 3)
     assert [1, 2, 3] == send(box)
     assert box.close(5.0)
@@ -214,7 +214,7 @@ def test_hanging_disk_stops_only_its_thread(tmp_path: Path) -> None:
     began = time.monotonic()
     assert not box.close(0.5)
     assert time.monotonic() - began < 5.0
-    assert Lock.is_held(place.folder(box.name))  # no collector may deliver what the thread still writes
+    assert place.folder(box.name).is_locked()  # no collector may deliver what the thread still writes
     go_on.set()
 
 
