@@ -147,11 +147,9 @@ class Box:
 
     @property
     def disk_bytes(self) -> int:
-        """Number of bytes in the spool folder, without rejected requests."""
         return sum(on_disk.size_on_disk(self.journals[name]) for name in JOURNALS)
 
     def start(self) -> None:
-        """Start the threads. Idempotent."""
         if self._writer is None:
             self._writer = start_thread(self._write, "monitel")
             if self.spool is not None:
@@ -169,7 +167,6 @@ class Box:
                 lock._acquire_restore(state)
 
     def _report(self, place: str, error: object) -> None:
-        """Log the first problem of the box, or of the disk."""
         if place == "box":
             noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
         else:
@@ -504,12 +501,10 @@ class Box:
 
 
 def has_box() -> bool:
-    """Return True if this process keeps a record."""
     return bool(_live)
 
 
 def is_mine(name: str) -> bool:
-    """Return True if this process has a box of this name."""
     return name in _live
 
 

@@ -128,7 +128,6 @@ class _Page:
             self.memory[at : at + _SLOT.size] = content
 
     def leave_wait(self, token: int) -> None:
-        """Remove a wait."""
         if os.getpid() == self._pid and token in self._slots:  # no call until the slot is free
             slot = self._slots[token]
             at = _SLOTS_AT + _SLOT.size * slot
@@ -182,7 +181,6 @@ def beat() -> None:
 
 
 def own_page() -> Context:
-    """Return the content of the page of this process."""
     return Context() if (page := _page) is None else read_page(bytes(page.memory))
 
 

@@ -72,7 +72,6 @@ class Deaths:
         self.add(pid, End(code, signal, time_ns), start)
 
     def of(self, owner: Owner) -> End | None:
-        """Return the end of a process; None if nobody has observed it."""
         if (owner.boot, owner.namespace) != (self._viewer.boot, self._viewer.namespace):
             return None
         return self._ends.get((owner.pid, owner.start)) or self._ends.get((owner.pid, ""))
@@ -153,7 +152,6 @@ class Death:
         return cls(owner, end if end != End() else None, (event.time_ns, ""), doing, stacks, exception)
 
     def event(self) -> LogRecord:
-        """Return ``process.died``."""
         doing = self.doing
         known: dict[str, Any] = {
             "message": str(self),
@@ -236,7 +234,6 @@ def _ns(seconds: float | None) -> int | None:
 
 
 def _signs(record: Record) -> Iterator[SignOfLife]:
-    """Yield the signs of life in a record. There is always one."""
     page = record.page
     yield record.created_ns, _CREATION
     if record.snapshot is not None:
@@ -250,7 +247,6 @@ def _signs(record: Record) -> Iterator[SignOfLife]:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as ``"SIGKILL"``; for one without a name its number."""
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

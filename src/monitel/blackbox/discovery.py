@@ -119,13 +119,11 @@ def is_box(names: Collection[str]) -> bool:
 
 
 def is_box_folder(path: Path) -> bool:
-    """Return True if a path is a box; False if it cannot be read."""
     names = entries(path)
     return NAMES in names and is_box(names)
 
 
 def holds_boxes(folder: Path) -> bool:
-    """Return True if a folder holds black boxes, in any state."""
     names = (name for name in entries(folder) if NAME.fullmatch(name.removesuffix(CORRUPT)))
     return any(is_box(entries(folder / name)) for name in names)
 

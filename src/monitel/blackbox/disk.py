@@ -109,7 +109,6 @@ def remove_settled(journal: Journal) -> None:
 
 
 def size_on_disk(journal: Journal) -> int:
-    """Return the number of bytes on the disk."""
     with journal.lock:
         return sum(each.end for each in journal.segments if each.where == DISK)
 

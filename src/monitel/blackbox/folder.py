@@ -142,7 +142,6 @@ class Folder:
         return descriptor
 
     def read(self, name: str, limit: int = -1) -> bytes:
-        """Read a file, or its first ``limit`` bytes."""
         with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
             return file.read(limit)
 
@@ -180,26 +179,21 @@ class Folder:
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def unlink(self, name: str) -> None:
-        """Remove a file. Errors are ignored."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self.descriptor)
 
     def names(self) -> list[str]:
-        """Return the names of all entries."""
         return os.listdir(self.descriptor)  # noqa: PTH208  a descriptor is not a path
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of an entry, without following a symbolic link."""
         return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
-        """Return True if there is such an entry."""
         with suppress(OSError):
             return bool(self.status(name))
         return False
 
     def space(self) -> os.statvfs_result:
-        """Return the size and the free space of the file system."""
         return os.fstatvfs(self.descriptor)
 
     def is_there(self) -> bool:
@@ -275,7 +269,6 @@ class Folder:
 
 
 def _ask(descriptor: int, command: int) -> int:
-    """Return the type of the lock that a command of fcntl reports."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     return int(_FLOCK.unpack(fcntl.fcntl(descriptor, command, asked))[0])
 

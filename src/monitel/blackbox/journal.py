@@ -75,7 +75,6 @@ class Room:
             return True
 
     def change(self, used: int = 0, memory: int = 0) -> None:
-        """Note by how many bytes box and anonymous memory have grown."""
         with self._lock:
             self.used += used
             self.memory += memory
@@ -92,7 +91,6 @@ class Room:
 
     @property
     def is_exceeded(self) -> bool:
-        """True if something has to be dropped."""
         return self.memory > self._memory_bytes
 
 
@@ -368,7 +366,6 @@ class Journal:
         return list(self._holes)
 
     def account(self) -> Account:
-        """Return the account, at one moment."""
         with self.lock:
             if self.reader == "nobody":
                 return Account()

@@ -29,7 +29,6 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, identity: Mapping[str, Any]) -> Owner:
-        """Return the owner of a record, from the definition with number 0 in its names."""
         return cls(
             re.sub(r"[^A-Za-z0-9.]", "_", identity["host"]),
             re.sub(r"\W", "", identity["boot"]),
@@ -54,7 +53,6 @@ class Owner(NamedTuple):
 
 
 def this_process() -> Owner:
-    """Return the identity of this process."""
     return Owner.of(process_facts())
 
 

@@ -91,22 +91,18 @@ class Record:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Plain values that describe the process."""
         return self.names[0]  # type: ignore[no-any-return]
 
     @cached_property
     def owner(self) -> Owner:
-        """The process."""
         return Owner.of(self.identity)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the resource."""
         return self.identity.get("attributes") or {}
 
     @property
     def created_ns(self) -> int:
-        """The begin of the record, Unix ns."""
         return int(self.identity["created_ns"])
 
     @property
@@ -127,16 +123,13 @@ class Record:
 
     @property
     def doing(self) -> dict[str, Any]:
-        """The activity of the process at the snapshot; see :func:`monitel.blackbox.activity.describe`."""
         return self._value("doing") or {}
 
     def doing_at(self, time_ns: int) -> Doing:
-        """Return the activity of the process at a time, Unix ns."""
         return doing_at(time_ns, self.doing, None if self.snapshot is None else self.snapshot.time_ns, self.page)
 
     @property
     def counters(self) -> list[PlainCounter]:
-        """The counters of the process."""
         return self._value("counters") or []
 
     @property
@@ -186,7 +179,7 @@ class Record:
         return None if self.snapshot is None else self.snapshot.values.get(name)
 
     def definition(self, number: int) -> Definition:
-        """Return a series by its number. It is made once for this record and for later readings of it."""
+        """Return a series, which is made once for this record and for later readings of it."""
         found = self.names[number]
         if type(found) is not Definition:
             found = self.names[number] = Definition(*found)
@@ -210,7 +203,6 @@ class Record:
 
     @property
     def open_windows(self) -> list[Window]:
-        """The windows that are open, as far as the record shows it."""
         return [each for each in self.windows if not each.item]
 
     def unsettled(self, journal: str) -> list[Item]:
@@ -223,7 +215,6 @@ class Record:
 
     @property
     def off(self) -> frozenset[str]:
-        """The journals that nobody reads."""
         return frozenset(self.identity.get("off", ()))
 
     @property

@@ -75,11 +75,9 @@ class Item(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Number of its last item."""
         return self.number + self.items - 1
 
     def split(self, items: int) -> tuple[Item, Item]:
-        """Return the first items and the others."""
         rest = Item(self.number + items, self.items - items, self.kind, self.value[items:])
         return Item(self.number, items, self.kind, self.value[:items]), rest
 
@@ -123,7 +121,6 @@ def first_of(content: bytes) -> int:
 
 
 def files_of(folder: Folder, journal: str) -> list[str]:
-    """Return the names of the files of a journal."""
     ends = "log|end" if folder.has(ENDED) else "log"
     return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
@@ -232,11 +229,9 @@ class Settled:
 
     @property
     def size(self) -> int:
-        """Bytes of a slot of both files."""
         return self._position.size + self._totals.size
 
     def note_position(self) -> None:
-        """Write which items are settled or being sent."""
         with self._lock:
             position = {name: journal.settled for name, journal in self._journals.items()}
             self._position.write(marshal.dumps({**position, SENDING: self._journals["metrics"].sending}, 2))

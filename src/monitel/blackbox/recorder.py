@@ -64,7 +64,6 @@ class SeriesTable:
         self._series: dict[Hashable, Series] = {}
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
-        """Return the series of a Stat's windows."""
         key = "Stat", definition.name, self.identity(definition.attributes)
         return self._series.get(key) or self._add(key, definition, definition.attributes)
 
@@ -103,7 +102,6 @@ def part_of_total(window_sum: float, *, monotonic: bool) -> float | None:
 
 
 def plain_number(value: float) -> float:
-    """Return a total as a snapshot can hold it."""
     return int(value) if isinstance(value, int) and fits_int64(value) else float(value)
 
 
@@ -321,7 +319,6 @@ class Recorder:
                     self._most = _MOST_ENDED + 2 * len(self._stats)
 
     def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
-        """Add the Stats with some serial numbers."""
         pairs = [
             (self._table.of_stat(stat), tuple(each.suffix for each in stat.aggregations)) for stat in stats.values()
         ]
@@ -336,7 +333,6 @@ class Recorder:
         return series.number
 
     def _define(self, kind: str, noun: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:
-        """Define series with their aggregations, with one write, and return the numbers of the definitions."""
         pairs = [((kind, *each), self._definition(kind, noun, *each)) for each in series]
         numbers = self._box.names.define((key, tuple(definition)) for key, definition in pairs)
         self.definitions.update(zip(numbers, (definition for _, definition in pairs), strict=True))
@@ -374,7 +370,6 @@ class Recorder:
 
 
 def _counters() -> list[PlainCounter]:
-    """Return the counters of the process."""
     return [
         (each.name, each.unit, each.description, dict(each.attributes), plain_number(total), start_ns, None)
         for each, total, start_ns in monitel.counters()

@@ -165,17 +165,14 @@ class Dead:
 
     @property
     def is_unread(self) -> bool:
-        """See :attr:`monitel.blackbox.reading.Record.is_unread`."""
         return self._record.is_unread
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing is to be appended."""
         return self.box is None or self.box.has(ENDED)
 
     @property
     def is_delivered(self) -> bool:
-        """True if every item is settled."""
         return all(journal.settled >= journal.next - 1 for journal in self.journals.values())
 
     def items(self, name: str, first: int = 1) -> Iterator[Item]:
@@ -276,7 +273,6 @@ class Dead:
         self.box = self.disk = None
 
     def close(self) -> None:
-        """Release the record: others may claim it."""
         for folder in (self.box, self.disk):
             if folder is not None:
                 folder.close()

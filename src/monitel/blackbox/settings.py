@@ -36,7 +36,6 @@ class BoxSettings:
 
     @property
     def root(self) -> Path | None:
-        """The folder in which the box is made; None for no box."""
         if not self.enabled or self.folder is not None:
             return self.folder if self.enabled else None
         return next((root for root in automatic_roots() if root.parent.is_dir()), None)
