@@ -64,7 +64,7 @@ class Folder:
         self._lock: tuple[int, os.stat_result | None] = -1, None
 
     @classmethod
-    def open(cls, path: Path, *, foreign: bool = False, probe: bool = True) -> Folder:
+    def open(cls, path: Path, *, foreign: bool = False, probe: bool = True, advice: str = "") -> Folder:
         """Open a folder of this user to which nobody else can write; with ``foreign`` any folder.
 
         Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
@@ -88,24 +88,24 @@ class Folder:
         folder = cls(path, descriptor)
         try:
             if not foreign:
-                folder._check(probe=probe)
+                folder._check(advice, probe=probe)
         except BaseException:
             folder.close()
             raise
         return folder
 
-    def _check(self, *, probe: bool) -> None:
-        status, advice = self._status, "or use --foreign if you trust its content"
+    def _check(self, advice: str, *, probe: bool) -> None:
+        status, foreign = self._status, "or use --foreign if you trust its content"
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
         made = self._probe() if probe else None
         if not own and (made is None or made.st_uid != status.st_uid):
-            raise FolderError(
-                f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, {advice}"
-            )
+            words = f"{str(self.path)!r} belongs to another user (id {status.st_uid})"
+            raise FolderError(f"{words}: {advice or f'run as that user, {foreign}'}")
         if open_to_others and (made is None or not made.st_mode & _OTHERS):
-            raise FolderError(f"other users can write to {str(self.path)!r}: run chmod go-w on it, {advice}")
+            words = f"other users can write to {str(self.path)!r}"
+            raise FolderError(f"{words}: {advice or f'run chmod go-w on it, {foreign}'}")
 
     def _probe(self) -> os.stat_result | None:
         name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -282,6 +282,7 @@ def make_folder(path: Path) -> bool:
                 with suppress(FileExistsError):
                     each.mkdir(0o755)
         path.mkdir(0o700)
+        path.chmod(0o700)  # whatever the umask is
         return True
     return False
 
@@ -292,7 +293,6 @@ def make_shown(path: Path, fill: Callable[[Folder], object]) -> Folder:
     make_folder(hidden)
     folder = Folder.open(hidden)
     try:
-        os.fchmod(folder.descriptor, 0o700)  # whatever the umask was
         if not (locked := folder.lock()):
             raise FolderError(f"another process has locked {str(hidden)!r}")
         fill(folder)
@@ -385,29 +385,15 @@ def _open_root(path: Path, *, given: bool) -> Folder:
         if not private and not parent.st_mode & stat.S_ISVTX:
             raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
     made = not os.path.lexists(path) and make_folder(path)
-    folder = Folder.open(path, foreign=True)
-    try:
-        if made:
-            os.fchmod(folder.descriptor, 0o700)  # the umask may have taken too much
-        status, kind, refusal = os.fstat(folder.descriptor), _file_system_of(folder), ""
-        advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
-        if status.st_uid != os.geteuid():
-            refusal = f"{str(path)!r} belongs to another user (id {status.st_uid})"
-        elif status.st_mode & (_OTHERS_WRITE if given else _OTHERS):
-            refusal = (
-                f"other users can write to {str(path)!r}" if given else f"other users have access to {str(path)!r}"
-            )
-        elif kind not in _MEMORY:
-            refusal = f"{str(path)!r} is on a file system of the type {kind}"
-            advice = f"give a folder in memory, such as one in {str(_SHARED_MEMORY)!r}"
-        if refusal:
-            raise FolderError(f"{refusal}: {advice}")
-    except BaseException:
+    advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
+    folder = Folder.open(path, probe=False, advice=advice)
+    if (kind := _file_system_of(folder)) not in _MEMORY:
         folder.close()
         with suppress(OSError):
             if made:
                 path.rmdir()
-        raise
+        advice = f"give a folder in memory, such as one in {str(_SHARED_MEMORY)!r}"
+        raise FolderError(f"{str(path)!r} is on a file system of the type {kind}: {advice}")
     return folder
 
 
