@@ -50,10 +50,7 @@ class End:
 
 
 class Deaths:
-    """The ends of processes of this machine that their parent has observed.
-
-    Process ids are those of the process id namespace of this process.
-    """
+    """The ends of processes that their parent has observed, on this machine and in its namespace of process ids."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, str], End] = {}
@@ -207,22 +204,17 @@ def death_of(record: Record, deaths: Deaths) -> Death:
 
 
 def _described(record: Record, observed: End | None) -> Death:
-    end = observed or End()
-    now_ns, crash = time.time_ns(), crash_signal(record.stacks)
-    last_ns, source = max(each for each in _signs(record) if each[0] <= now_ns or each[1] == _CREATION)
-    last_ns = min(last_ns, now_ns)
+    end, crash = observed or End(), crash_signal(record.stacks)
     if crash is not None and end.signal is end.code is None:
         end = replace(end, signal=crash)
     if end.code is None and end.signal in {None, signal.SIGKILL} and killed_for_memory(record.owner):
         end = replace(end, signal=signal.SIGKILL, out_of_memory=True)
-    return Death(
-        record.owner,
-        end if end != End() else None,
-        (last_ns, source),
-        record.doing_at(max(last_ns, end.time_ns)),
-        record.stacks if crash is not None and end.signal == crash else record.stack,
-        record.exception,
-    )
+    now_ns = time.time_ns()
+    last_ns, source = max(each for each in _signs(record) if each[0] <= now_ns or each[1] == _CREATION)
+    last_ns = min(last_ns, now_ns)
+    doing = record.doing_at(max(last_ns, end.time_ns))
+    stacks = record.stacks if crash is not None and end.signal == crash else record.stack
+    return Death(record.owner, end if end != End() else None, (last_ns, source), doing, stacks, record.exception)
 
 
 def _seconds(time_ns: int | None) -> float | None:
