@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -189,33 +188,6 @@ def test_many_ranks_share_a_small_memory_file_system(tmp_path: Path) -> None:
         space = os.statvfs(memory)
         assert space.f_bavail > space.f_blocks // 2
         assert {1001} == {box.journals["logs"].next for box in boxes}
-
-
-@alone
-def test_hanging_disk_stops_only_its_thread(tmp_path: Path) -> None:
-    """Items are recorded and sent, names are defined, and the end is on time."""
-    place = Place(tmp_path)
-    box, hangs, go_on, plain = place.box(disk_after_s=0.0), Event(), Event(), os.pwrite
-
-    def hang(descriptor: int, data: bytes, offset: int) -> int:
-        if str(tmp_path) in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
-            hangs.set()
-            go_on.wait()
-        return plain(descriptor, data, offset)
-
-    os.pwrite = hang  # type: ignore[assignment]
-    emit(box, 0)
-    box.start()
-    assert hangs.wait(60.0)
-    emit(box, *range(1, 3000))
-    assert [1] == box.names.define([("name", "name")])
-    box.snapshot()
-    assert [*range(3000)] == send(box)
-    began = time.monotonic()
-    assert not box.close(0.5)
-    assert time.monotonic() - began < 5.0
-    assert place.folder(box.name).is_locked()  # no collector may deliver what the thread still writes
-    go_on.set()
 
 
 @alone

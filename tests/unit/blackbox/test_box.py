@@ -19,13 +19,13 @@ from tests.support.receiver import Receiver
 import monitel
 from monitel.blackbox import folder, process
 from monitel.blackbox.box import Box
-from monitel.blackbox.context_page import read_page
+from monitel.blackbox.context_page import own_page
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
-from monitel.blackbox.recovery import Dead, claim
+from monitel.blackbox.recovery import claim
 
-NAME = f"monitel-{os.geteuid()}"
+NAME, DEAD = f"monitel-{os.geteuid()}", "20260101T000000-1-1-000000"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 
 
@@ -75,28 +75,6 @@ def test_default_folder_is_that_of_the_user_alone(candidates: tuple[Path, Path])
 
 def boxes(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-
-
-def test_heartbeat_without_room_for_totals(
-    own_boxes: Path, start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files that cannot be removed, because the totals cannot be written before, do not make the process silent."""
-    pipeline = start()
-    monitel.emit("event")
-    (box,) = boxes(own_boxes)
-
-    def heartbeat() -> int:
-        return read_page((box / "page").read_bytes()).heartbeat_ns or 0
-
-    def fail(_journal: object, *, disk: bool) -> None:
-        raise OSError(errno.ENOSPC, "no space", disk)
-
-    monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", fail)
-    begun = heartbeat()
-    wait_until(lambda: heartbeat() > begun)
-    monkeypatch.undo()
-    assert pipeline.shutdown(DEADLINE)
-    assert ["event"] == receiver.record_names()
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
@@ -193,17 +171,19 @@ def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
         box.close(10.0)
 
 
-def test_journal_without_an_endpoint_is_on_disk_after_a_spill(make: Callable[..., Box], tmp_path: Path) -> None:
-    """The spool folder has its items, and the names, while the process runs."""
+def test_files_that_cannot_be_removed_do_not_silence_the_process(
+    make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as without room for the totals, which are written before: the heartbeat goes on."""
+
+    def fail(_journal: object, *, disk: bool) -> None:
+        raise OSError(errno.ENOSPC, "no space", disk)
+
     box = make()
-    box.journals["logs"].reader = "disk"
-    box.start()
-    assert box.spill(30.0)
-    record = Dead(None, Folder.open(tmp_path / "spool" / box.name))
-    assert ["first"] == [item.value for item in record.items("logs")]
-    assert (box.name, str(tmp_path / "spool")) == (record.names[0]["name"], record.names[0]["spool"])
-    assert box.name.endswith("-0123abcd")
-    assert 1 == box.journals["logs"].account().on_disk
+    monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", fail)
+    begun = own_page().heartbeat_ns
+    box.snapshot()
+    assert begun != own_page().heartbeat_ns
 
 
 def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], own_boxes: Path, tmp_path: Path) -> None:
@@ -215,9 +195,7 @@ def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], ow
     assert not (tmp_path / "spool").exists()
     assert 0 == box.journals["logs"].account().recorded
     box.abandon()  # as if the process had been killed
-    (name,) = (each.name for each in (own_boxes).iterdir())
-    (own_boxes / name).rename(own_boxes / (dead := "20260101T000000-1-1-000000"))
-    record = claim(own_boxes / dead)
+    record = claim((own_boxes / box.name).rename(own_boxes / DEAD))
     record.end({"logs": [(EVENT, "died")]})
     assert record.is_delivered
     record.remove()
@@ -273,7 +251,7 @@ def test_record_of_another_version_is_left_alone(
     with closing(Folder.open(own_boxes / box.name)) as opened:
         SlotFile(opened, "totals").write(marshal.dumps("other", 2))
     box.abandon()  # as if the process had been killed
-    path = (own_boxes / box.name).rename(own_boxes / "20260101T000000-1-1-000000")
+    path = (own_boxes / box.name).rename(own_boxes / DEAD)
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
         claim(path)
     assert path.exists()

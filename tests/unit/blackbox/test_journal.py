@@ -18,7 +18,7 @@ import pytest
 
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
-from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
+from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, Names, SlotFile, pack_file, read_names, read_slots
 
@@ -380,26 +380,6 @@ def test_definitions_are_numbered_once_and_copied(box: Folder, tmp_path: Path) -
     assert [{"pid": 1}, "A", "B", "C"] == read_names(None, box)[0]
     box.write("names", b"\1", len(box.read("names")) - 1)
     assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
-
-
-def test_unsafe_folders_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to do; ``foreign`` accepts the folder."""
-    shared, link = tmp_path / "shared", tmp_path / "link"
-    make_folder(shared)
-    shared.chmod(0o777)
-    link.symlink_to(shared)
-    for path, advice in ((shared, "chmod go-w .* --foreign"), (link, "give the folder that it points to")):
-        with pytest.raises(FolderError, match=advice):
-            Folder.open(path)
-    with pytest.raises(FolderError, match="there is no folder"):
-        Folder.open(tmp_path / "missing")
-    for path, advice in ((shared, "give a folder to which only you can write"), (link, "symbolic link")):
-        with pytest.raises(FolderError, match=advice):
-            open_root(path)
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(FolderError, match=r"belongs to another user .* --foreign"):
-        Folder.open(tmp_path, probe=False)
-    assert shared == Folder.open(shared, foreign=True).path
 
 
 def test_boxes_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
