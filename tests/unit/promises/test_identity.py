@@ -97,7 +97,8 @@ def test_every_request_has_one_resource_and_the_documented_scope(
 def test_resource_describes_host_and_process_without_secrets(receiver: Receiver, start: Start) -> None:
     """The documented attributes, and neither the command line, paths, the owner nor the id of the host."""
     resource = resource_of(receiver, start(service_name="mine"))
-    paragraph = re.search(r"\*\*Host and process\*\*, with the values of OpenTelemetry's detectors: (.*?)\n\n", PAGE, re.DOTALL)
+    begin = r"\*\*Host and process\*\*, with the values of OpenTelemetry's detectors: "
+    paragraph = re.search(begin + r"(.*?)\n\n", PAGE, re.DOTALL)
     assert paragraph is not None
     documented = [*code(paragraph[1])]
     runtime = documented.index("process.runtime.name")
