@@ -78,7 +78,7 @@ CASES: list[tuple[dict[str, str], dict[str, Any]]] = [
 
 #: Tests of the other variables, which need another backend, or time.
 ELSEWHERE = {
-    "OTEL_SDK_DISABLED": "test_switched_off",
+    "OTEL_SDK_DISABLED": "test_disabled_pipeline_does_nothing",
     "OTEL_METRIC_EXPORT_INTERVAL": "test_everything_is_sent_each_interval",
     "TIMEOUT": "test_attempt_ends_at_its_deadline",
     "INSECURE": "test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure",
