@@ -5,12 +5,11 @@ Only files that any process of the user may read are used.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.reading import text_of
@@ -18,8 +17,9 @@ from monitel.blackbox.record import STACKS_NOW, STACKS_WANTED
 from monitel.process.os_threads import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from monitel.blackbox.process import Owner
     from monitel.runs.process import Process
 
 _BUSY = 0.1  # cores; threads that wait for the GIL take less
@@ -116,59 +116,29 @@ class UsageMeter:
     """Reads the usage of processes again and again. What is missing is None, and never an error."""
 
     def __init__(self) -> None:
-        self._before: dict[Path, tuple[float, float]] = {}
-        self._nvml: Any = None
-        try:
-            self._nvml = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-        except Exception:  # it is not installed, or without a driver
-            self._nvml = None
+        self._before: dict[Path, tuple[float, float]] = {}  # when, and the CPU seconds until then
 
     def read(self, processes: Iterable[Process]) -> list[Process]:
         """Return processes; those that run with the resources that they use. CPU time needs a previous reading."""
-        gpus = {} if self._nvml is None else _gpus(self._nvml)
         found, now = [], {}
         for process in processes:
-            pid, _, start = process.key.partition("-")
-            if not process.runs or (used := _of_process(pid, start)) is None:
+            used = _usage(process.owner) if process.runs and process.owner is not None else None
+            if used is None:
                 found.append(process)
                 continue
-            cpu_s, memory = used
-            now[process.box] = time.monotonic(), cpu_s
+            now[process.box] = at_s, cpu_s = time.monotonic(), used[0]
             before_s, before_cpu_s = self._before.get(process.box, now[process.box])
-            seconds = now[process.box][0] - before_s
-            cpu = (cpu_s - before_cpu_s) / seconds if seconds else None
-            gpu, gpu_memory = gpus.get(int(pid), (None, None))
-            found.append(process.but(cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory))
+            cpu = (cpu_s - before_cpu_s) / (at_s - before_s) if at_s > before_s else None
+            found.append(process.but(cpu=cpu, memory=used[1]))
         self._before = now
         return found
 
 
-def _of_process(pid: str, start: str) -> tuple[float, int] | None:
-    """Return the CPU seconds and the resident bytes of a process that began at these ticks; None if it has ended."""
-    folder = Path("/proc", pid)
+def _usage(owner: Owner) -> tuple[float, int] | None:
+    """Return the CPU seconds and the resident bytes of a process; None if it has ended."""
+    folder = Path("/proc", owner.pid)
     fields, pages = _stat(folder), _text(folder / "statm").split()
-    if fields is None or fields[_STATE] == "Z" or fields[_START] != start or not pages:
+    if fields is None or fields[_STATE] == "Z" or fields[_START] != owner.start or not pages:
         return None
     seconds = (int(fields[_UTIME]) + int(fields[_STIME])) / os.sysconf("SC_CLK_TCK")
     return seconds, int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _gpus(nvml: Any) -> dict[int, tuple[float | None, int | None]]:
-    """Return the usage of GPUs by process id. What a GPU does not answer, as with MIG, is None."""
-    shares: dict[int, list[float]] = {}
-    sizes: dict[int, list[int]] = {}
-    for index in range(_ask(nvml.nvmlDeviceGetCount) or 0):
-        gpu = _ask(nvml.nvmlDeviceGetHandleByIndex, index)
-        rates = _ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
-        for process in _ask(nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ():
-            shares.setdefault(process.pid, []).extend([] if rates is None else [rates.gpu / 100])
-            sizes.setdefault(process.pid, []).extend([process.usedGpuMemory or 0])
-    return {pid: (max(shares[pid], default=None), sum(sizes[pid]) or None) for pid in sizes}
-
-
-def _ask(ask: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return ask(*arguments)
-    except Exception:  # the kinds of errors differ with the version
-        return None

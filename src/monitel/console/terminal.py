@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"
-_SLOW_S = 3.0
 
 
 def readings(read: Callable[[], Any], show: Callable[[Any], object], interval: float) -> Event:
     """Read and show a state again and again until the event that is returned is set, or show the exception.
 
-    The thread is one that nobody waits for: a black box on a disk that hangs stops neither the keys nor the end.
+    Nobody waits for the thread: a process that does not answer stops neither the keys nor the end.
     """
     over = Event()
 
@@ -144,7 +143,6 @@ class TopApp(App[int]):
         self.failure: Exception | None = None
         self._live, self._view, self._interval, self._stream = live, view, interval, Stream.of(sys.stdout)
         self._look: Look | None = None
-        self._looked_s = 0.0
         self._boxes: dict[str, Path] = {}
         self._shown: dict[str, Text] = {}
         self._shape: object = None  # width, title, and the keys and heights of the lines that are shown
@@ -160,7 +158,6 @@ class TopApp(App[int]):
             asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self._table.focus()
         self._over = readings(self._live.look, lambda state: self.call_later(self._show, state), self._interval)
-        self.set_interval(1.0, self._show_head)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
@@ -197,7 +194,7 @@ class TopApp(App[int]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show the chosen process; of a job the one that its verdict is about."""
         box = self._boxes.get(str(event.row_key.value))
-        if box is not None and not self._silence:  # a thread more would hang as well
+        if box is not None:
             self.push_screen(Details(box, self._interval))
 
     def _show(self, state: Look | Exception) -> None:
@@ -205,28 +202,17 @@ class TopApp(App[int]):
             self.failure = state
             self.action_leave(1)
             return
-        self._look, self._looked_s = state, time.monotonic()
+        self._look = state
         self._draw()
-
-    @property
-    def _silence(self) -> str:
-        """The time since the last reading in words, if it is unusually long; otherwise empty."""
-        seconds = time.monotonic() - self._looked_s if self._look else 0.0
-        return f"no reading for {seconds:.0f} s" if seconds > self._interval + _SLOW_S else ""
-
-    def _show_head(self) -> None:
-        if (look := self._look) is not None:
-            view, moment = self._view, self._silence or clock_time(look.time_ns)
-            wanted = f"  filter {self._stream.printable(view.filter)!r}" if view.filter else ""
-            order = f"by {view.sort}, {'descending' if view.descending else 'ascending'}"
-            self._head.update(f"monitel top  {moment}  {summary(look)}{wanted}  {order}", layout=False)
 
     def _draw(self) -> None:
         """Show the last look: what has changed, or everything if the order or the size of the lines is new."""
         width = self._table.container_size.width - 1  # the scroll bar takes one
         if (look := self._look) is None or width < 1:
             return
-        self._show_head()
+        wanted = f"  filter {self._stream.printable(self._view.filter)!r}" if self._view.filter else ""
+        order = f"by {self._view.sort}, {'descending' if self._view.descending else 'ascending'}"
+        self._head.update(f"monitel top  {clock_time(look.time_ns)}  {summary(look)}{wanted}  {order}", layout=False)
         titles, lines = table_of(look, self._view, self._stream, width)
         title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
         self._boxes = {line.key: line.process.box for line in lines}

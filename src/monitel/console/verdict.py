@@ -54,24 +54,21 @@ def _only(processes: Sequence[Process]) -> int | None:
 
 # ---- dead, failed, ended
 
-_BEATS_NS = 2 * _S  # by which the last sign of life may be before the end
 _LONGEST_FAILURE = 200  # characters
 
 
 def _ended_badly(job: Job) -> Verdict | None:
-    """The first process that did not complete; one of unknown end only if it ended seconds before the others."""
+    """The first process that did not complete. One of unknown end may have been the first one, too."""
     known = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
     until = min(map(_order, known), default=None)
     known += [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
     unknown = _of_unknown_end(job)
-    ended = [*known, *unknown]
+    ended = [*sorted(known, key=_order), *sorted(unknown, key=_order)]
     if not ended:
         return None
-    first = min(ended, key=lambda each: _order(each, _BEATS_NS if known and each in unknown else 0))
+    first = ended[0]
     alike = [each for each in ended if _how(each) == _how(first)]
-    is_known = first not in unknown
-    doubtful = is_known and any(each.seen_ns <= first.seen_ns + _BEATS_NS for each in unknown)
-    sure = first.seen_ns > 0 and is_known
+    sure = bool(known) and first.seen_ns > 0
     kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
     text = f"{kind}: {named(alike)} {_how(first)}"
     text += " before the first step" if first.step is None else f" at step {first.step:,}"
@@ -82,18 +79,19 @@ def _ended_badly(job: Job) -> Verdict | None:
     if kind == "ended" and first.silent_ns:
         text += f", {duration(first.silent_ns)} ago"
     if others := len(ended) - len(alike):
-        text += f"; {others:,} more ended{'' if doubtful else ' after it'}"
+        text += f"; {others:,} more ended{'' if unknown else ' after it'}"
     if shared := shared_waits(job.running, len(job.running) // 2 + 1):
         key, waiting = shared[0][0], [each for each, _ in shared[0][1]]
         text += f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
     elif kind == "ended" and job.running:
         text += f"; {named(job.running)} {verb(job.running, 'runs', 'run')} on"
-    text += "" if is_known else "; look at the end of the output"
-    return Verdict(kind, text, first.rank if (sure or len(alike) == 1) and not doubtful else None)
+    text += "" if known else "; look at the end of the output"
+    is_named = (sure or len(alike) == 1) and not (known and unknown)
+    return Verdict(kind, text, first.rank if is_named else None)
 
 
-def _order(process: Process, later_ns: int = 0) -> tuple[bool, int, bool]:
-    return process.seen_ns <= 0, process.seen_ns + later_ns, process.state is not State.DEAD
+def _order(process: Process) -> tuple[bool, int, bool]:
+    return process.seen_ns <= 0, process.seen_ns, process.state is not State.DEAD
 
 
 def _has_exited(process: Process) -> bool:

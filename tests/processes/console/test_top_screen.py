@@ -45,34 +45,6 @@ def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, st
         assert "1 0" == flags
 
 
-#: The second look hangs, as on a disk that does not answer.
-HANGS = """
-import sys, threading
-from monitel.console.live import Live
-from monitel.console.top import View
-from monitel.console.terminal import run_app
-class Hanging(Live):
-    looks = 0
-    def look(self):
-        self.looks += 1
-        return super().look() if self.looks == 1 else threading.Event().wait()
-sys.exit(run_app(Hanging([sys.argv[1]]), View(), 0.1))
-"""
-
-
-@needs_tmux
-def test_disk_that_hangs_stops_no_key(tmp_path: Path, own_boxes: Path) -> None:
-    """The screen reports it, the list can be filtered, and q ends the command."""
-    pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
-    script = f"{shlex.join([sys.executable, '-c', HANGS, str(own_boxes)])}; echo status $?; exec tail -f /dev/null"
-    with jobs(tmp_path, loop()) as (job,), terminal(tmp_path, "sh", "-c", script) as screen:
-        screen.until_shown("no reading for ", f" {job.process.pid} alive")
-        screen.press("/nothing", "Enter")
-        screen.until_shown("no row contains the text of the filter")
-        screen.press("q")
-        screen.until_shown("status 0")
-
-
 @needs_tmux
 def test_colours_are_left_out_with_no_color(tmp_path: Path, own_boxes: Path) -> None:
     """Without the variable the state of a rank has one, on the screen and with ``--once``."""

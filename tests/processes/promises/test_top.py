@@ -24,7 +24,7 @@ FIELDS = {
     *("time", "pid", "rank", "step", "state", "death", "last_seen", "host", "namespace", "service", "run", "attempt"),
     *("world_size", "step_age_seconds", "steps_per_second", "step_seconds_p50", "step_seconds_p99", "data_share"),
     *("wait_share", "goodput", "value_name", "value", "activity", "activity_age_seconds", "stage", "waits", "event"),
-    *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes"),
+    *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes"),
 }
 
 

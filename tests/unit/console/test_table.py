@@ -1,10 +1,8 @@
 """The table of ``monitel top``, its lines, the usage of processes, and their state in the kernel."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,14 +111,13 @@ def test_filter_leaves_rows_that_contain_its_text() -> None:
 
 
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
-    """The rank, its state and its step are the last to go. Columns of GPUs are there if a process uses one."""
-    everywhere = [column.name for column in COLUMNS if not column.optional]
+    """The rank, its state and its step are the last to go."""
+    everywhere = [column.name for column in COLUMNS]
     rows = rows_of(rank_of(0))
     assert everywhere == [column.name for column in fitting(rows, UNLIMITED)]
     assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column in fitting(rows, 50)]
     assert ["rank", "state"] == [column.name for column in fitting(rows, 12)]
     assert ["rank"] == [column.name for column in fitting(rows, 1)]
-    assert "GPU MEM" in lines_of(look_at(rank_of(0, gpu_memory=3 << 30)))[0]
 
 
 TEXTS = st.text(max_size=30)
@@ -157,9 +154,8 @@ def test_long_ranks_and_steps_are_not_cut() -> None:
     assert ["4.612e+18", "999999999", "1.523e+10"] == [row.text(columns["step"]) for row in rows]
 
 
-def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_that_of_the_process() -> None:
     """A process with the same id and another start is not the one of the box, and has no usage."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
     owner = this_process()
     mine = Process(box=Path("mine"), owner=owner)
     other = Process(box=Path("other"), owner=owner._replace(start=f"{int(owner.start) + 1}"))
@@ -172,29 +168,6 @@ def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other, True) == (unknown, used.cpu is not None and used.memory is not None)
     assert 0 < (used.cpu or 0) < 64
     assert 1 << 20 < (used.memory or 0) < 1 << 40
-
-
-def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The busiest GPU counts, and the memory on all of them; one that does not answer causes no error."""
-    process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=1 << 30)
-
-    def rates(gpu: int) -> SimpleNamespace:
-        if gpu == 2:
-            raise RuntimeError("not supported")
-        return SimpleNamespace(gpu=40 + gpu)
-
-    nvml = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 3,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUtilizationRates=rates,
-        nvmlDeviceGetComputeRunningProcesses=lambda _: [process],
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    mine = Process(owner=this_process())
-    assert [(0.41, 3 << 30)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
-    nvml.nvmlInit = lambda: 1 / 0
-    assert [(None, None)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
 
 
 START = "4711"
