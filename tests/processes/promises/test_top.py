@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import shlex
 import sys
 import time
@@ -16,7 +15,6 @@ from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, C
 from tests.processes.console.tmux import needs_tmux, terminal
 from tests.processes.promises.test_live_record import moment
 from tests.support.checks import wait_until
-from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run
 
 #: The fields of a row, as docs/reference/commands.md has them.
@@ -223,14 +221,3 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
         before_top, after_top = (tmp_path / "modes").read_text().splitlines()
         assert (before_top, ["status 0"]) == (after_top, [line for line in screen.lines if line])
         assert [None, None] == [running[0].process.poll(), running[1].process.poll()]
-
-
-@needs_tmux
-def test_closed_terminal_ends_the_screen(tmp_path: Path) -> None:
-    """No process is left behind."""
-    pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
-    with terminal(tmp_path, sys.executable, *MONITEL, "top", env={"MONITEL_BLACK_BOX_DIR": str(tmp_path)}) as screen:
-        screen.until_shown("waiting for one")
-        process = os.pidfd_open(screen.pid)
-    with os.fdopen(process):
-        assert select.select([process], [], [], DEADLINE)[0], "the process goes on without its terminal"

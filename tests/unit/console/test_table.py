@@ -136,24 +136,6 @@ def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, 
             assert line.isascii()
 
 
-def test_nothing_is_cut_without_a_terminal() -> None:
-    """Each column is as wide as its longest cell."""
-    key, name = "wait." * 50, "event." * 50
-    lines = lines_of(look_at(waiting_rank(1, 5, key, event=PastEvent(NOW, 9, name, {}))), UNLIMITED)
-    assert f" {key} " in lines[-1]
-    assert lines[-1].rstrip().endswith(f" {name}")
-
-
-def test_long_ranks_and_steps_are_not_cut() -> None:
-    """Ranks of 16,384 differ in their last digits, and a number of tokens is not only its first digits."""
-    rows = rows_of(
-        *(rank_of(rank, step=step) for rank, step in ((3, 2**62), (16376, 999_999_999), (16377, 15_234_000_000)))
-    )
-    columns = {column.name: column for column in fitting(rows, 30)}
-    assert ["3", "16376", "16377"] == [row.text(columns["rank"]) for row in rows]
-    assert ["4.612e+18", "999999999", "1.523e+10"] == [row.text(columns["step"]) for row in rows]
-
-
 def test_usage_is_that_of_the_process() -> None:
     """A process with the same id and another start is not the one of the box, and has no usage."""
     owner = this_process()
