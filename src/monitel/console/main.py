@@ -29,8 +29,8 @@ _MODULES = {
     "top": "monitel.console.top",
     "autopsy": "monitel.console.autopsy",
     "runs": "monitel.console.runs",
-    "ledger": "monitel.console.commands.ledger",
-    "compare": "monitel.console.commands.compare",
+    "ledger": "monitel.console.ledger",
+    "compare": "monitel.console.compare",
 }
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitel.console.commands.compare import comparison_as_json, comparison_lines, difference
+from monitel.console.compare import comparison_as_json, comparison_lines, difference
 from monitel.console.runs import Run
 from monitel.runs.history import RunTime
 from monitel.runs.values import RunValues, Value

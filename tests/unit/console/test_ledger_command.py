@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.promises.program import Program
 
-from monitel.console.commands.ledger import table
+from monitel.console.ledger import table
 from monitel.console.runs import Run
 from monitel.runs.folder import RunFolder, identify
 from monitel.runs.history import Attempt, History, RunTime

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.console.commands.ledger import table
+from monitel.console.ledger import table
 from monitel.console.runs import Run
 from monitel.runs.history import Attempt, History, RunTime, ascending, decode, encode
 from monitel.runs.shares import ledger_line, parts_of, print_last_line

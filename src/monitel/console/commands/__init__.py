@@ -1,1 +1,0 @@
-"""The commands: each module adds one to the parser, and prints what it says."""
