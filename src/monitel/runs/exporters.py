@@ -72,7 +72,7 @@ def begin(module: str) -> bool:
 def _record() -> None:
     """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
     import monitel.runs.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
-    from monitel.blackbox.silent import at_end, hold  # late: here and below, no process with an exporter needs it
+    from monitel.blackbox.silent import hold  # late: here and below, no process with an exporter needs it
     from monitel.process.sigterm import SigtermHandler, is_default
     from monitel.run_events import enter
 
@@ -80,9 +80,7 @@ def _record() -> None:
     atexit.register(_report_end)  # after run.ended
     enter(begin)
     if in_main_thread() and is_default():
-        handler = SigtermHandler(_terminate, _preempt)
-        handler.install()
-        at_end.append(handler.uninstall)
+        SigtermHandler(_terminate, _preempt, replaceable=True).install()
 
 
 def _preempt(_timeout: float) -> None:
