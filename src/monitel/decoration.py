@@ -8,7 +8,7 @@ from sys import is_finalizing, modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
     Make = Callable[[], AbstractContextManager[Any]]
@@ -21,12 +21,11 @@ def decorated(function: _Function, make: Make) -> _Function:
 
     For a generator function, it is around each run of the generator from one yield to the next.
     """
-    generator: Any = _generator if inspect.isgeneratorfunction(function) else _async_generator
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if inspect.isgeneratorfunction(function):
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return generator(function(*args, **kwargs), make)
+            return _generator(function(*args, **kwargs), make)
 
     elif inspect.iscoroutinefunction(function):
 
@@ -64,27 +63,6 @@ def _generator(
                 inner.close()
                 raise
             resume, given = inner.throw, error
-
-
-async def _async_generator(
-    inner: AsyncGenerator[Any, Any], make: Make, is_ending: Callable[[], bool] = is_finalizing
-) -> AsyncGenerator[Any, Any]:
-    resume: Callable[[Any], Any] = inner.asend
-    given: Any = None
-    while True:
-        with make():
-            try:
-                item = await resume(given)
-            except StopAsyncIteration:
-                return
-        try:
-            given = yield item
-            resume = inner.asend
-        except BaseException as error:
-            if is_ending():  # as above
-                await inner.aclose()
-                raise
-            resume, given = inner.athrow, error
 
 
 def compiling() -> bool:
