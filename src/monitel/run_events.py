@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from platform import python_version
 from traceback import walk_tb
@@ -51,7 +51,7 @@ _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run`
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _last: str | None = None  # status of the last run
-_preempted = _watching_exit = _watching_main = _watching_threads = False
+_preempted = False
 _exception: tuple[str, str, str] | None = None
 _exit: tuple[int, str] = 0, _COMPLETED  # number of the last call of sys.exit(), and the status with which it ends
 
@@ -63,7 +63,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
     run ends in the main thread when the process ends, or, with ``ends_run``, when the exporter calls
     :func:`end_if_due` in a thread where a handler may hang. ``enabled`` is MONITEL_RUN_EVENTS by default.
     """
-    global _began, _due, _last
+    global _began, _due, _last, _exit
     atexit.unregister(begin_shutdown)
     atexit.register(begin_shutdown)  # before the functions of this exporter, as below
     _watch_main_thread()
@@ -77,7 +77,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
         atexit.register(_end_at_exit)  # again: it must run before the functions of this exporter, which shut it down
         if _began is not None:
             return
-        _began, _due, _last = time.monotonic(), None, None
+        _began, _due, _last, _exit = time.monotonic(), None, None, (0, _COMPLETED)
         _watch_exit()
     finalize(_end_at_exit, _PRIORITY)
     _emit("run.started", describe_run())
@@ -159,13 +159,11 @@ def _emit(name: str, details: dict[str, Any]) -> None:
 # ---- the end of the program
 
 
+@cache  # once
 def _watch_main_thread() -> None:
     """Begin ``shutdown`` when the main thread ends, before the exit functions of the application."""
-    global _watching_main
-    if not _watching_main and hasattr(threading, "_register_atexit"):  # private, and in each CPython that is supported
-        _watching_main = True
-        with suppress(RuntimeError):  # the process ends already
-            threading._register_atexit(_begin_shutdown_of_main_thread)
+    with suppress(AttributeError, RuntimeError):  # private, and in each CPython that is supported; the process ends
+        threading._register_atexit(_begin_shutdown_of_main_thread)  # type: ignore[attr-defined]
 
 
 def _begin_shutdown_of_main_thread() -> None:
@@ -178,16 +176,13 @@ def _begin_shutdown_of_main_thread() -> None:
         begin_shutdown()
 
 
+@cache
 def _watch_exit() -> None:
     """Note calls that may end the process: its code is not visible otherwise. Interactive sessions show the others."""
-    global _watching_exit, _exit
-    _exit = 0, _COMPLETED
-    if not _watching_exit:
-        _watching_exit = True
-        others = [] if hasattr(sys, "ps1") else [(builtins, "exit"), (builtins, "quit")]  # the module site adds them
-        for place in [(sys, "exit"), *others]:
-            if hasattr(*place):
-                setattr(*place, partial(_note_exit, getattr(*place)))
+    others = [] if hasattr(sys, "ps1") else [(builtins, "exit"), (builtins, "quit")]  # the module site adds them
+    for place in [(sys, "exit"), *others]:
+        if hasattr(*place):
+            setattr(*place, partial(_note_exit, getattr(*place)))
 
 
 def _note_exit(previous: Any, /, *code: Any, **named: Any) -> Any:
@@ -254,12 +249,10 @@ def _is_interactive() -> bool:
 # ---- exceptions
 
 
+@cache
 def watch_threads() -> None:
     """Keep the exceptions that end threads, too. Idempotent."""
-    global _watching_threads
-    if _watching_threads:
-        return
-    _watching_threads, previous = True, threading.excepthook
+    previous = threading.excepthook
 
     def excepthook(arguments: threading.ExceptHookArgs, /) -> None:
         global _exception
