@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
-from monitel.attributes import checked_text, escape_surrogates, items_of, plain_copy, recordable
+from monitel.attributes import checked_text, escape_surrogates, plain_copy, recordable
 from monitel.counter import leave_out
 from monitel.event import STAT_EVENT, Event, Severity, checked_severity
 from monitel.process.failures import raise_first
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Log = Callable[[Event], None]
-    DetailsHook = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
+    DetailsHook = Callable[[Mapping[str, Any], Callable[[object, object], object]], tuple[Mapping[str, Any], Log]]
 
 
 class EventHandlerHandle:
@@ -174,32 +174,20 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
 atexit.register(_warn_of_no_handler, ends=True)  # after the flush of Stats, which is registered later
 
 
-def set_details_hook(hook: DetailsHook | None) -> DetailsHook | None:
-    """Set the ``hook(details) -> details, log`` of :func:`monitel.emit`, and return the previous one.
+def set_details_hook(hook: DetailsHook | None) -> None:
+    """Set the ``hook(details, left_out) -> details, log`` of :func:`monitel.emit` and :func:`monitel.log`.
 
-    It returns the details that are known now, and the function that logs their event when all of them are known.
+    It returns the details that are known now, and the function that logs their event when all of them are known. It
+    never raises: ``left_out`` is called with each detail that it cannot read.
     """
     global _details_hook
-    with _lock:
-        previous, _details_hook = _details_hook, hook
-    return previous
+    _details_hook = hook
 
 
 def details_of(given: Mapping[str, Any], left_out: Callable[[object, object], object]) -> tuple[Mapping[str, Any], Log]:
-    """Pass details through the hook. Those that it cannot read, such as a distributed tensor, are left out."""
-    if _details_hook is None or not isinstance(given, Mapping):
-        return given, log_event
-    try:
-        return _details_hook(given)
-    except Exception:
-        sound = {}
-        for name, value in items_of(given, left_out):
-            try:
-                _details_hook({name: value})
-                sound[name] = value
-            except Exception:
-                left_out(name, value)
-        return _details_hook(sound)
+    """Pass details through the hook."""
+    hook = _details_hook
+    return (given, log_event) if hook is None or not isinstance(given, Mapping) else hook(given, left_out)
 
 
 def emit(

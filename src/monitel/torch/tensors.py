@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from monitel.attributes import items_of
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
 from monitel.process.failures import call_each, warn_once
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from monitel.event import Event
-    from monitel.handlers import DetailsHook, Log
+    from monitel.handlers import Log
     from monitel.torch.devices import Fetcher, StagedNumbers
 
 _log = logging.getLogger("monitel.torch")
@@ -173,15 +174,14 @@ class Tensors(Source):
         for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
             never_compile(hook)
         self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
-        self._details_hook: DetailsHook | None = set_details_hook(self._to_details)
+        set_details_hook(self._to_details)
 
     def remove(self) -> None:
         """Hooks that somebody else has set since stay; ours then only pass calls on."""
         self._on = False
         if (current := set_value_hook(self._value_hook)) != self._to_float:
             set_value_hook(current)
-        if (others := set_details_hook(self._details_hook)) != self._to_details:
-            set_details_hook(others)
+        set_details_hook(None)
 
     end = remove
 
@@ -196,21 +196,28 @@ class Tensors(Source):
             stat._add_pending(partial(staged.put, value), self._fetcher.wait)
         return None
 
-    def _to_details(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
-        given, log = (given, log_event) if self._details_hook is None else self._details_hook(given)
-        if not self._on:
-            return given, log
-        details, pending = dict(given), {}
-        for key, value in given.items():
-            if isinstance(value, Tensor) and value.numel() == 1:  # Event refuses other tensors, with a message
+    def _to_details(
+        self, given: Mapping[str, Any], left_out: Callable[[object, object], object]
+    ) -> tuple[Mapping[str, Any], Log]:
+        details: dict[str, Any] = {}
+        pending: dict[str, tuple[StagedNumbers, Tensor]] = {}
+        for key, value in items_of(given, left_out):
+            details[key] = value
+            if not isinstance(value, Tensor):
+                continue
+            try:
+                if value.numel() != 1:
+                    continue  # it is left out later
                 _refuse_dtensor("emit()", value)
                 if (staged := self._fetcher.queue_of(value)) is None:
                     details[key] = value.item()
-                else:
-                    del details[key]
-                    if not self._fetcher.lost_to_capture(staged):
-                        pending[key] = staged, value
-        return details, partial(_hold, pending) if pending or waiting else log
+                    continue
+                if not self._fetcher.lost_to_capture(staged):
+                    pending[key] = staged, value
+            except Exception:
+                left_out(key, value)
+            del details[key]
+        return details, partial(_hold, pending) if pending or waiting else log_event
 
 
 def _hold(pending: dict[str, tuple[StagedNumbers, Tensor]], event: Event) -> None:
