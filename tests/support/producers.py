@@ -20,7 +20,7 @@ from monitel.blackbox import disk, journal
 from monitel.profiler import record_function
 from monitel_otlp import Pipeline
 from monitel_otlp.export import engine, sender
-from monitel_otlp.messages.request import LEVELS, Encoder, count_records
+from monitel_otlp.messages.request import LEVELS, count_records
 
 _logger = logging.getLogger("application")
 _SIGNAL_OF = {"window": "metrics", **dict.fromkeys(["event", "logging"], "logs"), "range": "traces"}
@@ -165,7 +165,7 @@ def make_small(
     monkeypatch.setattr(engine, "SPOOL_BYTES", spool_bytes)
     monkeypatch.setattr(engine, "DISK_AFTER_S", after_s)
     monkeypatch.setattr(engine, "SNAPSHOT_S", 0.05)
-    monkeypatch.setattr(Encoder, "most", 16)
+    monkeypatch.setattr(sender, "REQUEST_RECORDS", 16)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
     monkeypatch.setattr(journal, "_SMALL", 2_000)
     monkeypatch.setattr(journal, "_LARGE", 4_000)

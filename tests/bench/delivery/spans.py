@@ -77,12 +77,12 @@ def delivery(drop: Any) -> None:
 
     from monitel.blackbox.box import Box
     from monitel_otlp.export.sender import Outbox
-    from monitel_otlp.messages.request import SpansEncoder
+    from monitel_otlp.messages.request import Encoder, write_spans
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
     box = Box(None, None, {})
     queued = QueuedSpans(SpanSettings(budget=_MANY), first=lambda: True)
-    outbox = Outbox(box.journals["traces"], SpansEncoder(b""))
+    outbox = Outbox(box.journals["traces"], Encoder("traces", b"", write_spans))
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

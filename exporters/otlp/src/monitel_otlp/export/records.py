@@ -17,8 +17,8 @@ from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, 
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
-from monitel_otlp.messages.request import LEVELS, REQUESTS, Request, record_lists
-from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowsEncoder
+from monitel_otlp.messages.request import LEVELS, REQUESTS, Encoder, Request, record_lists
+from monitel_otlp.metrics.windows import Totals, WindowMapping, Windows
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
 from monitel_otlp.transport.http import TOO_OLD
@@ -117,7 +117,7 @@ def add_settled(dead: Dead) -> Totals:
     if isinstance(journal.fold, Totals):
         return journal.fold
     totals = Totals(dead.names.__getitem__, mapping, dead.totals[:2])
-    encoder, last = WindowsEncoder(b"", mapping, totals), journal.settled
+    encoder, last = Encoder("metrics", b"", Windows(mapping).write, totals), journal.settled
     for item in dead.items("metrics", totals.number + 1):
         if item.number > last:
             break

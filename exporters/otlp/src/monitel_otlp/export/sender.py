@@ -16,8 +16,8 @@ from monitel.blackbox.record import READING, REQUEST
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.messages.request import LogsEncoder, ReadingsEncoder, Request, SpansEncoder
-from monitel_otlp.metrics.windows import WindowsEncoder
+from monitel_otlp.messages.request import Encoder, LogRecords, Request, write_reading, write_spans
+from monitel_otlp.metrics.windows import Windows
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from monitel.blackbox.journal import Journal
     from monitel.blackbox.record import Item
-    from monitel_otlp.messages.request import Encoder
-    from monitel_otlp.metrics import windows
+    from monitel_otlp.metrics.windows import Totals, WindowMapping
 
 _log = logging.getLogger("monitel.otlp")
 
 REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
+REQUEST_RECORDS = 500
 MOST_REJECTED_BYTES = 1 << 30  # as of the other journals on the disk
 #: The journals whose items are sent to the endpoint of each signal, in their order.
 JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
@@ -86,7 +86,9 @@ class Outbox:
     def head(self) -> Item | None:
         """Return the next item; None if there is none, or the disk has to load it."""
         if not self._read:
-            self._read, self._most = self.journal.read(self.encoder.most), sys.maxsize
+            # Readings of one metric are not merged.
+            self._read = self.journal.read(1 if self.journal.name == "readings" else REQUEST_RECORDS)
+            self._most = sys.maxsize
             self.has_accepted, self.has_dropped, self.attempts = False, False, 0
         return self._read[0] if self._read else None
 
@@ -160,19 +162,19 @@ def _split_after(items: Sequence[Item], last: int) -> tuple[Sequence[Item], Sequ
 def outboxes(
     journals: dict[str, Journal],
     resource: bytes,
-    mapping: windows.WindowMapping,
-    totals: windows.Totals,
+    mapping: WindowMapping,
+    totals: Totals,
     *,
     write_queue_size: Callable[[Any], object] | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Outbox]]:
     """Return the outboxes of each signal."""
     encoders: dict[str, Encoder] = {
-        "metrics": WindowsEncoder(resource, mapping, totals, write_queue_size, pause),
-        "readings": ReadingsEncoder(resource, write_queue_size),
-        "logs": LogsEncoder(resource),
-        "traces": SpansEncoder(resource),
-        "steps": SpansEncoder(resource),
+        "metrics": Encoder("metrics", resource, Windows(mapping, pause).write, totals, write_queue_size),
+        "readings": Encoder("metrics", resource, write_reading, None, write_queue_size),
+        "logs": Encoder("logs", resource, LogRecords().write),
+        "traces": Encoder("traces", resource, write_spans),
+        "steps": Encoder("traces", resource, write_spans),
     }
     return {signal: [Outbox(journals[name], encoders[name]) for name in names] for signal, names in JOURNALS_OF.items()}
 

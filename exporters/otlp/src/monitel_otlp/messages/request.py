@@ -68,62 +68,68 @@ class Request:
         return request
 
 
+@dataclass(frozen=True)
 class Encoder:
-    """Makes the requests of one journal; a subclass for each kind of record writes them.
+    """Makes the requests of one journal: ``write`` adds the records of items to a resource, and returns their number.
 
     ``write_queue_size`` adds the queue size of the pipeline to a list of metrics: Prometheus orders samples by
     resource, so each request of metrics needs one with the current time.
     """
 
-    most = 500  #: Number of records in a request.
-
-    def __init__(
-        self,
-        signal: str,
-        resource: bytes,
-        totals: Totals | None = None,
-        write_queue_size: Callable[[Any], object] | None = None,
-    ) -> None:
-        self.signal = signal
-        self.totals = totals
-        self._resource = resource
-        self._write_queue_size = write_queue_size
+    signal: str
+    resource: bytes
+    write: Callable[[Sequence[Item], Any, Any], int]
+    totals: Totals | None = None
+    write_queue_size: Callable[[Any], object] | None = None
 
     def encode(self, items: Sequence[Item]) -> Request:
         """Encode some items, in order. Raises if one of them cannot be encoded."""
         message = REQUESTS[self.signal]()
         resource = getattr(message, LEVELS[self.signal][0]).add()
-        resource.ParseFromString(self._resource)
+        resource.ParseFromString(self.resource)
         draft = self.draft()
-        records = self._write(items, resource, draft)
-        if records and self._write_queue_size is not None:
-            self._write_queue_size(resource.scope_metrics[0].metrics)
+        records = self.write(items, resource, draft)
+        if records and self.write_queue_size is not None:
+            self.write_queue_size(resource.scope_metrics[0].metrics)
         return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
 
     def draft(self) -> Draft | None:
         """Return the totals for a request to change; None without totals."""
         return None if self.totals is None else self.totals.draft()
 
-    def _write(self, items: Sequence[Item], resource: Any, draft: Any) -> int:
-        """Add the records of some items below a resource, and return their number."""
-        raise NotImplementedError
+
+def write_spans(items: Sequence[Item], resource: Any, _draft: None = None) -> int:
+    """Add spans, which are encoded already."""
+    scope = resource.scope_spans.add()
+    write_scope(scope)
+    for item in items:
+        for content in item.value:
+            scope.spans.add().ParseFromString(content)
+    return len(scope.spans)
 
 
-class LogsEncoder(Encoder):
+def write_reading(items: Sequence[Item], resource: Any, _draft: None = None) -> int:
+    """Add a reading, which is encoded already."""
+    content, points, _ = items[0].value
+    resource.MergeFromString(content)
+    return int(points)
+
+
+class LogRecords:
     """Writes log records with the same fields as :class:`monitel_otel.log_records.LogRecords` and the SDK.
 
     Attributes have the SDK's limits, a structured body has none. Attributes that the protocol cannot hold, because
     ``event.data`` was changed after its check, are left out, with a warning for each name.
     """
 
-    def __init__(self, resource: bytes) -> None:
-        super().__init__("logs", resource)
+    def __init__(self) -> None:
         limits = log_record_limits()
         count, length = limits.max_log_record_attributes, limits.max_log_record_attribute_length
         self._limits = Limits("event", count, length)
         self._warned: set[str] = set()
 
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
+    def write(self, items: Sequence[Item], resource: Any, _draft: None = None) -> int:
+        """Add the records of some items below a resource, and return their number."""
         of_scope: dict[str, Any] = {}
         for item in items:
             plain = LogRecord(*item.value)
@@ -176,35 +182,6 @@ class LogsEncoder(Encoder):
         if name not in self._warned:
             self._warned.add(name)
             _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
-
-
-class SpansEncoder(Encoder):
-    """Puts spans, which are encoded already, into requests."""
-
-    def __init__(self, resource: bytes) -> None:
-        super().__init__("traces", resource)
-
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
-        scope = resource.scope_spans.add()
-        write_scope(scope)
-        for item in items:
-            for content in item.value:
-                scope.spans.add().ParseFromString(content)
-        return len(scope.spans)
-
-
-class ReadingsEncoder(Encoder):
-    """Puts readings, which are encoded already, into requests."""
-
-    most = 1  # readings of one metric are not merged
-
-    def __init__(self, resource: bytes, write_queue_size: Callable[[Any], object] | None = None) -> None:
-        super().__init__("metrics", resource, None, write_queue_size)
-
-    def _write(self, items: Sequence[Item], resource: Any, _draft: None) -> int:
-        content, points, _ = items[0].value
-        resource.MergeFromString(content)
-        return int(points)
 
 
 def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:

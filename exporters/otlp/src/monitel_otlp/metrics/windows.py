@@ -28,7 +28,7 @@ from monitel.blackbox.record import NUMBERS, WINDOW
 from monitel.blackbox.recorder import part_of_total
 from monitel.stats.window import decode_one
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.messages.request import Encoder, write_scope
+from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
 
 if TYPE_CHECKING:
@@ -247,28 +247,21 @@ class Totals:
         return self.number, ([each.plain() for each in self._series.values()], dropped)
 
 
-class WindowsEncoder(Encoder):
+class Windows:
     """Writes windows and logged numbers. The times of a series ascend over all requests.
 
     ``pause`` is called between slices of work.
     """
 
-    def __init__(
-        self,
-        resource: bytes,
-        mapping: WindowMapping,
-        totals: Totals,
-        write_queue_size: Callable[[Any], object] | None = None,
-        pause: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__("metrics", resource, totals, write_queue_size)
+    def __init__(self, mapping: WindowMapping, pause: Callable[[], object] = lambda: None) -> None:
         self._start_ns = mapping.start_ns
         self._delta = mapping.delta
         self._percentiles = mapping.distributions != "histogram"
         self._histograms = mapping.distributions != "percentiles"
         self._pause = pause
 
-    def _write(self, items: Sequence[Item], resource: Any, draft: Draft) -> int:
+    def write(self, items: Sequence[Item], resource: Any, draft: Draft) -> int:
+        """Add the points of some items below a resource, and return their number."""
         scope = resource.scope_metrics.add()
         write_scope(scope)
         points = Points(scope.metrics)
