@@ -52,8 +52,6 @@ class Collected:
 
 @dataclass
 class _Collector:
-    """The arguments of :func:`collect`, and its outcome."""
-
     deaths: Deaths
     run: str
     observed_only: bool
@@ -208,7 +206,6 @@ class Leftovers:
         self._stopped = Event()
 
     def start(self) -> None:
-        """Start the thread, if there is something to do for it."""
         if (self._roots or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
             self.stop()
 

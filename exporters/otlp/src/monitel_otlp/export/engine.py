@@ -173,7 +173,6 @@ class Engine:
 
     @property
     def spool_dir(self) -> Path:
-        """The spool folder of this process."""
         return self.settings.spool_root / self.box.name
 
     @property
@@ -184,12 +183,10 @@ class Engine:
 
     @property
     def has_sent(self) -> bool:
-        """True if a request has been tried."""
         return any(each.attempts for each in self._senders.values())
 
     @property
     def series(self) -> list[Series]:
-        """All series so far."""
         return self._table.all()
 
     @property
@@ -203,7 +200,6 @@ class Engine:
         return latest(self.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config)
 
     def account(self) -> dict[str, Account]:
-        """Return the account of each signal."""
         found = {}
         for signal in SIGNALS:
             with self.box.journals[signal].lock:
@@ -273,7 +269,6 @@ class Engine:
             self._late.popleft().log()
 
     def _read(self, *, asked: bool) -> None:
-        """Append the counters, waits and metrics of the process, if it is time."""
         journal, windows = self.box.journals["readings"], self.box.journals["metrics"].next
         accounts = self.account()
         if not (self._readings.is_due(_lost(accounts)) or asked or windows > self._windows_seen):
@@ -312,7 +307,6 @@ class Engine:
         return self._collect(deadline, last=False) and self._deliver(deadline) and not _lost(self.account())
 
     def _collect(self, deadline: float, *, last: bool) -> bool:
-        """Take everything that was collected into the record, in the caller's thread."""
         if not self._collecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return False
         try:
@@ -371,7 +365,6 @@ class Engine:
         self._call_application(timeout)
 
     def _send_rest(self, deadline: float) -> None:
-        """Send what is left until a monotonic deadline, and end the senders."""
         self._next_round = math.inf
         senders = list(self._senders.values())
         for sender in senders:
@@ -381,7 +374,6 @@ class Engine:
             sender.stop()
 
     def _end_box(self, timeout: float) -> None:
-        """Move what is left to the disk."""
         readings = self.box.journals["readings"]
         if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
             readings.settle(readings.next - 1)

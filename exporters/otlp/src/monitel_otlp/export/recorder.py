@@ -51,13 +51,11 @@ class MetricSeries(SeriesTable):
         self._unreported: list[str] = []  # names of series in it that are not logged yet
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
-        """Return the series of a Stat's windows."""
         name, first = NAMES.of_stat(definition)
         key = name, self.identity(definition.attributes)
         return self._series.get(key) or self._new(key, name, first, {**self.attributes, **definition.attributes})
 
     def of_counter(self, counter: monitel.Counter) -> Series:
-        """Return the series of a counter."""
         key = "counter", counter.name, self.identity(counter.attributes)
         if (found := self._series.get(key)) is not None:
             return found
@@ -70,7 +68,6 @@ class MetricSeries(SeriesTable):
         return series
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
-        """Return a key that identifies the attributes of points."""
         return typed_items({**self.attributes, **attributes}) if attributes else self._identity
 
     def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:
@@ -117,7 +114,6 @@ class ExportRecorder(Recorder):
         self._ranges = ranges
 
     def record(self, record: LogRecord) -> None:
-        """Append a record of Python's logging."""
         if self.is_idle:
             self.begin()
         trace_id, span_id, flags = self._ids() or (b"", b"", 0)

@@ -74,7 +74,6 @@ def _created_ns(path: Path) -> int:
 
 
 def unsettled(dead: Dead) -> int:
-    """Return the number of items that no backend has acknowledged."""
     found = [dead.journals[name].account() for name in SIGNALS]
     return sum(each.waiting + each.on_disk for each in found)
 
@@ -103,7 +102,6 @@ def damaged_ends(dead: Dead) -> int:
 
 
 def mapping_of(identity: dict[str, Any]) -> WindowMapping:
-    """Return how the windows of a process become points."""
     return WindowMapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
 
 
@@ -183,7 +181,6 @@ class Delivery:
 
     @property
     def complete(self) -> bool:
-        """True if everything was delivered."""
         return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
 
     def deliver(self, dead: Dead, on_progress: Callable[[int, int], object] = lambda _settled, _total: None) -> None:

@@ -54,13 +54,11 @@ class Rejected(NamedTuple):
     body: bytes
 
     def append(self, journal: Journal) -> None:
-        """Append it to its journal."""
         reason = self.reason.encode("utf-8", "backslashreplace").decode()
         journal.append(REQUEST, marshal.dumps(tuple(self._replace(reason=reason)), 2))
 
     @staticmethod
     def has_room(journal: Journal) -> bool:
-        """Return True if the journal takes another request."""
         return sum(each.end for each in journal.segments) < MOST_REJECTED_BYTES
 
 
@@ -80,7 +78,6 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """True if everything is settled."""
         return self.journal.settled >= self.journal.next - 1
 
     def head(self) -> Item | None:
@@ -145,13 +142,11 @@ class Outbox:
             self._most = sys.maxsize
 
     def give_back(self) -> None:
-        """Send nothing more."""
         self._read, self.request = (), None
         self.journal.give_back()
 
 
 def _split_after(items: Sequence[Item], last: int) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Return the items up to a number, and the others."""
     index = bisect_right(items, last, key=attrgetter("last"))
     if index == len(items) or items[index].number > last:
         return items[:index], items[index:]
@@ -168,7 +163,6 @@ def outboxes(
     write_queue_size: Callable[[Any], object] | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Outbox]]:
-    """Return the outboxes of each signal."""
     encoders: dict[str, Encoder] = {
         "metrics": Encoder("metrics", resource, Windows(mapping, pause).write, totals, write_queue_size),
         "readings": Encoder("metrics", resource, write_reading, None, write_queue_size),

@@ -59,11 +59,9 @@ class Request:
 
     @property
     def number(self) -> int:
-        """Number of the items."""
         return sum(item.items for item in self.items)
 
     def message(self) -> Message:
-        """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request
 
@@ -94,7 +92,6 @@ class Encoder:
         return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
 
     def draft(self) -> Draft | None:
-        """Return the totals for a request to change; None without totals."""
         return None if self.totals is None else self.totals.draft()
 
 
@@ -129,7 +126,6 @@ class LogRecords:
         self._warned: set[str] = set()
 
     def write(self, items: Sequence[Item], resource: Any, _draft: None = None) -> int:
-        """Add the records of some items below a resource, and return their number."""
         of_scope: dict[str, Any] = {}
         for item in items:
             plain = LogRecord(*item.value)
@@ -200,7 +196,6 @@ def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
 
 
 def count_records(message: Any, levels: tuple[str, ...]) -> int:
-    """Return the number of records below a message."""
     return sum(len(records) for records in record_lists(message, levels))
 
 

@@ -157,7 +157,6 @@ class RisingSums:
         return sent is None or total != sent.total  # a zero is needed as well: the increase begins there
 
     def sent(self, key: Hashable, start_ns: int) -> Sent | None:
-        """Return the last point of a sum; None without one."""
         return self._sent.get((key, start_ns))
 
     def _first(self, total: float, start_ns: int, now_ns: int, zero_ns: int) -> list[tuple[int, int, float]]:

@@ -122,7 +122,6 @@ class Readings:
         return self._now != self._sent or monotonic_ns() >= self._due_ns
 
     def call_sources(self) -> None:
-        """Call the sources of wait counters, which may hang."""
         self._of_sources = source_waits()
         self._longest.append(self._maxima.read_sources())
 
@@ -245,8 +244,6 @@ def _write_nothing(_points: Points) -> None:
 
 @dataclass
 class _Durations:
-    """The histogram of the attempts of one signal since a time."""
-
     start_ns: int
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
     sum: float = 0.0

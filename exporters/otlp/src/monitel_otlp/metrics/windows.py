@@ -52,7 +52,6 @@ class WindowMapping(NamedTuple):
 
     @property
     def delta(self) -> bool:
-        """True for delta temporality."""
         return self.temporality != "cumulative"
 
 
@@ -75,7 +74,6 @@ class Measurement(NamedTuple):
     sum: float | None  # as it counts in the total; None if it is left out
 
     def at(self, end_ns: int) -> Measurement:
-        """Return it with another time."""
         return self._replace(window=self.window._replace(end_ns=end_ns))
 
     def merge(self, later: Measurement) -> Measurement:
@@ -106,7 +104,6 @@ class Total:
 
     @staticmethod
     def of(plain: Sequence[Any]) -> Total:
-        """Return the total with a result of :meth:`plain`."""
         definition, count, added, histogram, begin_ns, start_ns, begun, end_ns = plain
         made = None if histogram is None else monitel.Histogram(*histogram)
         return Total(
@@ -114,7 +111,6 @@ class Total:
         )
 
     def plain(self) -> tuple[Any, ...]:
-        """Return the total as plain values."""
         found = self.histogram
         histogram = None if found is None else tuple(getattr(found, name) for name in found.__slots__)
         times = self.begin_ns, self.start_ns, sorted(self.begun), self.end_ns
@@ -126,12 +122,10 @@ class Total:
         return Total(self.described, self.count, self.sum, self.histogram, *times)
 
     def begin(self, start_ns: int) -> None:
-        """Take in the start of a window."""
         if not self.begin_ns or 0 < start_ns < self.begin_ns:
             self.begin_ns = start_ns
 
     def add(self, count: int, added: float, histogram: monitel.Histogram | None) -> None:
-        """Take in samples."""
         self.count += count
         self.sum += added
         if histogram is not None:
@@ -149,7 +143,6 @@ class Draft:
         self.series: dict[Hashable, Total] = {}
 
     def of(self, described: Described) -> Total:
-        """Return the copy of a total."""
         found = self.series.get(described.key)
         if found is None:
             base = self._base(described.key)
@@ -174,7 +167,6 @@ class Draft:
         ]
 
     def add(self, total: Total, measured: Measurement) -> None:
-        """Take in the samples of a window."""
         window = measured.window
         total.add(window.count, measured.sum or 0.0, window.histogram if self._totals.histograms else None)
 
@@ -208,7 +200,6 @@ class Totals:
         return max((each.end_ns for each in self._series.values()), default=0)
 
     def draft(self) -> Draft:
-        """Return the totals for the next request."""
         return Draft(self, self._series.get, self._after_ns)
 
     def commit(self, number: int, draft: Draft) -> None:
@@ -242,7 +233,6 @@ class Totals:
             self._series.update(draft.series)
 
     def plain(self) -> tuple[int, Any]:
-        """Return the number and the totals as plain values."""
         dropped = [(*place, [each.plain() for each in lost]) for place, lost in self._dropped.items()]
         return self.number, ([each.plain() for each in self._series.values()], dropped)
 
@@ -261,7 +251,6 @@ class Windows:
         self._pause = pause
 
     def write(self, items: Sequence[Item], resource: Any, draft: Draft) -> int:
-        """Add the points of some items below a resource, and return their number."""
         scope = resource.scope_metrics.add()
         write_scope(scope)
         points = Points(scope.metrics)

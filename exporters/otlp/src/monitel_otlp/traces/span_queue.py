@@ -63,7 +63,6 @@ class SpanSettings:
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
     def queue(self, **options: Any) -> QueuedSpans:
-        """Return the span queue of a pipeline, which need not import this module."""
         return QueuedSpans(self, **options)
 
 
@@ -87,8 +86,6 @@ class Identified(Opened):
 
 
 class Ended(NamedTuple):
-    """An ended range with the ids of its span."""
-
     ids: Identified
     name: str
     start_ns: int
@@ -167,7 +164,6 @@ class _Step(Period):
         self.start_ns = self.end_ns = 0
 
     def extend(self, start_ns: int, end_ns: int) -> None:
-        """Extend the span of the step to include this time."""
         self.start_ns = min(self.start_ns or start_ns, start_ns)
         self.end_ns = max(self.end_ns, end_ns)
 
@@ -199,7 +195,6 @@ class QueuedSpans(Ranges[Identified]):
 
     @property
     def queued(self) -> int:
-        """Number of ranges in the queue."""
         return len(self._queue)
 
     def open_ranges(self) -> list[tuple[str, float]]:

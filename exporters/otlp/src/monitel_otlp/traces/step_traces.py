@@ -79,7 +79,6 @@ class StepTraces:
 
 
 def budget_of_rank(ranks: int) -> int:
-    """Return the default span budget of a rank, at least 1."""
     return max(1, min(BUDGET, int((_FILLED_BYTES / max(1, ranks) - _RANK_BYTES) / _SPAN_BYTES)))
 
 
