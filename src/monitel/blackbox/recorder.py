@@ -109,17 +109,6 @@ class Recorder:
     """Appends windows, numbers and events to the journals of a box. Thread-safe; nothing raises.
 
     ``open_ranges`` returns name and seconds so far of each open range.
-
-    Attributes:
-        nonfinite: Number of windows whose sum was left out of the total of their series.
-        discarded: Number of samples that ``max_samples`` kept out.
-        definitions: The definitions by their numbers.
-        lost: Number of items of each signal that could not be recorded.
-        numbers: The last number of each series of ``monitel.log()``, as in a record: number of the definition, time in
-            Unix ns, value.
-        config: The configuration of the process, by dotted name.
-        is_idle: Nothing is recorded yet.
-        last_event: The last event other than logged numbers, in marshal format; without its data if that is long.
     """
 
     def __init__(self, box: Box, table: SeriesTable, open_ranges: Callable[[], list[tuple[str, float]]] = list) -> None:
@@ -131,13 +120,15 @@ class Recorder:
         self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
         self._failed = False
-        self.definitions: dict[int, Definition] = {}
-        self.lost: Counter[str] = Counter()
-        self.nonfinite = self.discarded = 0
+        self.definitions: dict[int, Definition] = {}  # by their numbers
+        self.lost: Counter[str] = Counter()  # number of items of each signal that could not be recorded
+        self.nonfinite = 0  # number of windows whose sum was left out of the total of their series
+        self.discarded = 0  # number of samples that ``max_samples`` kept out
+        #: The last number of each series of `log()`, as in a record: number of the definition, time in Unix ns, value.
         self.numbers: dict[Series, tuple[int, int, Any]] = {}
-        self.config: dict[str, Any] = {}
-        self.last_event = b""
-        self.is_idle = True
+        self.config: dict[str, Any] = {}  # of the process, by dotted name
+        self.last_event = b""  # other than logged numbers, in marshal format; without its data if that is long
+        self.is_idle = True  # nothing is recorded yet
         self._beginning, self._defining = RLock(), RLock()
         self._reported: list[tuple[int, int, float, int, float]] = []
         earlier = before().plain
@@ -247,7 +238,7 @@ class Recorder:
                 _taken.add(found)
                 if described.count and not self._has_appended(found):
                     if number >= 0:
-                        self._metrics.append(WINDOW, self._dumps((number, window)))
+                        self._metrics.append(WINDOW, marshal.dumps((number, window), 2))
                     else:  # its Stat is gone before it was defined
                         self.lose("metrics", 1)
                 forget(*found)
@@ -295,7 +286,9 @@ class Recorder:
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
             series = self._table.of_number(name, attributes, identity)
-            last = self.numbers[series] = series.number or self._new_number(series), time_ns, value
+            if not series.number:
+                (series.number,) = self._define(NUMBER, [(series, ())])
+            last = self.numbers[series] = series.number, time_ns, value
             found.append(last)
         try:
             payload = marshal.dumps(found, 2)
@@ -322,28 +315,25 @@ class Recorder:
         pairs = [
             (self._table.of_stat(stat), tuple(each.suffix for each in stat.aggregations)) for stat in stats.values()
         ]
-        numbers = self._define(STAT, "Stat", pairs)
+        numbers = self._define(STAT, pairs)
         found = {serial: (number, series) for serial, number, (series, _) in zip(stats, numbers, pairs, strict=True)}
         self._stats.update(found)
         self._totals.update((each, number) for number, each in found.values() if each.definition.name in REPORTED)
         return found
 
-    def _new_number(self, series: Series) -> int:
-        (series.number,) = self._define(NUMBER, "logged number", [(series, ())])
-        return series.number
-
-    def _define(self, kind: str, noun: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:
-        pairs = [((kind, *each), self._definition(kind, noun, *each)) for each in series]
+    def _define(self, kind: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:
+        """Define series with their aggregations, with one write, and return the numbers of the definitions."""
+        pairs = []
+        for each, suffixes in series:
+            first = each.definition
+            known = escape_surrogates(first.name), first.unit, self._describe(kind, each), bool(first.monotonic)
+            definition = Definition(kind, each.name, *known, each.plain_attributes, suffixes)
+            pairs.append(((kind, each, suffixes), definition))
         numbers = self._box.names.define((key, tuple(definition)) for key, definition in pairs)
         self.definitions.update(zip(numbers, (definition for _, definition in pairs), strict=True))
         return numbers
 
-    def _definition(self, kind: str, noun: str, series: Series, suffixes: tuple[str, ...]) -> Definition:
-        first, name = series.definition, escape_surrogates(series.definition.name)
-        known = name, first.unit, self._describe(noun, series), bool(first.monotonic)
-        return Definition(kind, series.name, *known, series.plain_attributes, suffixes)
-
-    def _describe(self, noun: str, series: Series) -> str:  # noqa: ARG002  of a subclass
+    def _describe(self, kind: str, series: Series) -> str:  # noqa: ARG002  of a subclass
         return series.definition.description
 
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
@@ -353,20 +343,14 @@ class Recorder:
     def _cleaned(self, record: tuple[Any, ...]) -> bytes:
         """Return a record without the values that the protocol cannot hold; the first one is logged."""
 
-        def clean(values: Any) -> dict[str, Any]:
-            return recordable(values, lambda key, _value: self._warn(record[3], text_of(key)))
+        def leave_out(key: object, _value: object) -> None:
+            if not self._failed:
+                self._failed = True
+                words = "event %r: %r cannot be an attribute and is left out (others are not logged)"
+                _log.warning(words, record[3], text_of(key))
 
-        attributes, numbers = clean(record[5]), record[6] and clean(record[6])
-        return self._dumps((*record[:5], attributes, numbers, *record[7:]))
-
-    def _warn(self, name: str, key: str) -> None:
-        if not self._failed:
-            self._failed = True
-            _log.warning("event %r: %r cannot be an attribute and is left out (others are not logged)", name, key)
-
-    @staticmethod
-    def _dumps(value: Any) -> bytes:
-        return marshal.dumps(value, 2)
+        attributes, numbers = recordable(record[5], leave_out), record[6] and recordable(record[6], leave_out)
+        return marshal.dumps((*record[:5], attributes, numbers, *record[7:]), 2)
 
 
 def _counters() -> list[PlainCounter]:

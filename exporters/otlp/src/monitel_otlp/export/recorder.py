@@ -12,6 +12,7 @@ from opentelemetry.trace import get_current_span
 
 import monitel
 from monitel.attributes import typed_items
+from monitel.blackbox.forms import STAT
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recorder import Recorder, Series, SeriesTable
 from monitel.process.os_threads import RLock
@@ -125,9 +126,9 @@ class ExportRecorder(Recorder):
         else:
             self._logs.append(EVENT, payload)
 
-    def _describe(self, noun: str, series: Series) -> str:
+    def _describe(self, kind: str, series: Series) -> str:
         first = series.definition
-        return describe(noun, first.name, series.name, first.description) if noun == "Stat" else first.description
+        return describe("Stat", first.name, series.name, first.description) if kind == STAT else first.description
 
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
         inside = None if self._ranges is None else self._ranges.innermost()
