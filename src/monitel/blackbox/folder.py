@@ -342,10 +342,12 @@ if find_spec("mmap") is not None and sys.version_info < (3, 13):
 
         def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
             number, status = self.own
-            with suppress(OSError):
-                if number < 0 or samestat(fstat(number), status):
-                    return
-            keep(self)
+            try:  # without a name of the module, which has none any more at the end of the interpreter
+                is_own = number < 0 or samestat(fstat(number), status)
+            except OSError:
+                is_own = False
+            if not is_own:
+                keep(self)
 
 
 def automatic_roots() -> list[Path]:
