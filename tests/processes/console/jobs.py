@@ -121,11 +121,7 @@ def ranks(folder: Path, *scripts: str, **env: str) -> Iterator[list[Job]]:
 
 
 class Console:
-    """Runs the command ``monitel``.
-
-    Args:
-        folder: Working directory of a command that goes on.
-    """
+    """Runs the command ``monitel``; one that goes on, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -23,12 +23,7 @@ set -g escape-time 0
 
 
 class Terminal:
-    """A terminal that runs one program.
-
-    Args:
-        server: The first arguments of tmux, which name its server.
-        env: Environment variables.
-    """
+    """A terminal that runs one program, in the tmux server that the first arguments name."""
 
     def __init__(self, server: list[str], env: Mapping[str, str]) -> None:
         self._server, self._env = server, env
@@ -70,29 +65,16 @@ class Terminal:
             pause.wait(0.05)
 
     def until_shown(self, *words: str) -> str:
-        seen = [""]
-
-        def shown() -> bool:
-            seen[0] = self.text
-            return all(word in seen[0] for word in words)
-
-        self.until(shown, f"{words} on the screen")
-        return seen[0]
+        seen: list[str] = []
+        self.until(lambda: seen.append(self.text) or all(word in seen[-1] for word in words), f"{words} on the screen")  # type: ignore[func-returns-value]
+        return seen[-1]
 
 
 @contextmanager
 def terminal(
     folder: Path, *command: str, width: int = 160, height: int = 30, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
-    """Run a command in a terminal of this size.
-
-    Args:
-        folder: The current folder of the command, and its home.
-        command: The command and its arguments.
-        width: Columns.
-        height: Lines.
-        env: Environment variables of the command, in addition to those that find programs.
-    """
+    """Run a command in a terminal of this size. The folder is its current one, and its home."""
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder), **(env or {})}
     with TemporaryDirectory(prefix="tmux-") as sockets:  # the path of a socket must be short
         settings = Path(sockets, "conf")

@@ -1,7 +1,6 @@
 """Jobs over minutes with known delays and pauses: a few long pauses are not a constant loss, which is found."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -20,83 +19,68 @@ WINDOW_S = 60.0
 RANKS = 2
 
 
-@dataclass
-class _Series:
-    closed: Total = field(default_factory=Total)
-    open: Total = field(default_factory=Total)
-    end_s: float = WINDOW_S
-
-    def add(self, seconds: float, at_s: float) -> None:
-        if at_s >= self.end_s:
-            self.closed, self.open, self.end_s = self.closed.plus(self.open), Total(), at_s + WINDOW_S
-        self.open = Total(self.open.count + 1, self.open.sum + seconds, 1, max(self.open.largest, seconds))
-
-    @property
-    def total(self) -> Total:
-        return self.closed.plus(self.open)
-
-
-class Schedule:
-    """A job of ranks that wait for each other in each step."""
-
-    def __init__(self, delay: Delay) -> None:
-        self._delay, self._random = delay, Random(1)
-        self._series = {(rank, stage): _Series() for rank in range(RANKS) for stage in (*WORK, "sync")}
-        self.now_s, self._steps = 0.0, 0
-
-    def until(self, end_s: float) -> list[Process]:
-        """Make steps until a time, and return each rank with the totals of its life."""
-        while self.now_s < end_s:
-            self._step()
-        return [self._process(rank) for rank in range(RANKS)]
-
-    def _step(self) -> None:
-        self._steps += 1
+def lives(delay: Delay, seconds: float) -> Iterator[tuple[float, list[Process]]]:
+    """Yield the time, and ranks that wait for each other in each step with the totals of their lives, once a second."""
+    random, now_s, look_s, steps = Random(1), 0.0, 1.0, 0
+    keys = [(rank, stage) for rank in range(RANKS) for stage in (*WORK, "sync")]
+    closed, window_s = dict.fromkeys(keys, Total()), 0.0
+    opened = dict(closed)
+    while look_s <= seconds:
+        steps += 1
         times = [
             {
-                stage: seconds * self._random.lognormvariate(0, 0.1) + self._delay(self._steps, self.now_s, rank, stage)
-                for stage, seconds in WORK.items()
+                stage: usual * random.lognormvariate(0, 0.1) + delay(steps, now_s, rank, stage)
+                for stage, usual in WORK.items()
             }
             for rank in range(RANKS)
         ]
         last = max(sum(of.values()) for of in times)
-        self.now_s += last
-        for rank, of in enumerate(times):
-            for stage, seconds in {**of, "sync": last - sum(of.values())}.items():
-                self._series[rank, stage].add(seconds, self.now_s)
-
-    def _process(self, rank: int) -> Process:
-        totals = {stage: self._series[rank, stage].total for stage in (*WORK, "sync")}
-        data_ns = round(totals["data"].sum * S)
-        return ended(
-            rank,
-            time_ns=START + round(self.now_s * S),
-            world_size=RANKS,
-            step=self._steps,
-            made=self._steps,
-            step_time=Total(self._steps, self.now_s),
-            stages={StageKey("", stage): total for stage, total in totals.items()},
-            activities={"data": data_ns, "step": round(self.now_s * S) - data_ns},
-        )
+        now_s += last
+        if now_s >= window_s:
+            closed = {key: total.plus(opened[key]) for key, total in closed.items()}
+            opened, window_s = dict.fromkeys(keys, Total()), now_s + WINDOW_S
+        for key in keys:
+            of = times[key[0]]
+            took, total = of.get(key[1], last - sum(of.values())), opened[key]
+            opened[key] = Total(total.count + 1, total.sum + took, 1, max(total.largest, took))
+        while look_s <= min(now_s, seconds):
+            yield now_s, [process(rank, now_s, steps, closed, opened) for rank in range(RANKS)]
+            look_s += 1
 
 
-def looks(schedule: Schedule, seconds: int) -> Iterator[tuple[float, Verdict]]:
+def process(rank: int, now_s: float, steps: int, *totals: dict[tuple[int, str], Total]) -> Process:
+    stages = {stage: totals[0][rank, stage].plus(totals[1][rank, stage]) for stage in (*WORK, "sync")}
+    data_ns = round(stages["data"].sum * S)
+    return ended(
+        rank,
+        time_ns=START + round(now_s * S),
+        world_size=RANKS,
+        step=steps,
+        made=steps,
+        step_time=Total(steps, now_s),
+        stages={StageKey("", stage): total for stage, total in stages.items()},
+        activities={"data": data_ns, "step": round(now_s * S) - data_ns},
+    )
+
+
+def looks(delay: Delay, seconds: int) -> Iterator[tuple[float, Verdict]]:
     """Yield the time and the verdict of each look of ``monitel top``, one a second."""
     all_looks = {Path(f"/boxes/{rank}"): Looks() for rank in range(RANKS)}
-    now_ns = 0
-    for at_s in range(1, seconds + 1):
+    before_s = 0.0
+    for now_s, ranks in lives(delay, seconds):
         rows = []
-        for each, (box, own) in zip(schedule.until(at_s), all_looks.items(), strict=True):
+        for each, (box, own) in zip(ranks, all_looks.items(), strict=True):
             rows.append(each.but(box=box, state=State.ALIVE, status="", step_age_ns=0, rate=8.0, step_p50=0.12))
-            if each.time_ns > now_ns:
+            if now_s > before_s:
                 own.add(rows[-1])
-        now_ns = rows[0].time_ns
+        before_s = now_s
         (job,) = jobs_of(over_a_period(rows, all_looks))
-        yield schedule.now_s, job.verdict
+        yield now_s, job.verdict
 
 
-def at_end(schedule: Schedule, seconds: float) -> Verdict:
-    [job] = jobs_of(schedule.until(seconds))
+def at_end(delay: Delay, seconds: float) -> Verdict:
+    *_, (_, ranks) = lives(delay, seconds)
+    [job] = jobs_of(ranks)
     return job.verdict
 
 
@@ -132,25 +116,21 @@ PAUSES = {
 @pytest.mark.parametrize("pauses", PAUSES.values(), ids=PAUSES)
 def test_pauses_are_no_constant_loss(pauses: tuple[float, float, int | None, str]) -> None:
     """At no look, whenever ``monitel top`` was started, and not in the summary."""
-    found = {
-        verdict.text
-        for _, verdict in looks(Schedule(paused(*pauses)), 130)
-        if verdict.kind not in {"healthy", "unknown"}
-    }
+    found = {verdict.text for _, verdict in looks(paused(*pauses), 130) if verdict.kind not in {"healthy", "unknown"}}
     assert set() == found
     for seconds in (50.0, 130.0):
-        assert "healthy" == at_end(Schedule(paused(*pauses)), seconds).kind
+        assert "healthy" == at_end(paused(*pauses), seconds).kind
 
 
 def test_delay_of_every_fifth_step_is_found_within_seconds() -> None:
     """``monitel top`` names it after twelve seconds, and the summary does."""
     steps, delay_s, at_least_s = 5, 0.2, 0.02
-    for at_s, verdict in looks(Schedule(every(steps, delay_s)), 100):
+    for at_s, verdict in looks(every(steps, delay_s), 100):
         if at_s > 12:
             assert ("late-rank", 1, "forward") == (verdict.kind, verdict.rank, verdict.stage), at_s
             assert verdict.seconds is not None
             assert at_least_s < verdict.seconds < 2 * delay_s / steps
-    found = at_end(Schedule(every(steps, delay_s)), 100)
+    found = at_end(every(steps, delay_s), 100)
     assert ("late-rank", 1, "forward") == (found.kind, found.rank, found.stage)
 
 
@@ -158,5 +138,5 @@ def test_delay_is_found_in_spite_of_pauses() -> None:
     """The late rank pauses, or the other one."""
     for rank in (0, 1):
         delay = also(every(1, 0.03), paused(5.0, 60.0, rank))
-        kinds = {(v.kind, v.rank) for at_s, v in looks(Schedule(delay), 150) if at_s > 60}
+        kinds = {(v.kind, v.rank) for at_s, v in looks(delay, 150) if at_s > 60}
         assert {("late-rank", 1)} == kinds

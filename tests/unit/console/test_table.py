@@ -1,7 +1,6 @@
 """The table of ``monitel top``, its lines, the usage of processes, and their state in the kernel."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from monitel.blackbox.process import this_process
 from monitel.console.job import Job
 from monitel.console.kernel import KernelState, UsageMeter, explain_silence, kernel_state
 from monitel.console.live import Look
-from monitel.console.top import COLUMNS, Row, View, fitting, table_of
+from monitel.console.top import COLUMNS, View, fitting, table_of
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
 from monitel.text import UNLIMITED, Screen, columns_of
@@ -28,41 +27,24 @@ HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
 
 
 def rank_of(number: int | None, **changes: Any) -> Process:
-    row: dict[str, Any] = {
-        "job": JOB,
-        "world_size": 4,
-        "seen_ns": NOW,
-        "step": 1200,
-        "rate": 8.25,
-        "step_p50": 0.1203,
-        "step_p99": 0.155,
-        "data": 0.05,
-        "waiting": 0.004,
-        "goodput": 0.91,
-        "value_name": "train.loss",
-        "value": 2.25,
-        "activity": "step",
-        "activity_age_ns": SECOND // 20,
-        "event": PastEvent(NOW - 120 * SECOND, 9, "checkpoint.saved", {}),
-    }
-    return alive(number, **{**row, **changes})
+    usual: dict[str, Any] = {"job": JOB, "world_size": 4, "seen_ns": NOW, "rate": 8.25, "activity": "step"}
+    return alive(number, **{**usual, **changes})
 
 
 def dead_rank(number: int, **changes: Any) -> Process:
-    """Return the row of a rank that SIGKILL has ended 4 seconds ago."""
-    return rank_of(number, state=State.DEAD, death="killed by SIGKILL", seen_ns=NOW - 4 * SECOND, **changes)
+    return rank_of(number, state=State.DEAD, death="killed by SIGKILL", **changes)
 
 
-def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes: Any) -> Process:
-    return rank_of(number, waits=(Wait(key, round(seconds * SECOND)),), **changes)
+def waiting_rank(number: int, key: str = "all_reduce", **changes: Any) -> Process:
+    return rank_of(number, waits=(Wait(key, 5 * SECOND),), **changes)
 
 
-def look_at(*ranks: Process, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
+def look_at(*ranks: Process, verdict: Verdict = HEALTHY) -> Look:
     names = dict.fromkeys(rank.job for rank in ranks)
     jobs = [Job(name, None, tuple(rank for rank in ranks if rank.job == name)) for name in names]
     for job in jobs:
         job.verdict = verdict
-    return Look(NOW, tuple(jobs), tuple(problems))
+    return Look(NOW, tuple(jobs))
 
 
 TERMINAL = Screen(200, terminal=True, colours=True)
@@ -79,45 +61,33 @@ def order(look: Look, view: View) -> list[int | None]:
     return [row.process.rank for job in look.jobs for row in view.rows(job, TERMINAL, NOW)]
 
 
-def rows_of(*ranks: Process) -> list[Row]:
-    return View().rows(look_at(*ranks).jobs[0], TERMINAL, NOW)
-
-
 def test_order_follows_a_column() -> None:
-    """A column has a usual direction, and choosing it again reverses it; unknown values come last in both."""
-    look = look_at(rank_of(0, rate=2.0), rank_of(1, rate=None), rank_of(2, rate=9.0), rank_of(3, rate=5.0))
-    view = View()
+    """A column has a usual direction, and choosing it again reverses it; unknown values come last, and a NaN first."""
+    rates = 2.0, None, 9.0, float("nan")
+    look, view = look_at(*(rank_of(rank, rate=rate) for rank, rate in enumerate(rates))), View()
     assert [0, 1, 2, 3] == order(look, view)
-    for column, ranks in (("rate", [2, 3, 0, 1]), ("rate", [0, 3, 2, 1]), ("rank", [0, 1, 2, 3])):
+    for column, ranks in (("rate", [3, 2, 0, 1]), ("rate", [0, 2, 3, 1]), ("rank", [0, 1, 2, 3])):
         view.sort_by(column)
         assert ranks == order(look, view)
-
-
-def test_nan_comes_first() -> None:
-    """A NaN is the news, in each order that begins with the largest value."""
-    view = View()
-    view.sort_by("value")
-    assert [1, 2, 0] == order(
-        look_at(*(rank_of(rank, value=value) for rank, value in enumerate((1.0, float("nan"), 2.0)))), view
-    )
 
 
 def test_filter_leaves_rows_that_contain_its_text() -> None:
     """The filter applies to names, states, waits and events."""
     other = rank_of(9, job=JobName("", "vision", ""))
-    look = look_at(rank_of(0), dead_rank(1), waiting_rank(2, 3, "Barrier"), other)
+    look = look_at(rank_of(0), dead_rank(1), waiting_rank(2, "Barrier"), other)
     for text, ranks in {"KILLED": [1], "barr": [2], "vision": [9], "rank 2": [2], "n04": [0, 1, 2, 9]}.items():
         assert ranks == order(look, View(filter=text)), text
 
 
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
     """The rank, its state and its step are the last to go."""
+    rows = View().rows(look_at(rank_of(0)).jobs[0], TERMINAL, NOW)
     everywhere = [column.name for column in COLUMNS]
-    rows = rows_of(rank_of(0))
-    assert everywhere == [column.name for column in fitting(rows, UNLIMITED)]
-    assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column in fitting(rows, 50)]
-    assert ["rank", "state"] == [column.name for column in fitting(rows, 12)]
-    assert ["rank"] == [column.name for column in fitting(rows, 1)]
+    state = ["rank", "state"]
+    for width, names in (
+        (UNLIMITED, everywhere), (50, [*state, "step", "rate", "waiting"]), (12, state), (1, ["rank"])
+    ):  # fmt: skip
+        assert names == [column.name for column in fitting(rows, width)]
 
 
 TEXTS = st.text(max_size=30)
@@ -127,7 +97,7 @@ TEXTS = st.text(max_size=30)
 @given(TEXTS, TEXTS, TEXTS, st.integers(20, 220), st.sampled_from([TERMINAL, ASCII]))
 def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, screen: Screen) -> None:
     """Names of any characters, wide ones included, are escaped, and take no more columns than there are."""
-    row = waiting_rank(1, 5, key, activity=name, event=PastEvent(NOW, 9, name, {}), host=name)
+    row = waiting_rank(1, key, activity=name, event=PastEvent(NOW, 9, name, {}), host=name)
     verdict = Verdict("stuck", f"stuck: {key} {death}")
     for line in lines_of(look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict), width, screen):
         assert columns_of(line.rstrip()) <= width
