@@ -173,10 +173,7 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
 
 @pytest.mark.parametrize(
     ("script", "env"),
-    [
-        ("monitel.set_step(1)\n", {"RANK": "1", "WORLD_SIZE": "2"}),
-        ("monitel.emit('event')\n", {}),
-    ],
+    [("monitel.set_step(1)\n", {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {})],
     ids=["rank one", "no step and no activity"],
 )
 def test_only_rank_zero_of_a_training_has_a_ledger(
