@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.recorder import Series
     from monitel.runs.ledger import RunLedger
+    from monitel.runs.values import RunValues
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
@@ -446,10 +447,14 @@ class Pipeline:
 
     def _start_ledger(self) -> None:
         if self._run_ledger is not None:
-            self._run_ledger.start(
-                lambda: None if self.engine is None else self.engine.latest(),
-                lambda: {} if self.engine is None else self.engine.recorder.stage_times(),
-            )
+            stages = lambda: {} if self.engine is None else self.engine.recorder.stage_times()  # noqa: E731
+            self._run_ledger.start(self._latest, stages)
+
+    def _latest(self) -> RunValues | None:
+        """Return the last values; a forked child that makes steps gets its engine and its box here."""
+        if self.engine is None and (engine := self._start_in_child()) is not None:
+            engine.recorder.begin_to_count()
+        return None if self.engine is None else self.engine.latest()
 
     def _queue_ranges(self) -> None:
         if self._spans is not None:
