@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
-from monitel.attributes import checked_text, escape_surrogates, plain_copy, recordable
+from monitel.attributes import checked_text, escape_surrogates, items_of, plain_copy, recordable
 from monitel.counter import leave_out
 from monitel.event import STAT_EVENT, Event, Severity, checked_severity
 from monitel.process.failures import raise_first
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Log = Callable[[Event], None]
-    DetailsHook = Callable[[Mapping[str, Any], Callable[[object, object], object]], tuple[Mapping[str, Any], Log]]
+    DetailsHook = Callable[[dict[str, Any], Callable[[object, object], object]], tuple[dict[str, Any], Log]]
 
 
 class EventHandlerHandle:
@@ -184,10 +184,9 @@ def set_details_hook(hook: DetailsHook | None) -> None:
     _details_hook = hook
 
 
-def details_of(given: Mapping[str, Any], left_out: Callable[[object, object], object]) -> tuple[Mapping[str, Any], Log]:
+def details_of(given: dict[str, Any], left_out: Callable[[object, object], object]) -> tuple[dict[str, Any], Log]:
     """Pass details through the hook."""
-    hook = _details_hook
-    return (given, log_event) if hook is None or not isinstance(given, Mapping) else hook(given, left_out)
+    return (given, log_event) if _details_hook is None else _details_hook(given, left_out)
 
 
 def emit(
@@ -223,11 +222,15 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     time_ns = clock.time_ns()
-    details: Mapping[Any, Any] = attributes if data is None else _merged(data, attributes) if attributes else data
-    details, log = (details, log_event) if _details_hook is None else details_of(details, _left_out)
+    details = attributes
+    if data is not None:
+        if type(data) is not dict:
+            if not isinstance(data, Mapping):
+                raise TypeError(f"emit() takes a mapping of names to values, got {type(data).__qualname__}")
+            data = dict(items_of(data, _left_out))
+        details = {**data, **attributes} if attributes else data
+    details, log = (details, log_event) if _details_hook is None else _details_hook(details, _left_out)
     if (plain := plain_copy(details)) is None:
-        if not isinstance(details, Mapping):
-            raise TypeError(f"emit() takes a mapping of names to values, got {type(details).__qualname__}")
         plain = recordable(details, _left_out)
     if not (type(name) is str and name.isascii()):
         name = checked_text("Event name", escape_surrogates(name) if isinstance(name, str) else name)
@@ -237,16 +240,6 @@ def emit(
     if timestamp is not None:
         event.timestamp = timestamp
     log(event)
-
-
-def _merged(data: Mapping[Any, Any], attributes: dict[str, Any]) -> Mapping[Any, Any]:
-    if not isinstance(data, Mapping):
-        return data  # emit() raises
-    try:
-        return {**data, **attributes}
-    except Exception:  # raised by the class of the mapping
-        _left_out("", data)
-        return attributes
 
 
 _left_out = partial(leave_out, "emit()")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from monitel.attributes import items_of
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
 from monitel.process.failures import call_each, warn_once
@@ -23,7 +22,7 @@ from monitel.stats.stat import Stat
 from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from monitel.event import Event
     from monitel.handlers import Log
@@ -197,11 +196,11 @@ class Tensors(Source):
         return None
 
     def _to_details(
-        self, given: Mapping[str, Any], left_out: Callable[[object, object], object]
-    ) -> tuple[Mapping[str, Any], Log]:
+        self, given: dict[str, Any], left_out: Callable[[object, object], object]
+    ) -> tuple[dict[str, Any], Log]:
         details: dict[str, Any] = {}
         pending: dict[str, tuple[StagedNumbers, Tensor]] = {}
-        for key, value in items_of(given, left_out):
+        for key, value in given.items():
             details[key] = value
             if not isinstance(value, Tensor):
                 continue
