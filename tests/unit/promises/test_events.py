@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -62,17 +63,24 @@ def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
     assert Event("failed", MOMENT, {}, severity=Severity.ERROR) == second
 
 
-def test_wrong_arguments_of_emit_raise(events: list[Any]) -> None:
-    """A name, data, time or severity of another type is an error of the program, and nothing is logged."""
-    wrong: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
-        *((TypeError, (), {}), (TypeError, (1,), {}), (TypeError, ("a", {}, 1), {})),
-        *((TypeError, ("a", []), {}), (TypeError, ("a", ""), {})),
-        *((TypeError, ("a",), keywords) for keywords in ({"timestamp": 0}, {"timestamp": "", "b": None})),
-        (ValueError, ("a",), {"severity": 10}),
+def test_wrong_arguments_of_emit_and_log_raise(events: list[Any]) -> None:
+    """A name, data, numbers, step, time or severity of another type is an error of the program: nothing is logged."""
+    mapping, whole = r"log\(\) takes a mapping of names to numbers, or", "step must be a whole number, got float: 1.5"
+    emit: Any = installed.emit
+    log: Any = installed.log
+    given: list[tuple[Any, ...]] = [(), (1,), ("a", {}, 1), ("a", []), ("a", "")]
+    wrong: list[tuple[type[Exception], str | None, Callable[[], object]]] = [
+        *((TypeError, None, partial(emit, *each)) for each in given),
+        *((TypeError, "timestamp", partial(emit, "a", timestamp=each)) for each in (0, "")),
+        (ValueError, "severity must be one of", partial(emit, "a", severity=10)),
+        (TypeError, mapping, partial(log, [("x", 1)])),
+        (TypeError, r"or the numbers by keyword as in log\(loss=0.5\), got NoneType", partial(log, None)),
+        (TypeError, whole, partial(log, {"x": 0.5}, step=1.5)),
+        (ValueError, r"step must be from 0 to 2\*\*63 - 1, got -1", partial(log, {"x": 0.5}, step=-1)),
     ]
-    for kind, arguments, keywords in wrong:
-        with pytest.raises(kind):
-            emit(*arguments, **keywords)
+    for kind, message, call in wrong:
+        with pytest.raises(kind, match=message):
+            call()
     assert [] == events
 
 
@@ -113,7 +121,9 @@ def test_set_step_is_on_every_later_event(events: list[Any]) -> None:
         installed.set_step(step)
         assert step == installed.get_step()
         emit("b")
-    expected = [None, 7, 2**63 - 1, 0, 9, 8, 3, 3]
+    for given in (None, 0, 8.0):  # that of a call of log() does not change it
+        installed.log({"x": 1.0}, step=given)
+    expected = [None, 7, 2**63 - 1, 0, 9, 8, 3, 3, 3, 0, 8]
     assert expected == [event.step for event in events]
     assert {int, type(None)} == {type(event.step) for event in events}
     wrong: list[tuple[Any, type[Exception]]] = [
@@ -144,16 +154,6 @@ def test_log_makes_one_event_of_its_numbers(events: list[Any], clock: Any) -> No
         assert (550_999, 1_767_225_600_550) == (events[-1].timestamp.microsecond, events[-1].time_ns // 1_000_000)
     for again in (pickle.loads(pickle.dumps(event)), copy.copy(event), copy.deepcopy(event)):
         assert (event, event.time_ns, event.attributes) == (again, again.time_ns, again.attributes)
-
-
-def test_step_of_log_is_that_of_set_step_by_default(events: list[Any]) -> None:
-    """A given step does not change it."""
-    installed.log({"x": 1.0})
-    installed.set_step(7)
-    installed.log({"x": 1.0}, step=0)
-    installed.log({"x": 1.0})
-    installed.log({"x": 1.0}, step=8.0)
-    assert [None, 0, 7, 8] == [event.step for event in events]
 
 
 def test_log_takes_numbers_by_keyword(events: list[Any]) -> None:
@@ -192,14 +192,8 @@ def test_log_leaves_out_what_is_not_a_number(
     events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None
 ) -> None:
     """So is a number without a name; each is counted, and only the first is logged; the numbers beside are recorded."""
-    values: dict[str, Any] = {
-        "loss": 0.5,
-        "text": "0.5",
-        "none": None,
-        "list": [1.0],
-        "odd": _Scalar("x"),
-        "big": 10**400,
-    }
+    values: dict[str, Any] = {"loss": 0.5, "text": "0.5", "none": None, "list": [1.0], "odd": _Scalar("x")}
+    values["big"] = 10**400
     nested: dict[str, Any] = {"x": 1.0}
     nested["self"] = nested  # nesting has a limit
     names: dict[Any, Any] = {0: 0.5, "": 1.0, _Unprintable(): 2.0, None: 3, "\udc80": 4, "iou": {1: 5, "": 6}}
@@ -212,21 +206,6 @@ def test_log_leaves_out_what_is_not_a_number(
     assert {"fold": 2} == events[4].attributes
     (record,) = caplog.records
     assert "log() leaves out values that it cannot record: 'text' is of the type str" in record.getMessage()
-
-
-def test_wrong_arguments_of_log_raise(events: list[Any]) -> None:
-    """Nothing is recorded then."""
-    wrong: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
-        (TypeError, "log() takes a mapping of names to numbers, or", [("x", 1)], {}),
-        (TypeError, "or the numbers by keyword as in log(loss=0.5), got NoneType", None, {}),
-        (TypeError, "step must be a whole number, got float: 1.5", {"x": 0.5}, {"step": 1.5}),
-        (ValueError, "step must be from 0 to 2**63 - 1, got -1", {"x": 0.5}, {"step": -1}),
-    ]
-    for kind, message, values, arguments in wrong:
-        with pytest.raises(kind) as caught:
-            installed.log(values, **arguments)
-        assert message in str(caught.value)
-    assert [] == events
 
 
 def test_counter_has_a_total_and_a_start(clock: Any) -> None:
