@@ -43,12 +43,6 @@ class EventHandlerHandle:
     def __init__(self) -> None:
         raise TypeError("EventHandlerHandle has no constructor: register_event_handler(callback) returns one")
 
-    @classmethod
-    def _of(cls, callback: Callable[[Event], object]) -> EventHandlerHandle:
-        self = cls.__new__(cls)
-        self._callback = callback
-        return self
-
     def __enter__(self) -> EventHandlerHandle:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
@@ -119,7 +113,8 @@ def replace_event_handler(
 ) -> EventHandlerHandle:
     """Register a handler, in the place of another one if that is there: each event goes to one of them."""
     global _handlers
-    handle = EventHandlerHandle._of(callback)
+    handle = object.__new__(EventHandlerHandle)
+    handle._callback = callback
     with _lock:
         found = _handlers.index(handler) if handler in _handlers else len(_handlers)
         _handlers = (*_handlers[:found], handle, *_handlers[found + 1 :])

@@ -168,8 +168,7 @@ def _converted(values: dict[str, Any], left_out: list[object]) -> tuple[dict[str
 
     A number that is still on a device is not among the numbers: the function adds it when it has arrived.
     """
-    kept = {name: value for name, value in values.items() if _may_be_number(value) or _leave_out(left_out, name, value)}
-    details, write = details_of(kept, partial(_leave_out, left_out))
+    details, write = details_of(values, partial(_leave_out, left_out))
     numbers = {}
     for name, value in details.items():
         try:
@@ -179,13 +178,10 @@ def _converted(values: dict[str, Any], left_out: list[object]) -> tuple[dict[str
     return numbers, write
 
 
-def _may_be_number(value: object) -> bool:
-    kind = type(value)
-    return not isinstance(value, (str, bytes)) and (hasattr(kind, "__float__") or hasattr(kind, "__index__"))
-
-
 def _number(value: Any) -> float:
     element = value.item() if hasattr(value, "item") else value  # of an array or a tensor
     if isinstance(element, int) and fits_int64(element):
         return int.__int__(element)
+    if not (hasattr(type(element), "__float__") or hasattr(type(element), "__index__")):
+        raise TypeError("float() would read text")
     return float.__float__(float(element))
