@@ -238,11 +238,6 @@ def first_of_names() -> dict[str, Counter]:
     return _first_of_name
 
 
-def number_of_counters() -> int:
-    """Return the number of counters of this process."""
-    return len(_all)
-
-
 def _compare(first: Counter, unit: str | None, description: str | None) -> None:
     for key, given, decided in (("unit", unit, first.unit), ("description", description, first.description)):
         if given is not None and given != decided:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -223,28 +223,23 @@ def moment(time_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9))
 
 
-def ranks_in_words(ranks: Sequence[int], limit: int = 8) -> str:
-    """Return ranks in ascending order as words, such as ``ranks 0-6 and 8`` or ``ranks 0 and 1 more``."""
-    runs = []
-    for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
-        run = [rank for _, rank in group]
-        if len(run) > 2:  # noqa: PLR2004  two are written one by one
-            runs.append((f"{run[0]}-{run[-1]}", len(run)))
+def named(processes: Sequence[Process], limit: int = 4) -> str:
+    """Return processes in words, such as ``ranks 0-6 and 8``; without the rank of each ``process 4711``."""
+    ranks = sorted({each.rank for each in processes if each.rank is not None})
+    if len(ranks) < len(processes):
+        return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes):,} processes"
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
         else:
-            runs += [(str(rank), 1) for rank in run]
-    shown = [text for text, _ in runs[:limit]]
-    if more := sum(number for _, number in runs[limit:]):
+            runs.append([rank])
+    parts = [part for run in runs for part in ([run] if len(run) > 2 else [[rank] for rank in run])]  # noqa: PLR2004
+    shown = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts[:limit]]
+    if more := sum(map(len, parts[limit:])):
         shown.append(f"{more} more")
     words = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
-
-
-def named(processes: Sequence[Process], limit: int = 4) -> str:
-    """Return processes in words: their ranks, or their process ids if a rank is not known."""
-    ranks = sorted({each.rank for each in processes if each.rank is not None})
-    if len(ranks) == len(processes):
-        return ranks_in_words(ranks, limit)
-    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes):,} processes"
 
 
 def verb(processes: Sequence[Process], singular: str, plural: str) -> str:
