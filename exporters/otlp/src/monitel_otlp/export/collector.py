@@ -41,22 +41,17 @@ _log = logging.getLogger("monitel.otlp")
 
 @dataclass
 class Collected:
-    """The outcome of a collection: numbers of boxes and items, deaths, problems, and where the records are now."""
+    """The outcome of a collection, after what it may touch: see :func:`collect`."""
 
-    boxes: int = 0
-    items: int = 0
-    records: list[Path] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Collector:
-    deaths: Deaths
+    observed: Deaths
     run: str
     observed_only: bool
     keep_unread: bool
-    found: Collected = field(default_factory=Collected)
+    boxes: int = 0
+    items: int = 0
+    records: list[Path] = field(default_factory=list)  # where they are now
+    deaths: list[Death] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def take(self, root: Path, spool: Path | None, name: str) -> None:
         """Collect a record, if it is one of a killed process. Never raises."""
@@ -72,13 +67,13 @@ class _Collector:
                 text = str(set_aside(filter(None, (dead.box, dead.disk)), error))
             else:
                 text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
-            self.found.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
+            self.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
         finally:
             if dead is not None:
                 dead.close()
 
     def _collect(self, dead: Dead) -> None:
-        box, found = dead.box, self.found
+        box = dead.box
         if box is None:
             return
         path = box.path
@@ -89,7 +84,7 @@ class _Collector:
             record = read_record(box, dead.disk)
             if self._is_left(record):
                 return
-            death = None if has_called_exec(record.owner) else death_of(record, self.deaths)
+            death = None if has_called_exec(record.owner) else death_of(record, self.observed)
             records = {} if dead.is_unread else _last_records(dead, record, death)
             left = path if is_kept else (dead.spool or path.parent) / dead.name
             store_death(record, death, left)  # first: nobody does it after the commit
@@ -97,9 +92,9 @@ class _Collector:
                 return
             dead.end(records)
             if death is not None:
-                found.deaths.append(death)
-        found.boxes += 1
-        found.items += unsettled(dead)
+                self.deaths.append(death)
+        self.boxes += 1
+        self.items += unsettled(dead)
         if dead.is_delivered:
             dead.remove()
             return
@@ -108,13 +103,13 @@ class _Collector:
             dead.move()
         except (OSError, FolderError) as error:
             _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
-        found.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
+        self.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
 
     def _is_left(self, record: Record) -> bool:
         """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
         if has_called_exec(record.owner):
             return False
-        if self.observed_only and self.deaths.of(record.owner) is None:
+        if self.observed_only and self.observed.of(record.owner) is None:
             return True
         return record.run != self.run and is_running(record.run)
 
@@ -134,24 +129,19 @@ def collect(
     Nothing of running processes and of other users is touched. Where a spool folder cannot be written, the record stays
     in the box, and is delivered from there. Thread-safe. Never raises.
 
-    Args:
-        roots: Folders of boxes.
-        spool: The folder for spools of processes whose own folder does not exist for this process.
-        deaths: The ends of processes that the caller has observed.
-        stopped: When it is set, the collection ends after the current box.
-        run: The folder of the run, if the caller is ``monitel run``.
-        observed_only: Leave boxes of processes whose end the caller has not observed yet.
-        keep_unread: Leave the newest boxes that hold nothing to deliver to ``monitel autopsy``.
+    ``spool`` is for processes whose own folder does not exist for this one. ``deaths`` are the ends that the caller has
+    observed; if it is ``monitel run``, it gives its folder as ``run``, and other boxes than ``observed_only`` are left.
+    With ``keep_unread`` the newest boxes that hold nothing to deliver are left to ``monitel autopsy``.
     """
-    collector = _Collector(deaths or Deaths(), run, observed_only, keep_unread)
+    found = Collected(deaths or Deaths(), run, observed_only, keep_unread)
     for root in roots:
         sweep(root, spool)
         for name in processes(root, None):
             if stopped is not None and stopped.is_set():
-                return collector.found
-            collector.take(root, spool, name)
+                return found
+            found.take(root, spool, name)
         forget_unread(root)
-    return collector.found
+    return found
 
 
 def _last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:

@@ -195,10 +195,7 @@ def next_of(outboxes: Sequence[Outbox]) -> Outbox | None:
 
 
 def backoff(answer: Answer, failures: int) -> float:
-    """Return the seconds until the next attempt, after so many failures in a row: longer each time.
-
-    It is at least the pause that the backend has requested.
-    """
+    """Return the seconds until the next attempt, after so many failures in a row: at least what the backend asks for."""
     own = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
     if answer.consequence is Consequence.REFUSED:
         own = _REFUSED_PAUSE
@@ -243,9 +240,7 @@ class Sender:
         self._interval = interval
         name = f"monitel-otlp-{outboxes[0].encoder.signal}"
         self.worker = Worker(name, self._send_waiting, interval, suppress_instrumentation, transport.close)
-        self.sending = (
-            Lock()
-        )  # held while attempts are made: the thread and the caller at the exit must not do so together
+        self.sending = Lock()  # held during attempts: those of the thread, and of the caller at the exit
         self._settled = Condition()
         self._deadline: float | None = None
         self._not_before = self._asked_until = 0.0  # ends of pauses
