@@ -195,7 +195,7 @@ def next_of(outboxes: Sequence[Outbox]) -> Outbox | None:
 
 
 def backoff(answer: Answer, failures: int) -> float:
-    """Return the seconds until the next attempt, after so many failures in a row: at least what the backend asks for."""
+    """Return the seconds until the next attempt, after so many failures in a row, or what the backend asks for."""
     own = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
     if answer.consequence is Consequence.REFUSED:
         own = _REFUSED_PAUSE
