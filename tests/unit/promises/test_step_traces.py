@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import blake2b
 from threading import Event, Thread
 from typing import Any
@@ -17,6 +17,7 @@ from tests.support.receiver import Receiver
 import monitel
 from monitel.profiler import ranges, record_function
 from monitel.profiler.ranges import Range
+from monitel_otlp import Pipeline
 
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
@@ -33,18 +34,24 @@ def digest(size: int, *words: bytes) -> str:
     return blake2b(b"\0".join(words), digest_size=size).hexdigest()
 
 
-def set_job(monkeypatch: pytest.MonkeyPatch, **variables: object) -> None:
-    """Set the variables of rank 2 of 4 in the second attempt of a run, and others."""
-    for name, value in {**JOB, **variables}.items():
-        monkeypatch.setenv(name, str(value))
+Job = Callable[..., Pipeline]
 
 
-def test_ids_of_a_step_trace_are_the_documented_hashes(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def job(start: Start, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Return a function that starts a pipeline with step traces as rank 2 of 4 in the second attempt of a run."""
+
+    def started(options: Any = (), arguments: Any = (), **variables: object) -> Pipeline:
+        for name, value in {**JOB, **variables}.items():
+            monkeypatch.setenv(name, str(value))
+        return start(**{"spans": {"step_traces": True, **dict(options)}, **dict(arguments)})
+
+    return started
+
+
+def test_ids_of_a_step_trace_are_the_documented_hashes(receiver: Receiver, job: Job) -> None:
     """Each rank computes them: from run, attempt and step, from the rank, and from parent, name and number."""
-    set_job(monkeypatch)
-    pipeline = start(spans={"step_traces": True})
+    pipeline = job()
     monitel.set_step(12)
     with record_function("forward"):
         work("layer", "layer")
@@ -64,12 +71,9 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(
     assert (inner.start_ns, inner.end_ns) == (rank.start_ns, rank.end_ns)
 
 
-def test_rank_zero_sends_the_root_when_the_step_is_over(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_zero_sends_the_root_when_the_step_is_over(receiver: Receiver, job: Job) -> None:
     """Even if a range of the step still runs in the next one; the root is the parent of each rank's span."""
-    set_job(monkeypatch, RANK=0)
-    pipeline = start(spans={"step_traces": True})
+    pipeline = job(RANK=0)
     monitel.set_step(1)
     with record_function("slow"):
         monitel.set_step(2)
@@ -85,10 +89,9 @@ def test_rank_zero_sends_the_root_when_the_step_is_over(
     assert {1} == {span.attributes["training.step"] for span in receiver.spans()}
 
 
-def test_repeated_step_has_another_trace(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_step_has_another_trace(receiver: Receiver, job: Job) -> None:
     """A process that returns to a step, after a resume for example, makes new ids."""
-    set_job(monkeypatch)
-    pipeline = start(spans={"step_traces": True})
+    pipeline = job()
     for step in (5, 6, 5, 6, 7):
         monitel.set_step(step)
         work("forward")
@@ -99,12 +102,9 @@ def test_repeated_step_has_another_trace(receiver: Receiver, start: Start, monke
     assert 10 == len({span.span_id for span in receiver.spans()})
 
 
-def test_range_around_several_steps_is_in_its_first_trace_only(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_range_around_several_steps_is_in_its_first_trace_only(receiver: Receiver, job: Job) -> None:
     """Ranges and spans that begin before the first step are in a separate trace, and no parents of steps."""
-    set_job(monkeypatch)
-    pipeline = start(spans={"step_traces": True, "budget": 2})
+    pipeline = job({"budget": 2})
     tracer = pipeline.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("job"), record_function("epoch"):
         for step in range(2):
@@ -125,19 +125,17 @@ def test_range_around_several_steps_is_in_its_first_trace_only(
     assert (2, tops[1].span_id, tops[1].end_ns) == (fold.attributes[f"{FOLDED}.count"], fold.parent_id, fold.end_ns)
 
 
-def test_all_ranks_sample_the_same_steps(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_sample_the_same_steps(receiver: Receiver, job: Job) -> None:
     """The sampler decides by the trace id, after the choice of steps; a step is sent completely or not at all."""
-    set_job(monkeypatch, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
-    pipeline = start(spans={"step_traces": True, "steps": 2})
+    pipeline = job({"steps": 2}, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
     for step in range(60):
         monitel.set_step(step)
         with record_function("forward"):
             work("layer")
     assert pipeline.shutdown(DEADLINE)
     of_step = {step: digest(16, b"run-7", b"1", b"%d" % step) for step in range(0, 60, 2)}
-    expected = {
-        step for step, trace_id in of_step.items() if int(trace_id[16:], 16) < 2**63
-    }  # the low half, as the SDK
+    # The low half, as the SDK.
+    expected = {step for step, trace_id in of_step.items() if int(trace_id[16:], 16) < 2**63}
     assert 5 < len(expected) < 25
     assert dict.fromkeys(expected, 3) == Counter(span.attributes["training.step"] for span in receiver.spans())
 
@@ -160,11 +158,8 @@ def test_unknown_rank_does_not_take_the_place_of_rank_zero(
     assert {"forward": 2, "training.rank": 2} == Counter(span.name for span in receiver.spans())
 
 
-def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_range_of_a_late_thread_is_in_the_trace_of_its_step(receiver: Receiver, job: Job) -> None:
     """A thread begins it in the previous step, and others are in the next one already; each step has one trace."""
-    set_job(monkeypatch)
     late, on = Event(), Event()
 
     def hold(began: Range) -> None:
@@ -174,7 +169,7 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
 
     thread = Thread(target=work, args=["late"])
     with ranges.listen(began=hold):  # called before the listener of the pipeline
-        pipeline = start(spans={"step_traces": True})
+        pipeline = job()
         monitel.set_step(1)
         work("early")
         thread.start()
@@ -220,16 +215,11 @@ BUDGETS: list[tuple[int, int, float]] = [
 ]
 
 
-@pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets the variables of torchrun on nodes of 8 ranks."""
-
-    def as_rank(rank: int, world_size: int, **variables: object) -> None:
-        values = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
-        values |= {"GROUP_RANK": rank // 8, "TORCHELASTIC_RESTART_COUNT": 0}
-        set_job(monkeypatch, **{**values, "TORCHELASTIC_RUN_ID": "3f1a2b7c-pretrain-7b", **variables})
-
-    return as_rank
+def on_nodes(rank: int, world_size: int, **variables: object) -> dict[str, object]:
+    """Return the variables of torchrun on nodes of 8 ranks."""
+    values = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
+    values |= {"GROUP_RANK": rank // 8, "TORCHELASTIC_RESTART_COUNT": 0}
+    return {**values, "TORCHELASTIC_RUN_ID": "3f1a2b7c-pretrain-7b", **variables}
 
 
 def train(step: int) -> None:
@@ -254,11 +244,10 @@ def bytes_of_trace(receiver: Receiver) -> int:
 
 @pytest.mark.parametrize(("ranks", "budget", "megabytes"), [BUDGETS[0], BUDGETS[2], BUDGETS[-3], BUDGETS[-1]])
 def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
-    *, receiver: Receiver, start: Start, as_rank: Callable[..., None], ranks: int, budget: int, megabytes: float
+    receiver: Receiver, job: Job, ranks: int, budget: int, megabytes: float
 ) -> None:
     """Each rank has the budget of the page; the ranges that are not spans are in the folded span."""
-    as_rank(1, ranks)
-    pipeline = start(spans={"step_traces": True})
+    pipeline = job(**on_nodes(1, ranks))
     train(1200)
     assert pipeline.force_flush(DEADLINE)
     monitel.set_step(1201)
@@ -272,40 +261,26 @@ def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
 
 @pytest.mark.parametrize(
     ("arguments", "environment"),
-    [
-        ({"spans": True}, {}),
-        ({"spans": {"step_traces": True}, "ranks": "zero"}, {}),
-        ({"spans": {"step_traces": True}}, {"TORCHELASTIC_RUN_ID": ""}),
-        ({"spans": {"step_traces": True}}, {"WORLD_SIZE": "16"}),
-    ],
+    [({"spans": True}, {}), ({"ranks": "zero"}, {}), ({}, {"TORCHELASTIC_RUN_ID": ""}), ({}, {"WORLD_SIZE": "16"})],
     ids=["separate traces", "one rank exports", "no run id", "16 ranks"],
 )
 def test_budget_is_1000_if_few_ranks_share_a_trace(
-    receiver: Receiver,
-    start: Start,
-    as_rank: Callable[..., None],
-    arguments: Mapping[str, Any],
-    environment: Mapping[str, str],
+    receiver: Receiver, job: Job, arguments: dict[str, Any], environment: dict[str, str]
 ) -> None:
     """Without a run id, or without step traces, each process has separate traces."""
-    as_rank(0, 512, **environment)
-    pipeline = start(**arguments)
+    pipeline = job((), arguments, **on_nodes(0, 512, **environment))
     train(1)
     assert pipeline.shutdown(DEADLINE)
     assert 1000 == kept(receiver)
 
 
-def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
-    start: Start, as_rank: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_budget_that_is_too_large_is_one_warning_of_rank_zero(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """The warning has the remedy; the budget is kept. Neither the default nor a budget that fits is a warning."""
-    as_rank(0, 64)
     for options in ({}, {"budget": 290}):
-        start(spans={"step_traces": True, **options})
+        job(options, **on_nodes(0, 64))
     assert [] == warnings_with(caplog, "max_bytes_per_trace")
     for rank in (0, 1):
-        as_rank(rank, 64)
-        start(spans={"step_traces": True, "budget": 310})
+        job({"budget": 310}, **on_nodes(rank, 64))
     (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
     budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
     assert f"omit the budget of 310 spans, which is then {budget}" in message
