@@ -46,7 +46,7 @@
 
 /* ---- locks ---- */
 
-/* A lock for a step, which calls no Python, releases no reference and waits for nothing. With the GIL it is nothing.
+/* A lock for a step, which runs no Python code and waits for nothing. With the GIL it is nothing.
  * Without it, it costs one atomic operation where a PyMutex costs two, which matters in Stat.add(). A thread that finds it
  * taken keeps running until it is free. A forked child never finds it taken: os.fork() stops all other threads first, and
  * CPython stops a thread only where it may also run Python. Zeros are a free lock. */
@@ -124,20 +124,18 @@ typedef struct {
     double stddev;
 } Numbers;
 
-#define MOST_BYTES (sizeof(Numbers) + BUCKETS_BYTES)
+/* A window in bytes: of the buckets as many as there are. */
+typedef struct {
+    Numbers numbers;
+    char buckets[BUCKETS_BYTES];
+} Window;
 
-/* A window that is closed and not forgotten. */
-typedef struct Closed {
-    struct Closed *next;
-    size_t length; /* of its bytes */
-    Numbers numbers; /* and the bytes of a histogram behind them */
-} Closed;
+#define KEY_BYTES (2 * sizeof(int64_t)) /* serial and number, at the beginning of a window */
 
 /* The module refuses sub-interpreters, so these exist once in a process. */
 static Lock windows_lock; /* for the lists and their numbers, and for make_table() */
 static Accumulator *oldest, *newest;
-static Closed *handed_over; /* windows that are closed and not forgotten, oldest first */
-static Closed **handed_over_end = &handed_over;
+static PyObject *handed_over; /* windows that are closed and not forgotten: a dict of bytes, by key, oldest first */
 static int64_t made; /* Accumulators so far */
 static Lock hook_lock;
 static PyObject *value_hook;
@@ -263,13 +261,14 @@ start_interval(Accumulator *self, int64_t now)
     self->capacity = self->max_samples;
 }
 
-/* Writes the open window in bytes as if it was closed: now, or at its boundary if that has passed. Returns their number. */
-static size_t
-write_window(const Accumulator *self, Moment moment, bool is_closed, Numbers *to)
+/* Returns the open window in bytes as if it was closed: now, or at its boundary if that has passed. */
+static PyObject *
+window_bytes(const Accumulator *self, Moment moment, bool is_closed)
 {
+    Window window;
     int64_t start = Py_MAX(self->boundary - self->window + moment.epoch, self->previous_end);
     int64_t end = Py_MIN(moment.now, self->boundary) + moment.epoch;
-    *to = (Numbers){
+    window.numbers = (Numbers){
         .serial = self->serial,
         .number = self->number,
         .flags = is_closed | self->has_stddev << 1 | (self->buckets != NULL) << 2,
@@ -286,7 +285,8 @@ write_window(const Accumulator *self, Moment moment, bool is_closed, Numbers *to
         .last_step = self->last_step,
         .stddev = self->count == 0 ? 0.0 : sqrt(self->m2 / (double)self->count),
     };
-    return sizeof(Numbers) + (self->buckets == NULL ? 0 : buckets_write(self->buckets, (char *)(to + 1)));
+    size_t length = sizeof(Numbers) + (self->buckets == NULL ? 0 : buckets_write(self->buckets, window.buckets));
+    return PyBytes_FromStringAndSize((char *)&window, (Py_ssize_t)length);
 }
 
 #define NOW (-1) /* a time that no clock gives */
@@ -299,63 +299,41 @@ static PyObject *
 close_window(Accumulator *self, int64_t tick, bool rolls)
 {
     Moment moment = read_moment(self->clock);
-    Closed *closed = NULL;
-    PyObject *pending = NULL;
+    PyObject *content = NULL, *key = NULL, *pending = NULL;
     int64_t pending_count = 0;
-    bool pending_first = false, pending_last = false;
+    bool pending_first = false, pending_last = false, failed = false;
     acquire(&windows_lock); /* for open_windows() each window is either open or handed over */
     acquire(&self->lock);
     bool ended = tick == NOW || tick >= self->boundary, closes = ended && !is_empty(self);
-    if (closes && (closed = PyMem_Malloc(sizeof(Closed) + (self->buckets == NULL ? 0 : BUCKETS_BYTES))) != NULL) {
-        closed->length = write_window(self, moment, true, &closed->numbers);
-        closed->next = NULL;
-        *handed_over_end = closed;
-        handed_over_end = &closed->next;
+    if (closes) {
+        content = window_bytes(self, moment, true);
+        key = content == NULL ? NULL : PyBytes_FromStringAndSize(PyBytes_AS_STRING(content), KEY_BYTES);
+        failed = key == NULL || (self->count > 0 && PyDict_SetItem(handed_over, key, content) < 0);
+    }
+    if (closes && !failed) {
         pending = self->pending;
         pending_count = self->pending_count;
         pending_first = self->pending_first;
         pending_last = self->before_pending == self->count;
         self->number++;
-        self->previous_end = closed->numbers.end;
+        memcpy(&self->previous_end, PyBytes_AS_STRING(content) + offsetof(Numbers, end), sizeof(int64_t));
         self->discarded_before = self->discarded;
         self->capacity -= self->count;
         start_empty(self);
     }
-    bool failed = closes && closed == NULL;
     if (ended && rolls && !failed) {
         start_interval(self, tick);
     }
     release(&self->lock);
     release(&windows_lock);
+    Py_XDECREF(key);
     if (!closes || failed) {
-        return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+        Py_XDECREF(content);
+        return failed ? NULL : Py_NewRef(Py_None);
     }
-    /* First, because the tuple may collect garbage: a child that is forked in a destructor frees all windows. */
-    PyObject *content = PyBytes_FromStringAndSize((char *)&closed->numbers, (Py_ssize_t)closed->length);
     pending = pending == NULL ? Py_NewRef(Py_None) : pending;
     return Py_BuildValue("(NNLOO)", content, pending, (long long)pending_count, pending_first ? Py_True : Py_False,
                          pending_last ? Py_True : Py_False);
-}
-
-/* Removes one window, the one with this key, from those that are handed over; all windows if that is NULL. */
-static void
-forget_windows(const int64_t *key)
-{
-    acquire(&windows_lock);
-    for (Closed **link = &handed_over; *link != NULL;) {
-        Closed *closed = *link;
-        if (key != NULL && (closed->numbers.serial != key[0] || closed->numbers.number != key[1])) {
-            link = &closed->next;
-            continue;
-        }
-        *link = closed->next;
-        handed_over_end = closed->next == NULL ? link : handed_over_end;
-        PyMem_Free(closed);
-        if (key != NULL) {
-            break;
-        }
-    }
-    release(&windows_lock);
 }
 
 /* Closes the window of the interval that has ended, and starts the interval of `tick`. Returns as close_window(). */
@@ -635,7 +613,7 @@ accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    forget_windows(NULL);
+    PyDict_Clear(handed_over);
     acquire(&self->lock);
     PyObject *pending = self->pending;
     start_empty(self);
@@ -815,84 +793,48 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* Bytes that grow, and the serial numbers of the Stats whose windows they are. failed: there is no memory. */
-typedef struct {
-    char *start;
-    size_t length, room;
-    PyObject *serials;
-    bool failed;
-} Windows;
-
-/* Returns where to write a window; NULL if there is no memory. */
-static Numbers *
-next_window(Windows *self)
+/* Appends a window in bytes to a list, and the serial number of its Stat to another one. Returns false on error. */
+static bool
+append_window(PyObject *windows, PyObject *serials, PyObject *content)
 {
-    if (self->room - self->length < MOST_BYTES) {
-        size_t room = 2 * self->room + MOST_BYTES;
-        char *grown = PyMem_Realloc(self->start, room);
-        if (grown == NULL) {
-            self->failed = true;
-            return NULL;
-        }
-        self->start = grown;
-        self->room = room;
-    }
-    return (Numbers *)(self->start + self->length);
+    int64_t serial;
+    memcpy(&serial, PyBytes_AS_STRING(content), sizeof(serial));
+    PyObject *number = PyLong_FromLongLong(serial);
+    bool done = number != NULL && PyList_Append(windows, content) == 0 && PyList_Append(serials, number) == 0;
+    Py_XDECREF(number);
+    return done;
 }
 
-static void
-add_window(Windows *self, const Numbers *numbers, size_t length)
-{
-    PyObject *serial = PyLong_FromLongLong(numbers->serial);
-    self->length += length;
-    self->failed = self->failed || serial == NULL || PyList_Append(self->serials, serial) < 0;
-    Py_XDECREF(serial);
-}
-
-/* Adds the windows that are handed over, and the open windows of Stats, all of them at one moment. Windows of pending
- * samples only have no numbers yet, and are left out. */
-static void
-add_windows(Windows *windows, PyObject *stats)
-{
-    Moment system = read_moment(NULL);
-    Numbers *to;
-    acquire(&windows_lock);
-    for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
-        if (closed->numbers.count > 0 && (to = next_window(windows)) != NULL) {
-            memcpy(to, &closed->numbers, closed->length);
-            add_window(windows, to, closed->length);
-        }
-    }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stats) && (to = next_window(windows)) != NULL; i++) {
-        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
-        acquire(&self->lock);
-        size_t length = 0;
-        if (self->count > 0) {
-            length = write_window(self, self->clock == NULL ? system : read_moment(self->clock), false, to);
-        }
-        release(&self->lock);
-        if (length > 0) {
-            add_window(windows, to, length);
-        }
-    }
-    release(&windows_lock);
-}
-
-/* Returns the windows that are being handed over, and the open windows of live Stats, all of them at one moment: as bytes
- * for monitel.stats.window, and the serial numbers of their Stats, in the same order. */
+/* Returns the windows that are handed over, and the open windows of live Stats, all of them at one moment: as bytes for
+ * monitel.stats.window, and the serial numbers of their Stats, in the same order. Windows of pending samples only have no
+ * numbers yet, and are left out. */
 static PyObject *
 window_open_windows(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    PyObject *stats = window_live(NULL, NULL), *found = NULL;
-    Windows windows = {.serials = PyList_New(0)};
-    if (stats != NULL && windows.serials != NULL) {
-        add_windows(&windows, stats);
-        found = windows.failed ? PyErr_NoMemory()
-                               : Py_BuildValue("(y#N)", windows.length ? windows.start : "", (Py_ssize_t)windows.length,
-                                               PyList_AsTuple(windows.serials));
+    PyObject *stats = window_live(NULL, NULL), *windows = PyList_New(0), *serials = PyList_New(0), *content, *found = NULL;
+    bool done = stats != NULL && windows != NULL && serials != NULL;
+    Moment system = read_moment(NULL);
+    acquire(&windows_lock);
+    for (Py_ssize_t place = 0; done && PyDict_Next(handed_over, &place, NULL, &content);) {
+        done = append_window(windows, serials, content);
     }
-    PyMem_Free(windows.start);
-    Py_XDECREF(windows.serials);
+    for (Py_ssize_t i = 0; done && i < PyList_GET_SIZE(stats); i++) {
+        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
+        acquire(&self->lock);
+        bool any = self->count > 0;
+        content = any ? window_bytes(self, self->clock == NULL ? system : read_moment(self->clock), false) : NULL;
+        release(&self->lock);
+        done = !any || (content != NULL && append_window(windows, serials, content));
+        Py_XDECREF(content);
+    }
+    release(&windows_lock);
+    PyObject *empty = done ? PyBytes_FromStringAndSize(NULL, 0) : NULL;
+    if (empty != NULL) {
+        found = Py_BuildValue("(NN)", PyObject_CallMethod(empty, "join", "O", windows), PyList_AsTuple(serials));
+    }
+    Py_XDECREF(empty);
+    Py_XDECREF(serials);
+    Py_XDECREF(windows);
     Py_XDECREF(stats);
     return found;
 }
@@ -905,8 +847,16 @@ window_forget(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "LL:forget", &serial, &number)) {
         return NULL;
     }
-    forget_windows((int64_t[]){serial, number});
-    Py_RETURN_NONE;
+    int64_t numbers[] = {serial, number};
+    PyObject *key = PyBytes_FromStringAndSize((char *)numbers, KEY_BYTES);
+    if (key == NULL) {
+        return NULL;
+    }
+    acquire(&windows_lock);
+    bool failed = PyDict_Contains(handed_over, key) == 1 && PyDict_DelItem(handed_over, key) < 0;
+    release(&windows_lock);
+    Py_DECREF(key);
+    return failed ? NULL : Py_NewRef(Py_None);
 }
 
 /* Sets add() on the class itself: CPython calls an inherited C method more slowly. */
@@ -975,9 +925,10 @@ window_exec(PyObject *module)
     PyObject *hooks = PyImport_ImportModule("monitel.stats._window_py");
     value_hook = hooks == NULL ? NULL : PyObject_GetAttrString(hooks, "to_float");
     Py_XDECREF(hooks);
+    handed_over = PyDict_New();
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     accumulator_type = (PyTypeObject *)PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || str_log_closed == NULL || accumulator_type == NULL) {
+    if (value_hook == NULL || handed_over == NULL || str_log_closed == NULL || accumulator_type == NULL) {
         return -1;
     }
     return PyModule_AddType(module, accumulator_type);
