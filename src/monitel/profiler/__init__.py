@@ -32,19 +32,9 @@ from monitel.profiler.settings import _ExperimentalConfig as _ExperimentalConfig
 from monitel.profiler.settings import _optimizer_post_hook as _optimizer_post_hook
 from monitel.profiler.settings import count_optimizer_steps as _count_optimizer_steps
 
-__all__ = [
-    "DeviceType",
-    "ExecutionTraceObserver",
-    "KinetoStepTracker",
-    "ProfilerAction",
-    "ProfilerActivity",
-    "kineto_available",
-    "profile",
-    "record_function",
-    "schedule",
-    "supported_activities",
-    "tensorboard_trace_handler",
-]
+__all__ = ["DeviceType", "ExecutionTraceObserver", "KinetoStepTracker", "ProfilerAction", "ProfilerActivity"]
+__all__ += ["kineto_available", "profile", "record_function", "schedule", "supported_activities"]
+__all__ += ["tensorboard_trace_handler"]
 
 _supported_activities = supported_activities
 _count_optimizer_steps()

@@ -115,16 +115,8 @@ class FunctionEvent(Timed):
     """
 
     __slots__ = (
-        "args",
-        "cpu_children",
-        "cpu_parent",
-        "finished",
-        "id",
-        "name",
-        "step",
-        "thread",
-        "time_range",
-        "trace_name",
+        *("args", "cpu_children", "cpu_parent", "finished", "id"),
+        *("name", "step", "thread", "time_range", "trace_name"),
     )
     count = 1
 

@@ -27,7 +27,7 @@ from contextvars import ContextVar
 from itertools import count
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 from monitel import clock
 from monitel.attributes import text_of
@@ -44,20 +44,11 @@ if TYPE_CHECKING:
     Callbacks = tuple[Callback, ...]
     Arguments = str | Mapping[str, Any] | None
 
-__all__ = [
-    "Listening",
-    "Range",
-    "Track",
-    "current_range",
-    "listen",
-    "now",
-    "record_function",
-    "record_past",
-    "synchronize",
-]
+__all__ = ["Listening", "Range", "Track", "current_range", "listen", "now"]
+__all__ += ["record_function", "record_past", "synchronize"]
 
 _thread_id: Callable[[], int] = getattr(threading, "get_native_id", get_ident)
-_of_tasks: dict[int, tuple[ref[Any], Track]] = {}  # by id(task), as long as the task exists
+_of_tasks: WeakKeyDictionary[Any, Track] = WeakKeyDictionary()
 _get_step = _window.get_step
 _local = local()
 _innermost: ContextVar[Range | None] = ContextVar("monitel.profiler.range", default=None)
@@ -99,20 +90,11 @@ def _track_of_thread() -> Track:
 
 def _track_of_task(task: Any) -> Track:
     """Return the track of an asyncio task that runs in the calling thread."""
-    known = _of_tasks.get(id(task))
-    if known is not None:
-        return known[1]
-    thread = _track_of_thread()
-    track = Track(thread.thread_id, thread.thread_name, task.get_name())
-    _of_tasks[id(task)] = ref(task, _forget(id(task))), track
+    track = _of_tasks.get(task)
+    if track is None:
+        thread = _track_of_thread()
+        track = _of_tasks[task] = Track(thread.thread_id, thread.thread_name, task.get_name())
     return track
-
-
-def _forget(key: int) -> Callable[[ref[Any]], None]:
-    def forget(_task: ref[Any]) -> None:
-        _of_tasks.pop(key, None)
-
-    return forget
 
 
 class Range:
@@ -134,18 +116,8 @@ class Range:
     """
 
     __slots__ = (
-        "_epoch_ns",
-        "_label",
-        "_listeners",
-        "args",
-        "error_type",
-        "monotonic_end_ns",
-        "monotonic_start_ns",
-        "name",
-        "number",
-        "parent",
-        "step",
-        "track",
+        *("_epoch_ns", "_label", "_listeners", "args", "error_type", "monotonic_end_ns", "monotonic_start_ns"),
+        *("name", "number", "parent", "step", "track"),
     )
     name: str
     args: Any
@@ -339,7 +311,7 @@ def _reset_after_fork() -> None:
     global _lock, _of_tasks
     _lock = RLock()
     _local.__dict__.clear()
-    _of_tasks = {}  # not clear(): another thread of the parent may have locked it
+    _of_tasks = WeakKeyDictionary()  # not clear(): another thread of the parent may have locked it
     _replace(())
 
 

@@ -316,14 +316,13 @@ def instrument(
 def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
     """Create the sources that are chosen. Changes nothing in torch."""
     size, group, stuck_after = options["window_size"], options["rank_group"], options["stuck_after"]
-    amounts = {name: options[name] for name in ("samples_per_step", "tokens_per_step", "flops_per_step")}
     chosen, fetcher, thread = options["sources"], Fetcher(size), TrainingThread()
     optimizers, batches = OptimizerSteps(thread), BatchLoading(thread)
     device = DeviceStages(size, group, optimizers, fetcher) if "stages_on_device" in chosen else None
     factories: dict[str, Callable[[], Source | None]] = {
         "stages_on_device": lambda: device,
         "stages": lambda: Stages(size, group, thread, optimizers, batches, device=device),
-        "steps": lambda: Steps(size, amounts, options["peak_flops"], fetcher, optimizers),
+        "steps": lambda: Steps(options, fetcher, optimizers),
         "loading": lambda: DataActivity(batches),
         "waits": WaitCounters,
         "stuck": lambda: None if stuck_after is None else StuckWaits(stuck_after),

@@ -14,20 +14,9 @@ from monitel.process.failures import call_each
 from monitel.profiler import ranges
 from monitel.profiler.ranges import record_past
 from monitel.stats.stat import Stat
+from monitel.torch import hooks
 from monitel.torch.cycle import STAGES, Cycle
 from monitel.torch.device_stages import DeviceCycle
-from monitel.torch.hooks import (
-    COMPILER,
-    NO_GRAPH,
-    Missing,
-    PackagePatch,
-    Patch,
-    Source,
-    compile_only_below,
-    current_graph,
-    find,
-    never_compile,
-)
 from monitel.torch.recording import open_range, several_ranks, stage_stat
 from monitel.training.activities import StageNow, forget_stage, provide_stage
 
@@ -47,7 +36,7 @@ _SYNC = STAGES.index("sync")
 _IDLE = 16  # cycles of other threads after which a training thread without any has ended training
 
 
-class Backward(Source):
+class Backward(hooks.Source):
     """Reports each backward to its thread's cycle: all calls pass through the object by which Python runs the engine.
 
     DistributedDataParallel waits for ranks in a callback that it queues on the engine. One that a hook of a root queues
@@ -61,13 +50,14 @@ class Backward(Source):
         self._on = False
 
     def install(self) -> None:
-        graph = current_graph()
-        self._owner, base = find("torch.autograd.variable", "Variable"), find("torch._C", "_ImperativeEngine")
+        graph = hooks.current_graph()
+        self._owner = hooks.find("torch.autograd.variable", "Variable")
+        base = hooks.find("torch._C", "_ImperativeEngine")
         self._engine = engine = getattr(self._owner, _ENGINE, None)
         if engine is None:
-            raise Missing(f"torch.autograd.variable.Variable.{_ENGINE} does not exist")
+            raise hooks.Missing(f"torch.autograd.variable.Variable.{_ENGINE} does not exist")
         self._original = original = engine.run_backward
-        self._without_overrides = find("torch._C", "DisableTorchFunction")
+        self._without_overrides = hooks.find("torch._C", "DisableTorchFunction")
         self._on = True
         state, now = self._thread, self._now
 
@@ -76,7 +66,7 @@ class Backward(Source):
                 if is_dynamo_compiling() or not self._on or not _accumulates(args, kwargs):
                     return original(*args, **kwargs)
                 cycle = state.cycle
-                nested = graph() != NO_GRAPH
+                nested = graph() != hooks.NO_GRAPH
                 if cycle is None:
                     if nested:  # in a thread of autograd
                         return original(*args, **kwargs)
@@ -94,9 +84,9 @@ class Backward(Source):
                     cycle.backward_ended(now())
 
         for function in (TimedEngine.run_backward, self._among_ranks):
-            compile_only_below(function)
+            hooks.compile_only_below(function)
         for each in (several_ranks, _is_compiled, self._start, self._hook, _accumulates, _begin_ranges):
-            never_compile(each)
+            hooks.never_compile(each)
         self._timed = timed = TimedEngine()
         self._queue = timed.queue_callback
         setattr(self._owner, _ENGINE, timed)
@@ -116,19 +106,19 @@ class Backward(Source):
             if not nested:
                 cycle.gradients_complete()
 
-        hooks: list[Any] = []
+        registered: list[Any] = []
         try:
-            self._hook(args[0] if args else kwargs.get("tensors", ()), complete, hooks)
+            self._hook(args[0] if args else kwargs.get("tensors", ()), complete, registered)
             return self._original(*args, **kwargs)
         finally:
             end_ns = now()
-            for hook in hooks:
+            for hook in registered:
                 hook.remove()
             if moments:
                 complete_ns, waited_ns = moments[-1]
                 cycle.waited(max(0, end_ns - complete_ns - (cycle.waited() - waited_ns)))
 
-    def _hook(self, roots: tuple[Any, ...], complete: Callable[[], None], hooks: list[Any]) -> None:
+    def _hook(self, roots: tuple[Any, ...], complete: Callable[[], None], registered: list[Any]) -> None:
         """Have the engine call ``complete`` when the gradients are, and append the hooks of the roots."""
         queued: list[bool] = []
 
@@ -142,9 +132,9 @@ class Backward(Source):
         with self._without_overrides():
             for root in roots:
                 if isinstance(root, GradientEdge):
-                    hooks.append(root.node.register_prehook(begin))
+                    registered.append(root.node.register_prehook(begin))
                 elif isinstance(root, Tensor) and root.requires_grad:
-                    hooks.append(root.register_hook(begin))
+                    registered.append(root.register_hook(begin))
 
 
 def _accumulates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -161,11 +151,11 @@ def _begin_ranges(cycle: Cycle, now_ns: int) -> Callable[[None, None, None], Non
 
 def _is_compiled() -> bool:
     """Return whether torch compiles backward, and with it all hooks (compiled autograd)."""
-    compiled = sys.modules.get(f"{COMPILER}.compiled_autograd")
+    compiled = sys.modules.get(f"{hooks.COMPILER}.compiled_autograd")
     return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
 
 
-class WaitsForRanks(Source):
+class WaitsForRanks(hooks.Source):
     """Reports to a thread's cycle its waits for other ranks, which no wait counter of torch contains.
 
     ``Work.wait`` is behind collectives and FSDP, ``wait_tensor`` behind functional collectives and compiled code,
@@ -179,17 +169,17 @@ class WaitsForRanks(Source):
     def install(self) -> None:
         if not distributed.is_available():
             return
-        package, packet = distributed.__name__, find("torch.ops", "_c10d_functional").wait_tensor
-        work, store = find(package, "Work"), find(package, "Store")
+        package, packet = distributed.__name__, hooks.find("torch.ops", "_c10d_functional").wait_tensor
+        work, store = hooks.find(package, "Work"), hooks.find(package, "Store")
         # ``_op`` of an operator is the function that runs it. Compiled code, too, calls an operator that waits through
         # this attribute, and the compiler does not look at it.
-        places = [(work, "wait"), (find("torch._C", "Future"), "wait"), (store, "get"), (store, "wait")]
+        places = [(work, "wait"), (hooks.find("torch._C", "Future"), "wait"), (store, "get"), (store, "wait")]
         places += [(packet, "_op"), (packet.default, "_op")]
         for name in _WAITING:
-            never_compile(self.hook(PackagePatch(package, name, self._call)).replacement)
+            hooks.never_compile(self.hook(hooks.PackagePatch(package, name, self._call)).replacement)
         for owner, name in places:
-            never_compile(self.hook(Patch(owner, name, self._call)).replacement)
-        never_compile(self._call)
+            hooks.never_compile(self.hook(hooks.Patch(owner, name, self._call)).replacement)
+        hooks.never_compile(self._call)
 
     def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         begin_ns = self._now()
@@ -203,7 +193,7 @@ class WaitsForRanks(Source):
             cycle.wait_ended(before_ns, self._now() - begin_ns)
 
 
-class Stages(Source):
+class Stages(hooks.Source):
     """Measures the cycles of the training thread, which is the first one that ends a cycle.
 
     If it has ended, or has no cycle while others have 16, the next thread takes its place.

@@ -130,25 +130,18 @@ class Steps(Source):
     time between the steps of two runs, when a new optimizer appears, is not a duration.
     """
 
-    def __init__(
-        self,
-        window_size: float,
-        amounts: Mapping[str, Amount | None],
-        peak_flops: float | None,
-        fetcher: Fetcher,
-        optimizers: OptimizerSteps,
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
         self.needs = (fetcher, optimizers)
         optimizers.listeners.append(self._optimizer_stepped)
         self._applied = training_counter("training.steps")
         self._skipped = training_counter("training.steps.skipped")
         self._duration = StepDuration(
-            *("training.step.duration", DURATIONS, window_size),
+            *("training.step.duration", DURATIONS, options["window_size"]),
             unit="s",
             description="From one optimizer step to the next",
             monotonic=True,
         )
-        self._rates = Rates(window_size, amounts, peak_flops)
+        self._rates = Rates(options)
         self._duration.flushed = self._rates.flush
         self._fetcher = fetcher
         self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # optimizers that have stepped before
@@ -279,18 +272,17 @@ class Rates:
     A rate reaches from the last step of the previous window to the last one of its window, or to the end without one.
     """
 
-    def __init__(self, window_size: float, amounts: Mapping[str, Amount | None], peak_flops: float | None) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self._flops = Counter("training.flops", "", "", {})
-        self._peak_flops = peak_flops
+        self._peak_flops: float | None = options["peak_flops"]
         self._amounts: list[tuple[str, Amount, Counter]] = []
-        for name, amount in amounts.items():
-            if amount is not None:
-                work = name.removesuffix("_per_step")
+        for work in ("samples", "tokens", "flops"):
+            if (amount := options[f"{work}_per_step"]) is not None:
                 counter = self._flops if work == "flops" else training_counter(f"training.{work}")
                 exact = amount if callable(amount) or amount % 1 else int(amount)
-                self._amounts.append((name, exact, counter))
+                self._amounts.append((f"{work}_per_step", exact, counter))
         self._now = clock.reading()
-        self._window_ns = window_length_ns(window_size)
+        self._window_ns = window_length_ns(options["window_size"])
         self.reset()
 
     def reset(self) -> None:

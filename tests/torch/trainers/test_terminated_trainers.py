@@ -42,14 +42,9 @@ trainer.fit(Model(), data)
 print("after", flush=True)
 """
 SLURM = {
-    "SLURM_JOB_ID": "1",
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"), "1"),
+    **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
     "SLURM_JOB_NAME": "train",
-    "SLURM_NTASKS": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_NTASKS_PER_NODE": "1",
-    "SLURM_NNODES": "1",
 }
 
 
