@@ -300,9 +300,9 @@ class Fetcher(Source):
     def __init__(self, window_size: float) -> None:
         self.captures = CaptureGuard()
         self.needs = (self.captures,)
-        self._window_size = window_size
         self._is_plain = _plain_tensor_check()
-        self._lost: GuardedStat | None = None
+        about: Any = {"unit": "{tensor}", "description": "Tensors whose values were lost", "monotonic": True}
+        self._lost = GuardedStat("training.tensors.lost", [COUNT], window_size, **about)
         self._start_empty()
 
     def reset(self) -> None:
@@ -328,16 +328,12 @@ class Fetcher(Source):
         queues, self._queues, self._numbers = self._queues, [], {}
         for queue in queues:
             queue.abandon()
-        if self._lost is not None:
-            self._lost.flush()
+        self._lost.flush()
 
     remove = end
 
     def read(self, tensor: torch.Tensor, pending: Pending) -> None:
-        """Resolve ``pending`` with a number of torch's, None if it cannot be read, as in a graph capture.
-
-        Never raises.
-        """
+        """Resolve ``pending`` with a number of torch's, or None, as in a graph capture. Never raises."""
         value = None
         try:
             staged = self.queue_of(tensor)
@@ -353,10 +349,11 @@ class Fetcher(Source):
     def queue_of(self, tensor: torch.Tensor) -> StagedNumbers | None:
         """Return the queue for a tensor; None if its value is read immediately, as on the CPU."""
         device = tensor.device
-        try:
-            staged = self._numbers[device]
-        except KeyError:
-            staged = self._create(device)
+        if device not in self._numbers:
+            with self._lock:
+                if device not in self._numbers:
+                    self._numbers[device] = self._create(device)
+        staged = self._numbers[device]
         if staged is None or tensor.numel() != 1 or tensor.is_complex() or not self._is_plain(tensor):
             return None
         return staged
@@ -395,16 +392,6 @@ class Fetcher(Source):
     def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
         why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
         warn_once(_log, "tensor values are lost: %s (counted in training.tensors.lost)", why, key=reason)
-        with self._lock:
-            if self._lost is None:
-                self._lost = GuardedStat(
-                    "training.tensors.lost",
-                    [COUNT],
-                    self._window_size,
-                    unit="{tensor}",
-                    description="Tensors whose values were lost",
-                    monotonic=True,
-                )
         for _ in range(numbers):
             self._lost.add(1.0)
 
@@ -419,17 +406,13 @@ class Fetcher(Source):
 
     def _create(self, device: torch.device) -> StagedNumbers | None:
         """Return the new queue of a device; None if the device cannot have one."""
-        with self._lock:
-            if device not in self._numbers:
-                created = None
-                if device.type not in {"cpu", "meta"}:
-                    module: Any = torch.get_device_module(device)
-                    if all(hasattr(module, name) for name in _REQUIRED):
-                        created = StagedNumbers(device, self.captures, self.count_lost, self._worker.wake)
-                        if not self.serve(created):
-                            return None
-                self._numbers[device] = created
-            return self._numbers[device]
+        if device.type in {"cpu", "meta"}:
+            return None
+        module: Any = torch.get_device_module(device)
+        if not all(hasattr(module, name) for name in _REQUIRED):
+            return None
+        created = StagedNumbers(device, self.captures, self.count_lost, self._worker.wake)
+        return created if self.serve(created) else None
 
 
 def _plain_tensor_check() -> Callable[[torch.Tensor], bool]:

@@ -113,7 +113,7 @@ class SummaryWriter:
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
         self._queue: deque[tuple[Point | Recorded, int]] = deque()  # each with its number of points
         self._batch: list[Point] = []  # taken from the queue, not yet written
-        self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
+        self._added = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
         self._charts = Charts(self._purge_step or 0)
         self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
@@ -255,14 +255,13 @@ class SummaryWriter:
             return False
         with self._changed:
             self._batch = []
-            self._written = self._batch_end
+            self._written = self._added - len(self._queue)  # all that were taken out of the queue
             self._changed.notify_all()
         return True
 
     def _take(self) -> list[Point]:
         with self._changed:
             entries = [self._queue.popleft()[0] for _ in range(min(_SLICE, len(self._queue)))]
-            self._batch_end = self._added - len(self._queue)
         return [point for entry in entries for point in self._charts.add(entry)]
 
 
