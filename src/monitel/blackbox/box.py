@@ -382,10 +382,10 @@ class Box:
         done += [self._try_disk(on_disk.load, each) for each in journals]
         done += [self._try_disk(on_disk.move, each, self._open_disk, after_s) for each in journals]
         if self.disk is not None:
-            is_noted = self._try_disk(self._note_disk)
+            is_noted = self._try_disk(self._note_disk, self.disk)
             if is_noted or self.folder is not None:  # else a collector would deliver again what is removed
                 done += [self._try_disk(on_disk.remove_settled, each) for each in journals]
-            done += [is_noted, self._try_disk(self._limit_disk)]
+            done += [is_noted, self._try_disk(self._limit_disk, self.disk)]
         if all(done):
             self.disk_problem = ""
 
@@ -411,23 +411,21 @@ class Box:
         return self.disk
 
     def _fill_disk(self, folder: Folder) -> None:
-        self.names.copy(folder)
         self._disk_settled = Settled(folder, self.journals)
-        self._disk_settled.note_position()
-        self._disk_settled.note_totals()
+        self._note_disk(folder)
 
-    def _note_disk(self) -> None:
-        if self.disk is not None and self._disk_settled is not None:
-            self.names.copy(self.disk)
+    def _note_disk(self, folder: Folder) -> None:
+        self.names.copy(folder)
+        if self._disk_settled is not None:
             self._disk_settled.note_position()
             self._disk_settled.note_totals()
 
-    def _limit_disk(self) -> None:
+    def _limit_disk(self, folder: Folder) -> None:
         sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
         while sum(map(on_disk.size_on_disk, sent)) > self._disk_bytes:
             if not max(sent, key=on_disk.size_on_disk).drop_oldest("spool_full", (DISK,)):
                 break
-            self._note_disk()
+            self._note_disk(folder)
 
     def spill(self, timeout: float) -> bool:
         """Have what no sender reads moved to the spool folder; return True if that is done in so many seconds."""

@@ -35,7 +35,7 @@ from monitel.blackbox.record import (
     read_slots,
     scan,
 )
-from monitel.stats.window import OpenWindow, decode
+from monitel.stats.window import OpenWindow, decode, split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -204,6 +204,12 @@ class Record:
     @property
     def open_windows(self) -> list[Window]:
         return [each for each in self.windows if not each.item]
+
+    def open_contents(self) -> list[tuple[int, bytes]]:
+        """Return the open windows as values of records of kind WINDOW."""
+        numbers = {each.window[:2]: each.number for each in self.open_windows}
+        stored = () if self.snapshot is None else split(self.snapshot.windows)
+        return [(numbers[each], content) for each, content in stored if each in numbers]
 
     def unsettled(self, journal: str) -> list[Item]:
         """Return the items of a journal that no backend has acknowledged, oldest first."""

@@ -30,13 +30,11 @@ from monitel.blackbox.record import (
     SENDING,
     STATE,
     TOTALS,
-    WINDOW,
     Item,
     Settled,
     pack_file,
     read_names,
 )
-from monitel.stats.window import key, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -141,10 +139,11 @@ class Dead:
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
-        self._record = record = read_record(box, disk, journals=())
+        record = read_record(box, disk, journals=())
         self.box, self.disk, self.spool = box, disk, spool
         self.name, self.names = record.path.name, record.names
-        self.snapshot, self.totals = record.snapshot, record.totals
+        self.snapshot, self.totals, self.off = record.snapshot, record.totals, record.off
+        self.is_unread = record.is_unread
         self._room = Room()
         self._room.box = box
         self.journals: dict[str, Journal] = {}
@@ -160,12 +159,8 @@ class Dead:
         # Items before the snapshot may be in no file: their numbers are not used again.
         following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
         on_disk.adopt(journal, settled, holes, following)
-        if name in self._record.off:
+        if name in self.off:
             journal.reader, journal.settled = "nobody", journal.next - 1
-
-    @property
-    def is_unread(self) -> bool:
-        return self._record.is_unread
 
     @property
     def has_ended(self) -> bool:
@@ -192,15 +187,6 @@ class Dead:
         A reading of the counters in the snapshot is not needed then: counters would fall. Call it before :meth:`end`.
         """
         return self.snapshot is None or self.journals[name].next > self.snapshot.values["next"][name]
-
-    def open_windows(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the open windows of the snapshot that are not in the journal, as values of records of kind WINDOW."""
-        if self.snapshot is not None:
-            later = self.items("metrics", self.snapshot.position)
-            closed = {key(item.value[1]) for item in later if item.kind == WINDOW}
-            for name, (each, content) in zip(self.snapshot.window_names, split(self.snapshot.windows), strict=True):
-                if name >= 0 and each not in closed:  # else its definition is not known
-                    yield name, content
 
     def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
         """Append the last records of the process, each of one item, all of them or none, and never again."""
