@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,6 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.discovery import processes
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.journal import Journal
-from monitel.blackbox.reading import read_snapshot
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import Dead, claim, sweep
 
@@ -174,35 +172,6 @@ def test_full_memory_file_system_ends_no_process(tmp_path: Path) -> None:
         assert box.journals["logs"].next == 20_001
         assert box.close(20.0)
         assert [*range(20_000)] == place.collect(box.name)
-
-
-@alone
-def test_many_ranks_share_a_small_memory_file_system(tmp_path: Path) -> None:
-    """In the 64 MiB of a container's /dev/shm, 64 ranks take half of it at most, and nothing is lost."""
-    with file_system(tmp_path, "64m") as memory:
-        place = Place(tmp_path, memory)
-        boxes = [place.box() for _ in range(64)]
-        for box in boxes:
-            emit(box, *range(1000))
-            box.snapshot()
-        space = os.statvfs(memory)
-        assert space.f_bavail > space.f_blocks // 2
-        assert {1001} == {box.journals["logs"].next for box in boxes}
-
-
-@alone
-def test_wall_clock_may_jump(tmp_path: Path) -> None:
-    """The newest snapshot is the last one that was written, and the order of items is that of the calls."""
-    place, plain = Place(tmp_path), time.time_ns
-    box = place.box()
-    for number, hours in enumerate((0, -1, 24, -365 * 24)):
-        time.time_ns = lambda hours=hours: plain() + hours * 3600 * 10**9  # type: ignore[misc]
-        emit(box, number)
-        box.snapshot()
-    assert [0, 1, 2, 3] == place.events(box.name)
-    snapshot = read_snapshot(place.folder(box.name))
-    assert snapshot is not None
-    assert snapshot.time_ns < plain() - 364 * 24 * 3600 * 10**9
 
 
 @alone

@@ -354,8 +354,9 @@ def test_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch:
 def test_torn_slot_leaves_the_version_before(box: Folder) -> None:
     """If a byte of the newest version is wrong, the previous version is read; a larger version makes a new file."""
     slots = SlotFile(box, "state", mapped=True)
-    for version in ("first", "second"):
+    for version in ("earlier", "first", "second"):
         slots.write(marshal.dumps(version, 2))
+        assert version == read_slots(box, "state")[1]
     content = box.read("state")
     begin = content.index(marshal.dumps("second", 2))
     for at in range(begin - 8, begin + 11):  # length, checksum and value
