@@ -78,21 +78,9 @@ class Box:
     not be made, or was removed, is made again each minute. After the constructor nothing raises. A forked child leaves
     the box to its parent, and may make another one.
 
-    Args:
-        spool: Folder of the spools, for what memory cannot hold, and for what is left at the exit; None for none.
-        root: Folder of the boxes, in a file system in memory; None for none.
-        identity: Plain values that describe the process. The journals in ``off`` have no reader.
-        memory_bytes: Of anonymous memory. The oldest items beyond are dropped as ``queue_full``.
-        disk_bytes: Of journals that are sent. The oldest items beyond are dropped as ``spool_full``.
-        disk_after_s: Seconds after which items that were not delivered are moved to the spool folder.
-        mark: Eight hexadecimal digits that stand for the endpoints, at the end of the name.
-
-    Attributes:
-        sources: Functions that return parts of the snapshot, as plain values.
-        open_windows: Returns the bytes of all open windows, and for each of them the number of its definition. It is
-            called with the lock of the journal of metrics held, so that each window is either open or in the journal.
-        flushes: Functions that append what was collected, called before each snapshot.
-        disk_problem: Why nothing is moved to the spool folder; empty if it can be.
+    What memory cannot hold, and what is left at the exit, goes to a folder in ``spool``. Beyond ``memory_bytes`` the
+    oldest items are dropped as ``queue_full``, beyond ``disk_bytes`` as ``spool_full``. ``identity`` describes the
+    process; the journals in its ``off`` have no reader. ``mark`` stands for the endpoints, at the end of the name.
     """
 
     def __init__(
@@ -125,10 +113,12 @@ class Box:
             journal.before_remove = self._note_removal
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
-        self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}
+        self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}  # parts of the snapshot, as plain values
+        #: Returns the bytes of all open windows, and for each of them the number of its definition. It is called with
+        #: the lock of the journal of metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
-        self.flushes: list[Callable[[], object]] = [self._keep_stacks]
-        self.disk_problem = ""
+        self.flushes: list[Callable[[], object]] = [self._keep_stacks]  # append what was collected, before a snapshot
+        self.disk_problem = ""  # why nothing is moved to the spool folder
         self._warned: set[str] = set()
         self.folder: Folder | None = None  # the box, and its files
         self._state: SlotFile | None = None

@@ -149,11 +149,7 @@ _page: _Page | None = None
 
 
 def open_page(folder: Folder) -> None:
-    """Make the page of this process in a folder in memory, and write to it from now on. An earlier page is closed.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make the page of this process in a folder in memory, and write to it from now on, and to no earlier one."""
     global _page
     descriptor = folder.open_file(PAGE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:

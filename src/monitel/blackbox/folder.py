@@ -69,10 +69,6 @@ class Folder:
 
         Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
         (CIFS, FAT, mounts of virtual machines): a new file reveals that, unless nothing may be written (``probe``).
-
-        Raises:
-            FolderError: It is a symbolic link, or unsafe, or the platform lacks what it needs.
-            OSError: It cannot be read.
         """
         check_platform()
         try:

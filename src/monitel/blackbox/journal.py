@@ -121,36 +121,29 @@ class Segment:
 class Journal:
     """Written by any thread, read by one sender.
 
-    :meth:`append` may be called in a signal handler or a destructor that interrupts any method.
-
-    Args:
-        wake: Called when a thread should call :meth:`prepare`, or work on the disk. Must be safe in a signal handler.
-
-    Attributes:
-        reader: ``"sender"``; ``"disk"`` without an endpoint: everything goes to the disk soon; ``"nobody"``: the last
-            256 KiB are kept for an autopsy, are not counted, and do not go to the disk.
-        settled: All items up to this one are delivered, dropped or set aside.
-        sending: Number of the last item of the latest request. Whoever sends its first items again makes a request of
-            the same ones, so that their points are the same.
-        keep_from: No segment with this item or a later one is removed, because the snapshot refers to it.
-        fold: The state of the exporter; it is changed together with ``settled``, under the lock.
-        before_remove: Writes the state of ``fold`` and the position, before files that they need are removed.
-        loading: The segment on the disk that a sender waits for.
-        is_refused: The backend refuses the items: they go to the disk soon.
+    :meth:`append` may be called in a signal handler or a destructor that interrupts any method. ``wake`` is called,
+    also there, when a thread should call :meth:`prepare`, or work on the disk.
     """
 
     def __init__(self, name: str, room: Room, wake: Callable[[], object] = lambda: None) -> None:
         self.name, self.room, self.wake = name, room, wake
         self.lock = RLock()
-        self.next, self.settled, self.sending, self.keep_from = 1, 0, 0, sys.maxsize
-        self.fold: Fold | None = None
-        self.before_remove: Callable[[], object] = lambda: None
+        #: Or "disk", without an endpoint: everything goes there soon. Or "nobody": the last 256 KiB are kept for an
+        #: autopsy, are not counted, and do not go to the disk.
+        self.reader = "sender"
+        self.next = 1  # number of the next item
+        self.settled = 0  # all items up to this one are delivered, dropped or set aside
+        #: The last item of the latest request: whoever sends its first items again makes a request of the same ones, so
+        #: that their points are the same.
+        self.sending = 0
+        self.keep_from = sys.maxsize  # no segment with this item or a later one is removed: the snapshot refers to it
+        self.fold: Fold | None = None  # is changed together with `settled`, under the lock
+        self.before_remove: Callable[[], object] = lambda: None  # writes fold and position, before files are removed
         self.segments: list[Segment] = []
         self.disk: Folder | None = None
-        self.loading: Segment | None = None
-        self.is_refused = False
+        self.loading: Segment | None = None  # the segment on the disk that a sender waits for
+        self.is_refused = False  # the backend refuses the items: they go to the disk soon
         self._end_reason = ""
-        self.reader = "sender"
         self._delivered = self._uncounted = self._left_out = 0
         self._dropped: Counter[str] = Counter()
         self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled

@@ -241,12 +241,7 @@ class Record:
 
 
 def read_snapshot(folder: Folder) -> Snapshot | None:
-    """Return the newest whole snapshot in a box, if there is one.
-
-    Raises:
-        OSError: The file is a link, or belongs to another user.
-        ValueError, TypeError, EOFError: The checksum is right, and the content is not a snapshot.
-    """
+    """Return the newest whole snapshot in a box, if there is one. It raises anything if the content is senseless."""
     for name in (STATE, ENDED):
         value = read_slots(folder, name)[1]
         if value is not None and value[0] == VERSION:
@@ -260,18 +255,11 @@ def read_record(
     events: Collection[str] = (),
     earlier: Record | None = None,
 ) -> Record:
-    """Read a record, whether its process has ended or runs.
+    """Read a record, whether its process has ended or runs: its box, its spool folder, or both.
 
-    Args:
-        *given: The box, and the spool folder of the same process; None for one that it does not have.
-        journals: The journals that are read.
-        events: Names of the events that are wanted: most others are left out, which is faster. All by default.
-        earlier: The record as it was read before: what it defines is not decoded again.
-
-    Raises:
-        RecordError: Its values are not those of a record.
-        FolderError: It is of another version.
-        OSError: A file cannot be read.
+    Most events other than those of the given names are left out, which is faster. What an earlier reading has decoded
+    is not decoded again. A record with other values raises a :class:`RecordError`, one of another version a
+    :class:`FolderError`.
     """
     folders = [each for each in given if each is not None]
     folder = folders[0]

@@ -68,10 +68,6 @@ def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), 
 
     The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool``; the
     box of a spool folder is in one of ``roots``. What is senseless gets another name, so that it is reported once.
-
-    Raises:
-        InUseError: Its process runs, or another collector has it.
-        OSError, FolderError: It cannot be read, or is of another version.
     """
     taken: list[Folder] = []
 
@@ -133,9 +129,8 @@ def spool_of(names: Sequence[Any], given: Path | None = None) -> Path | None:
 class Dead:
     """The record of an ended process, in its box, its spool folder, or both. Nobody else has it until it is closed.
 
-    Attributes:
-        spool: The folder in which :meth:`move` makes the spool folder; None for none.
-        journals: Readable like those of this process; those that the process had no reader for have nothing to send.
+    Its journals are readable like those of this process; those without a reader have nothing to send. :meth:`move`
+    makes the spool folder in ``spool``.
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
