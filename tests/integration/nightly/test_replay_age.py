@@ -1,4 +1,4 @@
-"""Old data and a real Prometheus: replay foretells which points it refuses."""
+"""Old data and a real Prometheus: replay counts the points that it refuses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,20 +41,16 @@ def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable
 
 
 def test_prometheus_takes_nothing_old_by_default(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
-    """With present data in Prometheus, points older than an hour are refused; replay foretells and counts them."""
-    age, result = replayed(0.1, "fresh")
-    assert "5 minutes ago" in age  # the end of the first window
-    assert "delivered 3 items from 1 spool" == result
-    age, advice, result = replayed(3.1, "old", 1)
-    assert "3 hours ago" in age
-    assert "out_of_order_time_window is 5h or more" in advice
+    """With present data in Prometheus, points older than an hour are refused, and counted."""
+    assert ["delivered 3 items from 1 spool"] == replayed(0.1, "fresh")
+    (result,) = replayed(3.1, "old", 1)
     assert "delivered 0 items from 1 spool; refused for their age, and set aside in the spool: 3" == result
     assert (3, 0) == (len(prometheus.samples("fresh_mean")), len(prometheus.samples("old_mean", "1d")))
 
 
 @pytest.mark.parametrize("prometheus", ["5h"], indirect=True)
 def test_what_is_older_than_the_window_is_refused(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
-    """With the window that was advised the same data is stored; what is beyond it gets a 500, for good."""
+    """With a longer window the same data is stored; what is beyond it gets a 500, for good."""
     replayed(0.1, "fresh")
     assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]
     assert replayed(9, "older", 1)[-1].endswith("refused for their age, and set aside in the spool: 3")

@@ -1,13 +1,9 @@
 """monitel replay: the age of the data, and requests that a backend cannot take."""
 
-import re
-import time
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.support.inbox import Answer, Request, records_of
 from tests.support.receiver import Receiver
 from tests.support.spools import leave
@@ -15,45 +11,18 @@ from tests.unit.promises.program import Program
 
 import monitel_otlp.export.sender
 from monitel.blackbox.forms import LogRecord
-from monitel.blackbox.record import EVENT, NUMBERS, RANGES
-
-HOUR_NS = 3600 * 10**9
-PROMETHEUS = "Prometheus refuses metrics of that age, .*out_of_order_time_window is {} or more"
-LOKI = "Loki refuses log records .* more than a week old.*reject_old_samples is false"
+from monitel.blackbox.record import EVENT, NUMBERS
 
 
-def old(signal: str, time_ns: int) -> tuple[int, Any]:
-    if signal == "metrics":
-        return NUMBERS, [(1, time_ns, 0.5)]
-    if signal == "logs":
-        return EVENT, tuple(LogRecord(time_ns, time_ns, 9, "old", None, {}))
-    span = Span(trace_id=b"\1" * 16, span_id=b"\1" * 8, name="old", kind=Span.SPAN_KIND_INTERNAL)
-    span.flags, span.start_time_unix_nano, span.end_time_unix_nano = 0x101, time_ns - 1, time_ns
-    return RANGES, [span.SerializeToString()]
-
-
-@pytest.mark.invalid_output("several records of one process", "series.order", "span.duplicate")
-@pytest.mark.parametrize(
-    ("hours", "words", "advice"),
-    [
-        ({"metrics": 0.5, "logs": 0.01}, "30 minutes", []),
-        ({"metrics": 1.5, "logs": 3}, "3 hours", [PROMETHEUS.format("3h")]),
-        ({"metrics": 240, "logs": 240, "traces": 1}, "10 days", [PROMETHEUS.format("242h"), LOKI]),
-    ],
-    ids=str,
-)
-def test_replay_reports_the_age_of_the_data(
-    *, receiver: Receiver, program: Program, tmp_path: Path, hours: dict[str, float], words: str, advice: list[str]
-) -> None:
-    """The age of the oldest item in all records, with advice for backends that refuse old data."""
-    for signal, age in hours.items():
-        for younger in (0, 1):
-            time_ns = time.time_ns() - int(age * HOUR_NS / (1 + younger)) - 10**9
-            leave(tmp_path / "runs", [(signal, *old(signal, time_ns))])
-    first, *more, result = program("replay", tmp_path / "runs", "--endpoint", receiver.url).stdout.splitlines()
-    assert first.endswith(f", {words} ago")
-    assert [True] * len(advice) == [bool(re.match(*pair)) for pair in zip(advice, more, strict=True)]
-    assert f"delivered {2 * len(hours)} items from {2 * len(hours)} spools" == result
+def test_refusal_for_the_age_of_data_has_advice(receiver: Receiver, program: Program, tmp_path: Path) -> None:
+    """The requests are set aside; the message has the settings of backends, and the command that sends them again."""
+    folder = leave(tmp_path / "runs", [("metrics", NUMBERS, [(1, 1, 0.5)])])
+    receiver.rule(lambda _: Answer(400, body=b"out of bounds"))
+    printed = program("replay", tmp_path / "runs", "--endpoint", receiver.url, status=1)
+    assert "delivered 0 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
+    for words in ("out_of_order_time_window", "reject_old_samples_max_age", "monitel replay --rejected"):
+        assert words in printed.stderr
+    assert [*folder.glob("rejected-*.log")]
 
 
 def test_record_that_another_process_delivers_meanwhile_is_no_error(

@@ -123,9 +123,7 @@ def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: P
         expected = [message.SerializeToString() for each, message in kept if each == signal]
         assert expected == [request.message.SerializeToString() for request in receiver.of(signal)]
     assert ([1, 2, 3, 4, 5, 6], EVENTS) == (receiver.values("loss.count"), receiver.record_names())
-    age, *_, result = printed.stdout.splitlines()
-    assert re.fullmatch(r"the oldest data is from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, .* ago", age)
-    assert "delivered 18 items from 1 spool" == result
+    assert "delivered 18 items from 1 spool" == printed.last
     assert [] == [*runs.iterdir()]
     sent = len(receiver.requests)
     again = program("replay", runs, "--endpoint", receiver.url, status=1)

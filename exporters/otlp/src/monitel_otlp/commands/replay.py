@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,20 +23,20 @@ from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import (
     Delivery,
     oldest_first,
-    oldest_ns,
-    peek,
     take,
 )
 from monitel_otlp.transport import make_transports
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from monitel_otlp.transport.answer import Transport
 
-_HOUR = 3600.0
-_PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # the default maximum age of data, seconds
+_OLD = (
+    "what was refused for its age stays in the spool: raise storage.tsdb.out_of_order_time_window of Prometheus, or "
+    "limits_config.reject_old_samples_max_age of Loki, and run monitel replay --rejected"
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,6 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     records = oldest_first({*found.folders, *(found.refused if rejected else ())})
     if not (records or problems):
         raise FolderError(nothing_left(places, found))
-    for line in describe_age(records, foreign=foreign):
-        show(line, flush=True)  # before the progress bar
     total, used = Delivery(transports), 0
     for problem in problems:
         warn(problem)
@@ -120,8 +117,13 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         for trouble in total.troubles[known:]:
             warn(trouble)
     show(_summary(total, used, len(problems)))
+    if total.too_old:
+        warn(_OLD)
     if total.offline:
-        warn(_describe_offline(places, total.offline))
+        signals = [signal for signal in SIGNALS if signal in total.offline]
+        variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
+        problem = f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them"
+        warn(f"{problem}: set {variables}, or give --endpoint")
     return 0 if total.complete and not problems else 1
 
 
@@ -155,15 +157,6 @@ def _collect_and_find(places: Places) -> Spools:
     return found
 
 
-def _describe_offline(places: Places, offline: set[str]) -> str:
-    signals = [signal for signal in SIGNALS if signal in offline]
-    variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
-    return (
-        f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them: "
-        f"set {variables}, or give --endpoint"
-    )
-
-
 def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
     progress.total = total
     progress.update(delivered - progress.n)
@@ -191,38 +184,3 @@ def _summary(total: Delivery, used: int, unusable: int) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def describe_age(folders: Iterable[Path], *, foreign: bool = False) -> list[str]:
-    """Return lines with the age of the oldest data in some records, and the limits of backends that it exceeds."""
-    ages: dict[str, float] = {}
-    for path in folders:
-        begun = dict[str, int | None]()
-        with suppress(Exception), closing(peek(path, foreign=foreign)) as dead:  # the replay itself reports it
-            begun = {signal: oldest_ns(dead, signal) for signal in SIGNALS}
-        for signal, time_ns in begun.items():
-            if time_ns is not None:
-                ages[signal] = max(ages.get(signal, 0.0), time.time() - time_ns / 1e9)
-    if not ages:
-        return []
-    age = max(ages.values())
-    then = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age))
-    lines = [f"the oldest data is from {then}, {_words(age)} ago"]
-    if ages.get("metrics", 0.0) > _PROMETHEUS:
-        lines.append(
-            "Prometheus refuses metrics of that age, and they are set aside, unless its "
-            f"storage.tsdb.out_of_order_time_window is {int(ages['metrics'] / _HOUR) + 2}h or more"
-        )
-    if ages.get("logs", 0.0) > _LOKI:
-        lines.append(
-            "Loki refuses log records that are more than a week old, and they are set aside, unless its "
-            "reject_old_samples is false"
-        )
-    return lines
-
-
-def _words(seconds: float) -> str:
-    for name, size in (("day", 24 * _HOUR), ("hour", _HOUR), ("minute", 60.0)):
-        if seconds >= 2 * size:
-            return f"{int(seconds / size)} {name}s"
-    return "less than two minutes"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, 
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
-from monitel_otlp.messages.request import LEVELS, REQUESTS, Encoder, Request, record_lists
+from monitel_otlp.messages.request import Request
 from monitel_otlp.metrics.windows import Totals, WindowMapping, Windows
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
@@ -142,15 +141,6 @@ def peeked(dead: Dead, signals: Iterable[str] = SIGNALS) -> Iterator[tuple[str, 
                 outbox.settle(request.number)
                 if request.body:
                     yield signal, request.body
-
-
-def oldest_ns(dead: Dead, signal: str) -> int | None:
-    """Return the time of the oldest item of a signal that is not settled, Unix ns; None if there is none."""
-    time_of = attrgetter("end_time_unix_nano" if signal == "traces" else "time_unix_nano")
-    for _, body in peeked(dead, [signal]):
-        lists = record_lists(REQUESTS[signal].FromString(body), LEVELS[signal])
-        return int(min(time_of(each) for records in lists for each in records))
-    return None
 
 
 # ---- their delivery
