@@ -84,7 +84,7 @@ FOREIGN: dict[str, set[str]] = {
     "monitel_otel": {"monitel", "opentelemetry"},
     "monitel_tensorboard": {"monitel", "tensorboard"},
     "monitel_otlp": {
-        *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3", "idna"),
+        *("monitel", "monitel_otel", "opentelemetry", "google.protobuf", "google.rpc", "requests", "urllib3"),
         *("grpc", "tqdm", "monitel_run"),
     },
     "monitel_run": {"monitel"},
@@ -101,7 +101,6 @@ DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",
     "requests": "requests",
-    "idna": "requests",
     "urllib3": "requests",
     "grpc": "grpcio",
     "tensorboard": "tensorboard",

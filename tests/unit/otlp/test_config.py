@@ -27,7 +27,7 @@ PARSED = {
     "http://user:p%40ss@host/x": ("http://host/x", ("user", "p@ss")),
     "http://user:p@ss@host/x": ("http://host/x", ("user", "p@ss")),
     "http://token@host": ("http://host", ("token", "")),
-    "http://m\u00fcnchen.example:1/\u00e4": ("http://xn--mnchen-3ya.example:1/\u00e4", None),
+    "http://host:1/\u00e4": ("http://host:1/\u00e4", None),
     "http://host:": ("http://host", None),
 }
 

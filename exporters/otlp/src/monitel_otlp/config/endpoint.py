@@ -94,7 +94,7 @@ def parse_address(url: str) -> Address:
     if not host:
         raise AddressError("it names no host")
     number = int(port) if port else None
-    return Address(scheme.lower(), _ascii_host(host), number, path or "", Secret(userinfo or ""), Secret(query))
+    return Address(scheme.lower(), _checked_host(host), number, path or "", Secret(userinfo or ""), Secret(query))
 
 
 class Certificates(NamedTuple):
@@ -166,17 +166,12 @@ def _is_ip_address(host: str) -> bool:
     return False
 
 
-def _ascii_host(host: str) -> str:
-    """Return the host in ASCII and without brackets, or raise AddressError."""
+def _checked_host(host: str) -> str:
+    """Return the host without brackets, or raise AddressError."""
     if host.startswith("["):
         inner = host[1:-1].replace("%25", "%")
         if host.endswith("]") and ":" in inner and _is_ip_address(inner):
             return inner
-    elif not host.isascii():
-        import idna  # late: rarely needed
-
-        with suppress(UnicodeError, ValueError):
-            host = idna.encode(host, uts46=True).decode()
     if _HOST.fullmatch(host) and len(host) <= _LONGEST_HOST:
         return host
     raise AddressError(_BAD_HOST)

@@ -6,7 +6,7 @@ import base64
 import html
 import json
 import re
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"
 
 
 class Secret(Generic[Value]):
-    """A value that no repr, str, copy or pickle reveals. Call ``reveal()`` to read it."""
+    """A value that no repr, str or pickle reveals. Call ``reveal()`` to read it."""
 
     __slots__ = ("reveal",)
 
@@ -34,20 +34,8 @@ class Secret(Generic[Value]):
     def __repr__(self) -> str:
         return f"Secret({MASKED})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self.reveal() == other.reveal()
-
-    def __hash__(self) -> int:
-        return hash(self.reveal())
-
-    def __copy__(self) -> Secret[Value]:
-        return self
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Secret[Value]:
-        return self
-
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
-        raise TypeError("a secret cannot be pickled")
+        raise TypeError("a secret is neither copied nor pickled")
 
 
 def masker(secrets: Iterable[str]) -> Callable[[str], str]:

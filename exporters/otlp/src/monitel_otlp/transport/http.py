@@ -438,9 +438,9 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
 
 
 def _public_location(location: str) -> str:
-    """Return the public part of a redirection: an address without user, password and query, or a path without query."""
+    """Return the target of a redirection, without user, password and query."""
     try:
         shown = parse_address(location.partition("#")[0]).public
     except AddressError:
-        shown = re.split("[?#@]", location)[0] if re.match("/(?!/)", location) else ""
-    return f" to {shown!r}, set this address as the endpoint" if shown else ", set its target as the endpoint"
+        return ", set its target as the endpoint"
+    return f" to {shown!r}, set this address as the endpoint"
