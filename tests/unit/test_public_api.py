@@ -97,6 +97,7 @@ DISTRIBUTIONS = {
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.exporter.otlp.proto.common": "opentelemetry-exporter-otlp-proto-http",
     "opentelemetry.proto": "opentelemetry-proto",
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",
