@@ -17,7 +17,7 @@ from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
-from tests.unit.otel.providers import Backend, in_memory
+from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
 import monitel_otel
