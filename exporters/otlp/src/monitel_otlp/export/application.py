@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.process.os_threads import Thread
-
-    Job = tuple[str, Callable[[], object]]
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -31,14 +28,12 @@ class ApplicationThread:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._jobs: list[Job] = []  # the first one runs, if there is a thread
-        self._began_s = math.inf  # of the first one
+        self._jobs: list[tuple[str, Callable[[], object]]] = []  # that wait
+        self._running: dict[Thread, tuple[str, float]] = {}  # noun and begin, in abandoned threads, too
         self._thread: Thread | None = None
-        self._abandoned: list[str] = []  # nouns of calls that have not ended
         self._reported: set[tuple[str, str]] = set()
 
     def start(self) -> None:
-        """Start the thread."""
         with self._changed:
             self._thread = start_thread(self._run, "monitel-otlp-application")
 
@@ -49,7 +44,7 @@ class ApplicationThread:
         """
         with self._changed:
             self._replace_if_hung()
-            if noun in (*self._abandoned, *(each for each, _ in self._jobs)):
+            if noun in {each for each, _ in (*self._jobs, *self._running.values())}:
                 return
             if self._thread is not None:
                 self._jobs.append((noun, function))
@@ -62,7 +57,7 @@ class ApplicationThread:
         deadline = time.monotonic() + timeout
         with self._changed:
             self._replace_if_hung()
-            while self._jobs and (left := deadline - time.monotonic()) > 0:
+            while (self._jobs or self._thread in self._running) and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, 0.1))
                 self._replace_if_hung()
 
@@ -74,16 +69,12 @@ class ApplicationThread:
             self._changed.notify_all()
 
     def _replace_if_hung(self) -> None:
-        hangs = len(self._jobs) > 1 and time.monotonic() - self._began_s > PATIENCE_S
-        if not hangs or len(self._abandoned) >= _MOST_ABANDONED:
-            return
-        noun, _ = self._jobs.pop(0)
-        self._abandoned.append(noun)
-        message = "%s takes more than %g s; telemetry continues without it"
-        if self._is_first("hangs", noun):  # a logging handler of the application may hang, too
-            self._jobs.insert(0, ("a logging handler", lambda: _log.warning(message, noun, PATIENCE_S)))
-        self._began_s = math.inf
-        self.start()
+        noun, began_s = self._running.get(self._thread, ("", 0.0))  # type: ignore[arg-type]  # None is not in it
+        if noun and self._jobs and time.monotonic() - began_s > PATIENCE_S and len(self._running) <= _MOST_ABANDONED:
+            if self._is_first("hangs", noun):  # a logging handler of the application may hang, too
+                message = "%s takes more than %g s; telemetry continues without it"
+                self._jobs.insert(0, ("a logging handler", lambda: _log.warning(message, noun, PATIENCE_S)))
+            self.start()
 
     def _run(self) -> None:
         own = current_thread()
@@ -92,15 +83,11 @@ class ApplicationThread:
                 self._changed.wait_for(lambda: self._jobs or self._thread is not own)
                 if self._thread is not own:
                     return
-                noun, function = self._jobs[0]
-                self._began_s = time.monotonic()
+                noun, function = self._jobs.pop(0)
+                self._running[own] = noun, time.monotonic()
             self._run_job(noun, function)
             with self._changed:
-                if self._thread is own:
-                    self._jobs.pop(0)
-                    self._began_s = math.inf
-                elif noun in self._abandoned:
-                    self._abandoned.remove(noun)
+                del self._running[own]
                 self._changed.notify_all()
 
     def _run_job(self, noun: str, function: Callable[[], object]) -> None:
