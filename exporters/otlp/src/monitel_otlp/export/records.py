@@ -16,7 +16,7 @@ from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, 
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
-from monitel_otlp.messages.request import Request
+from monitel_otlp.messages.request import Encoder, Request
 from monitel_otlp.metrics.windows import Totals, WindowMapping, Windows
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
