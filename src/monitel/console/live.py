@@ -55,9 +55,6 @@ class Live:
 
     A process that has died stays until another one takes its place. Use it in one thread. Rows show a Stat or logged
     number; by default ``loss``, or the first name that ends with it.
-
-    Raises:
-        FolderError: There is no such process or folder, or nothing is in it.
     """
 
     def __init__(self, targets: Sequence[str] = (), *, show: str | None = None) -> None:
@@ -99,8 +96,7 @@ class Live:
                 pass  # the folder was removed since the start
             except OSError as error:
                 problems.append(f"boxes cannot be searched: {reason(error)}")
-        unique = {path.parent.resolve() / path.name: path for path in reversed(found)}
-        return dict.fromkeys(reversed(unique.values()))
+        return dict.fromkeys(found)
 
     def _without_replaced(self, rows: list[Process]) -> list[Process]:
         """Return rows without those whose place another process has taken; forget the vanished boxes among these."""
