@@ -22,7 +22,7 @@ from monitel.console.kernel import UsageMeter
 from monitel.console.period import Looks, over_a_period
 from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
 from monitel.runs.ended import read_ends
-from monitel.runs.process import Process, State, life_of, now, process_of
+from monitel.runs.process import Process, State, now, process_of
 from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class _Watched:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page = _mapped(folder)
             if is_running(folder, record.owner, record.page, self._viewer):
-                row = now(life_of(record), record)
+                row = now(record)
                 self.looks.add(row.but(record=None), record.page)
                 rate = self.looks.rate(row, time.monotonic_ns())
             else:
@@ -185,7 +185,7 @@ class _Watched:
             end = _known_end(row, record, ends)
             self._searched = self._searched + 1 if end is None else _ATTEMPTS
             if end is None and row.runs:
-                end = now(life_of(record), record).but(state=State.ENDED)
+                end = now(record).but(state=State.ENDED)
             if end is not None:
                 fields = {name: getattr(end, name) for name in _END}
                 self._row = row.but(**fields, made=max(row.made, end.made), rate=None)

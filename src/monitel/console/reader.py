@@ -214,13 +214,13 @@ def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNA
 
 
 def _of_end(record: Record, event: LogRecord) -> Process:
-    life, known = life_of(record), event.attributes
+    known = event.attributes
     if event.name == _ENDED:
         status, step = str(known.get("run.status", "")), whole(known.get("run.step"))
-        return life.but(state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
+        return life_of(record).but(state=State.ENDED, status=status, seen_ns=event.time_ns, step=step, collected=True)
     shown = event_of(event)
     shown = shown._replace(attributes={name: each for name, each in known.items() if name != "code.stacktrace"})
-    return dead(life, record, Death.of(record.owner, event)).but(event=shown, events=[shown], collected=True)
+    return dead(record, Death.of(record.owner, event)).but(event=shown, events=[shown], collected=True)
 
 
 # ---- targets

@@ -28,7 +28,7 @@ from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
 from monitel.blackbox.settings import FOLDERS, mark_of
 from monitel.run_events import final_status, last_exception
-from monitel.runs.process import REPLACED, Process, State, dead, doing_at, life_of
+from monitel.runs.process import REPLACED, Process, State, dead, doing_at
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before
 from monitel.variables import read_variables
@@ -90,7 +90,7 @@ def store_end(
         record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, 0, b"", (), values))  # noqa: PTH100  without looking at the disk
         book = before().ledger()
         ended = replace(
-            doing_at(life_of(record), record, time_ns),
+            doing_at(record, time_ns),
             state=State.ENDED,
             status=ending,
             started_ns=0 if book is None else book.start_ns,
@@ -119,8 +119,8 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
         items = Counter(record.waiting)
         items["metrics"] += len(record.open_windows)
         items["logs"] += death is not None
-        name, life = str(record.identity["name"]), life_of(record)
-        ended = doing_at(life, record, record.time_ns, **REPLACED) if death is None else dead(life, record, death)
+        name = str(record.identity["name"])
+        ended = doing_at(record, record.time_ns).but(**REPLACED) if death is None else dead(record, death)
         ended = replace(
             ended,
             accounts={

@@ -11,12 +11,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import Severity
-from monitel.attributes import INT64_MAX
 from monitel.blackbox.context_page import quantile, unpack_step_times
 from monitel.blackbox.death import Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
@@ -51,7 +49,6 @@ _SEVERITIES = frozenset(Severity)
 _OUTSIDE = frozenset({"startup", "init", "shutdown", DOWN, LOST})  # activities outside of the training loop
 _FEW = 10  # samples of a window
 _LONGEST = 200  # characters of a name
-_MOST = 1000  # values of an event
 _INSTALLED = re.compile(r"[/\\]((site|dist)-packages|python3\.\d+|src[/\\]monitel(_\w+)?)[/\\]|^<")
 
 
@@ -343,8 +340,7 @@ class Process:
 
 def process_of(record: Record, *, alive: bool, deaths: Deaths | None = None) -> Process:
     """Return the process of a record as it is now, or at its death, which the caller may have observed."""
-    life = life_of(record)
-    return now(life, record) if alive else dead(life, record, death_of(record, deaths or Deaths()))
+    return now(record) if alive else dead(record, death_of(record, deaths or Deaths()))
 
 
 def life_of(record: Record) -> Process:
@@ -356,13 +352,9 @@ def life_of(record: Record) -> Process:
         if name == TIME and total and (activity := labels.get("training.activity")) is not None:
             key = "step" if activity == LOST else str(activity)[:_LONGEST]  # steps that it makes again are lost there
             activities[key] = activities.get(key, 0) + round(total * 1e9)
-    made = _whole(counted.get(STEPS, 0) + counted.get(SKIPPED, 0)) or doing.get("made", 0)
     step_time, stages = _times(record)
     activity, activity_s = doing.get("activity") or ("", 0.0)
     unmade_s = (doing.get("step_seconds") or 0.0) - (activity_s if activity in _OUTSIDE else 0.0)
-    goodput = doing.get("goodput")
-    if goodput is None and "step" in activities:
-        goodput = activities["step"] / (sum(activities.values()) or 1)
     rank, world_size = doing.get("member") or (attributes.get("training.rank"), attributes.get("training.world_size"))
     return Process(
         job=JobName(*map(_text, map(attributes.get, ("service.namespace", "service.name", "training.run.id")))),
@@ -382,16 +374,16 @@ def life_of(record: Record) -> Process:
         thread=whole(doing.get("thread")) or 0,
         exception=None if record.exception is None else (*map(str, record.exception),),  # type: ignore[arg-type]
         first_step=doing.get("first_step"),
-        made=made,
+        made=int(counted.get(STEPS, 0) + counted.get(SKIPPED, 0)) or doing.get("made", 0),
         unmade_ns=round(max(unmade_s, 0.0) * 1e9),
-        skipped=_whole(counted.get(SKIPPED, 0)),
+        skipped=int(counted.get(SKIPPED, 0)),
         step_time=step_time,
         stages=stages,
         step_p50=doing.get("step_p50"),
         activities=activities,
-        recompilations=_whole(counted.get(RECOMPILATIONS, 0)),
-        recompiling_ns=_whole(counted.get(RECOMPILING, 0) * 1e9),
-        goodput=goodput,
+        recompilations=int(counted.get(RECOMPILATIONS, 0)),
+        recompiling_ns=int(counted.get(RECOMPILING, 0) * 1e9),
+        goodput=doing.get("goodput"),
         event=None if record.last_event is None else event_of(record.last_event),
         spool=str(record.spool or ""),
         stacks=record.stacks or record.stack,
@@ -399,31 +391,24 @@ def life_of(record: Record) -> Process:
     )
 
 
-def now(life: Process, record: Record, /, **changes: Any) -> Process:
-    """Return a process as it is now, with some more fields.
-
-    Ages grow with the monotonic clock, which is that of its page.
-    """
+def now(record: Record) -> Process:
+    """Return the process of a record as it is now. Ages grow with the monotonic clock, which is that of its page."""
     at_ns = record.page.unix_ns(time.monotonic_ns()) or time.time_ns()
     seen_ns = record.page.heartbeat_unix_ns or at_ns  # without a page, the lock shows that the process runs
     state = State.SILENT if at_ns - seen_ns > SILENT_NS else State.ALIVE
-    return doing_at(life, record, at_ns, **{"state": state, "seen_ns": min(seen_ns, at_ns), "stacks": "", **changes})
+    return doing_at(record, at_ns).but(state=state, seen_ns=min(seen_ns, at_ns), stacks="")
 
 
-def dead(life: Process, record: Record, death: Death) -> Process:
-    """Return a process at its death."""
-    how = "" if death.end is None else death.how
-    return doing_at(
-        life,
-        record,
-        death.time_ns,
-        death.doing,
+def dead(record: Record, death: Death) -> Process:
+    """Return the process of a record at its death."""
+    found, how = doing_at(record, death.time_ns, death.doing), "" if death.end is None else death.how
+    return found.but(
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
         **(REPLACED if has_called_exec(record.owner) else ended_by(how)),
         stacks=death.stacks,
-        exception=life.exception or death.exception,
+        exception=found.exception or death.exception,
     )
 
 
@@ -438,10 +423,9 @@ def ended_by(how: str) -> dict[str, Any]:
     return {"state": State.ENDED if how.startswith(EXITED) else State.DEAD, "death": how}
 
 
-def doing_at(life: Process, record: Record, at_ns: int, doing: Doing | None = None, /, **changes: Any) -> Process:
-    """Return a process with what it did at a time, Unix ns, as its record has it or as given, and with more fields."""
-    doing, page = doing or record.doing_at(at_ns), record.page
-    known = record.doing.get("step")
+def doing_at(record: Record, at_ns: int, doing: Doing | None = None) -> Process:
+    """Return the process of a record with what it did at a time, Unix ns, as the record has it, or as given."""
+    life, page, known = life_of(record), record.page, record.doing.get("step")
     made, unmade_ns, times = life.made, life.unmade_ns, unpack_step_times(page.step_times)
     set_ns = None if page.step_ns is None else page.unix_ns(page.step_ns)
     if page.step is not None and set_ns is not None and set_ns > life.time_ns:  # steps since the snapshot
@@ -449,8 +433,9 @@ def doing_at(life: Process, record: Record, at_ns: int, doing: Doing | None = No
         again = known is None or page.step < last  # steps may begin again in each epoch
         made += max(sum(times) - record.doing.get("timed", 0) + again, page.step - last)
         unmade_ns = life.time_ns - set_ns  # the loop has gone on
-    found = {**doing._asdict(), "time_ns": at_ns, "made": made, "unmade_ns": unmade_ns}
-    return life.but(**{**found, "step_p50": quantile(times, 0.5) or life.step_p50, **changes})
+    usual = quantile(times, 0.5) or life.step_p50
+    found = (doing or record.doing_at(at_ns))._asdict()
+    return life.but(**found, time_ns=at_ns, made=made, unmade_ns=unmade_ns, step_p50=usual)
 
 
 def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
@@ -472,13 +457,11 @@ def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
 
 
 def event_of(plain: LogRecord) -> PastEvent:
-    """Return a log record as an event. A body that is a mapping becomes part of the data, of which 1,000 are shown."""
+    """Return a log record as an event. A body that is a mapping becomes part of the data."""
     step = {} if plain.step is None else {"training.step": plain.step}
     data = {**(plain.body if isinstance(plain.body, dict) else {}), **step, **plain.attributes}
     if isinstance(plain.body, str):
         data = {"message": plain.body, **data}
-    if len(data) > _MOST:
-        data = {**dict(islice(data.items(), _MOST)), "...": f"{len(data) - _MOST:,} more"}
     return PastEvent(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope or "log", data)
 
 
@@ -488,10 +471,6 @@ def whole(value: object) -> int | None:
         return value
     text = value if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None  # noqa: PLR2004  64 bits
-
-
-def _whole(number: float) -> int:
-    return int(min(number, INT64_MAX))
 
 
 def _text(value: object) -> str:

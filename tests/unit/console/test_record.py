@@ -24,7 +24,7 @@ from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.reader import deaths_below, read_boxes
 from monitel.runs.ended import VERSION, encode, read_ends, store_death
-from monitel.runs.process import Process, State, Total, doing_at, life_of, process_of
+from monitel.runs.process import Process, State, Total, doing_at, process_of
 from monitel.runs.stored import load
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
@@ -148,10 +148,10 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
         with closing(Folder.open(process.path)) as box:
             record = replace(read_record(box), page=own_page())
         for seconds in (1, 100):
-            found = doing_at(life_of(record), record, time.time_ns() + seconds * 10**9)
+            found = doing_at(record, time.time_ns() + seconds * 10**9)
             assert made == found.made
             assert found.mean_step == pytest.approx((80 + bool(since)) / made, rel=0.01)
-    at_shutdown = doing_at(life_of(record), replace(record, page=Context()), record.time_ns)
+    at_shutdown = doing_at(replace(record, page=Context()), record.time_ns)
     assert found.usual_step is not None
     assert (2.5, True) == (at_shutdown.usual_step, found.usual_step < 1)  # the median, of the snapshot or of the page
 
