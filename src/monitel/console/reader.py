@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.death import Death
-from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box, is_running, pid_of
+from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import RecordError, read_record
@@ -283,10 +283,6 @@ def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
 
 def _is_box(path: Path) -> bool:
     """Return True for a box that nobody has ended: other ones are read like spools."""
-    try:
-        names = os.listdir(path)  # noqa: PTH208
-    except FileNotFoundError:
-        raise FolderError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
-    except OSError as error:  # it belongs to another user, or is a file
-        raise FolderError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
-    return is_box(names) and ENDED not in names
+    if not path.is_dir():
+        raise FolderError(f"there is no folder {str(path)!r}; give a process id, or a folder")
+    return is_box_folder(path) and not (path / ENDED).exists()
