@@ -10,12 +10,11 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.console.lateness import STAGES
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
 from monitel.text import duration, named, percent, step_rate, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
@@ -397,7 +396,7 @@ _SAVE = "checkpoint.save"
 
 
 def _stuck_for_long(job: Job) -> Verdict | None:
-    share, process = _largest(job.counted, _STUCK)
+    share, process = _largest(job.counted, lambda each: each.activities.get(_STUCK, 0))
     if job.running or process is None or share < _STUCK_SHARE:
         return None
     time_ns = process.activities[_STUCK]
@@ -407,14 +406,8 @@ def _stuck_for_long(job: Job) -> Verdict | None:
 
 def _compile_storm(job: Job) -> Verdict | None:
     """Code is compiled again and again. The counter has the time in all threads, so it may be more than ``compile``."""
-    often = [
-        each.but(activities={**each.activities, "compile": again_ns, "first compilation": total_ns - again_ns})
-        for each in job.measured
-        if each.recompilations >= _RECOMPILATIONS
-        for total_ns in [each.activities.get("compile", 0)]
-        for again_ns in [min(total_ns, each.recompiling_ns)]
-    ]
-    share, process = _largest(often, "compile")
+    often = [each for each in job.measured if each.recompilations >= _RECOMPILATIONS]
+    share, process = _largest(often, lambda each: min(each.activities.get("compile", 0), each.recompiling_ns))
     if process is None or share < _COMPILING:
         return None
     who = f" on {named([process])}" if len(job.counted) > 1 else ""
@@ -424,13 +417,13 @@ def _compile_storm(job: Job) -> Verdict | None:
 
 
 def _late_rank(job: Job) -> Verdict | None:
-    steps = {each.rank: each.made for each in job.measured}
-    fewest = {group: min(steps[rank] for rank in times) for group, times in job.times.items()}
+    ranks = {each.rank: each for each in job.measured}
+    fewest = {group: min(ranks[rank].made for rank in times) for group, times in job.times.items()}
     found = [
         late
         for late in job.late()
         if late.share >= max(_LATE, _CHANCE / math.sqrt(fewest[late.group]))
-        and late.seconds > _PAUSES * _longest(job, late.rank, late.group, late.stage)
+        and late.seconds > _PAUSES * _longest(ranks[late.rank], late.group, late.stage)
     ]
     if not found:
         return None
@@ -455,7 +448,8 @@ def _input_bound(job: Job) -> Verdict | None:
 
 
 def _checkpoint_bound(job: Job) -> Verdict | None:
-    share, process = _largest([each for each in job.measured if each.loop_ns >= _CHECKPOINT_PERIOD_NS], _SAVE)
+    long = [each for each in job.measured if each.loop_ns >= _CHECKPOINT_PERIOD_NS]
+    share, process = _largest(long, lambda each: each.activities.get(_SAVE, 0))
     if process is None or share < _CHECKPOINTS:
         return None
     who = f" of {named([process])}" if len(job.counted) > 1 else ""
@@ -473,7 +467,7 @@ def _data_shares(job: Job) -> list[float]:
 
 def _data_share(job: Job, process: Process) -> float | None:
     """Return the share of data in the steps of a process, by its stages, otherwise by its ledger; None without both."""
-    cycles = [stages for stages in job.stages(process).values() if set(stages) <= set(STAGES)]
+    cycles = job.stages(process).values()
     data, whole = (sum(stages.get("data", 0.0) for stages in cycles), sum(sum(stages.values()) for stages in cycles))
     if not whole:
         longest = process.step_time.largest * 1e9
@@ -485,30 +479,23 @@ def _data_share(job: Job, process: Process) -> float | None:
     return data / whole
 
 
-def _longest(job: Job, rank: int | None, group: str, stage: str) -> float:
+def _longest(process: Process, group: str, stage: str) -> float:
     """Return the part of the mean of a stage that the longest cycle of each window is."""
-    found = [
-        total.largest / total.count
-        for each in job.counted
-        if each.rank == rank
-        for key, total in each.stages.items()
-        if key[:2] == (group, stage) and total.windows and total.count
-    ]
-    return max(found, default=0.0)
+    totals = [total for key, total in process.stages.items() if key[:2] == (group, stage)]
+    return max((each.largest / each.count for each in totals if each.windows and each.count), default=0.0)
 
 
 def _is_a_pause(job: Job, process: Process) -> bool:
     """Return True if a few long waits explain the time for data in the stages."""
-    data = [
-        (stages.get("data", 0.0), _longest(job, process.rank, group, "data"))
-        for group, stages in job.stages(process).items()
-    ]
-    return bool(data) and all(seconds <= _PAUSES * longest for seconds, longest in data if seconds > 0)
+    data = {group: stages.get("data", 0.0) for group, stages in job.stages(process).items()}
+    return bool(data) and all(
+        seconds <= _PAUSES * _longest(process, group, "data") for group, seconds in data.items() if seconds > 0
+    )
 
 
-def _largest(processes: Iterable[Process], activity: str) -> tuple[float, Process | None]:
-    """Return the largest share of an activity in the time of a loop, and its first process; None without a loop."""
-    shares = [(each.activities.get(activity, 0) / each.loop_ns, each) for each in processes if each.loop_ns > 0]
+def _largest(processes: Iterable[Process], time_ns: Callable[[Process], int]) -> tuple[float, Process | None]:
+    """Return the largest share of some time in that of a loop, and its first process; None without a loop."""
+    shares = [(time_ns(each) / each.loop_ns, each) for each in processes if each.loop_ns > 0]
     return max(shares, key=lambda pair: pair[0], default=(0.0, None))
 
 
