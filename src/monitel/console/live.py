@@ -18,17 +18,25 @@ from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import ENDED
 from monitel.console.job import jobs_of, replaced
-from monitel.console.kernel import UsageMeter
 from monitel.console.period import Looks, over_a_period
-from monitel.console.reader import boxes_of, deaths_beside, ends_below, read_processes, reason
+from monitel.console.reader import (
+    boxes_of,
+    content_of,
+    deaths_beside,
+    ends_below,
+    kernel_state,
+    read_processes,
+    reason,
+)
 from monitel.runs.ended import read_ends
 from monitel.runs.process import Process, State, now, process_of
 from monitel_run.folder import is_run_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from monitel.blackbox.forms import Definition
+    from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
     from monitel.console.job import Job
 
@@ -107,6 +115,36 @@ class Live:
         for path in gone & left_out:
             del self._watched[path]
         return [each for each in rows if each.box not in left_out]
+
+
+class UsageMeter:
+    """Reads the usage of processes again and again. What is missing is None, and never an error."""
+
+    def __init__(self) -> None:
+        self._before: dict[Path, tuple[float, float]] = {}  # when, and the CPU seconds until then
+
+    def read(self, processes: Iterable[Process]) -> list[Process]:
+        """Return processes; those that run with the resources that they use. CPU time needs a previous reading."""
+        found, now = [], {}
+        for process in processes:
+            used = _usage(process.owner) if process.runs and process.owner is not None else None
+            if used is None:
+                found.append(process)
+                continue
+            now[process.box] = at_s, cpu_s = time.monotonic(), used[0]
+            before_s, before_cpu_s = self._before.get(process.box, now[process.box])
+            cpu = (cpu_s - before_cpu_s) / (at_s - before_s) if at_s > before_s else None
+            found.append(process.but(cpu=cpu, memory=used[1]))
+        self._before = now
+        return found
+
+
+def _usage(owner: Owner) -> tuple[float, int] | None:
+    """Return the CPU seconds and the resident bytes of a process; None if it has ended."""
+    state, pages = kernel_state(owner.pid, owner.start), content_of(Path("/proc", owner.pid, "statm")).split()
+    if state is None or state.letter == "Z" or not pages:
+        return None
+    return state.cpu_ns / 1e9, int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Watched:

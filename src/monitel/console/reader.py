@@ -1,38 +1,38 @@
-"""The processes that a user asks for, read once for every view: from boxes, and from spools with their deaths."""
+"""The processes that a user asks for, read once for every view: from boxes, spools with their deaths, and /proc."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
 from monitel.blackbox.process import this_process
-from monitel.blackbox.reading import RecordError, read_record
-from monitel.blackbox.record import ENDED, JOURNALS
+from monitel.blackbox.reading import RecordError, read_record, text_of
+from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console.kernel import explain_silence, kernel_state, request_stacks
-from monitel.process.os_threads import Thread
+from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
 from monitel.runs.process import State, dead, event_of, life_of, whole
 from monitel.variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from monitel.blackbox.forms import LogRecord
     from monitel.blackbox.reading import Record
-    from monitel.console.kernel import KernelState
     from monitel.runs.process import PastEvent, Process
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
-_LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
+_LONG_PATIENCE_S, _SHORT_PATIENCE_S, _PAUSE_S = 3.0, 1.0, 0.02
+_BUSY = 0.1  # cores; threads that wait for the GIL take less
+_STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
 _SPOOL_PATIENCE_S = 2.0
 _LARGEST_SPOOL = 32 << 20  # bytes
 _EVENTS = 1000  # the newest ones
@@ -151,6 +151,87 @@ def reason(error: Exception) -> str:
         return error.strerror
     words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
     return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
+
+
+# ---- a process that runs, from outside: only files that any process of the user may read are used
+
+
+class KernelState(NamedTuple):
+    """State of a process in the kernel.
+
+    The letter is that of the main thread: R running, S sleeping, D waiting for I/O that cannot be interrupted, T
+    stopped, t stopped by a debugger.
+    """
+
+    letter: str
+    waiting_in: str  # the kernel function in which the main thread sleeps; empty if it runs, or if that is secret
+    cpu_ns: int  # of all threads so far
+
+
+def kernel_state(pid: str, start: str, proc: Path = Path("/proc")) -> KernelState | None:
+    """Return the state of the process that has started at these ticks since the boot; None if it has ended."""
+    fields = content_of(proc / pid / "stat").rpartition(")")[2].split()  # the name may contain any character
+    if not pid.isdecimal() or len(fields) <= _START or fields[_START] != start:
+        return None
+    if not (fields[_UTIME] + fields[_STIME]).isdecimal():
+        return None
+    cpu_ns = (int(fields[_UTIME]) + int(fields[_STIME])) * 10**9 // os.sysconf("SC_CLK_TCK")
+    return KernelState(fields[_STATE], content_of(proc / pid / "wchan"), cpu_ns)
+
+
+def content_of(path: Path) -> str:
+    """Return the content of a file; empty for a missing one, and for a zero, as of a thread that is in no function."""
+    with suppress(OSError):
+        content = path.read_bytes().decode("utf-8", "replace").strip()
+        return "" if content == "0" else content
+    return ""
+
+
+def explain_silence(pid: int | None, now: KernelState, before: KernelState | None, elapsed_ns: int) -> list[str]:
+    """Return sentences: why no Python code of a process runs, by its state now and some time before; and what to do."""
+    if now.letter == "T":
+        return ["a signal has stopped the process (state T)", f"kill -CONT {pid} lets it continue"]
+    if now.letter == "t":
+        return ["a debugger has stopped the process (state t)"]
+    share = 0.0 if before is None or elapsed_ns <= 0 else (now.cpu_ns - before.cpu_ns) / elapsed_ns
+    waits = f" in {now.waiting_in}" if now.waiting_in else ""
+    if now.letter == "D":
+        why = f"the process waits for a device or a file system, and cannot be interrupted (state D{waits})"
+    elif share >= _BUSY or now.letter == "R":  # on a busy machine it may get less
+        why = f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)"
+    else:
+        why = f"no Python code runs: C code waits without releasing the GIL (main thread: state {now.letter}{waits})"
+    return [why, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
+
+
+def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
+    """Return the present stacks of processes that run, for each box whose process answers within its seconds.
+
+    All processes are asked at once. A request that is not answered is withdrawn.
+    """
+    begin, pause = time.monotonic(), Event()  # never set
+    answers: dict[Path, str] = {}
+    with ExitStack() as opened:
+        waiting = {}
+        for path in boxes:
+            with suppress(FolderError, OSError):  # it may be removed
+                waiting[path] = box = opened.enter_context(closing(Folder.open(path, probe=False)))
+                box.unlink(STACKS_NOW)
+                with suppress(FileExistsError):  # another reader has asked
+                    box.write_new(STACKS_WANTED, b"")
+        while waiting:
+            elapsed_s = time.monotonic() - begin
+            for path, box in [*waiting.items()]:
+                if not box.has(STACKS_WANTED):
+                    answers[path] = text_of(box, STACKS_NOW)
+                elif elapsed_s >= boxes[path]:
+                    box.unlink(STACKS_WANTED)
+                else:
+                    continue
+                del waiting[path]
+            if waiting:
+                pause.wait(_PAUSE_S)
+    return answers
 
 
 # ---- deaths and ends in spools
