@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.console.lateness import compared_times, cycle, stage_times, suspects
 from monitel.console.verdict import ENOUGH_STEPS, verdict
 from monitel.runs.history import RunTime
-from monitel.runs.process import COMPLETED, EXITED, STOPPED
+from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from monitel.console.verdict import Verdict
     from monitel.runs.process import JobName, Process
 
+_TERMINATED = "killed by SIGTERM"
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
 
@@ -150,7 +151,7 @@ def _relevance(process: Process) -> tuple[bool, bool, int]:
 
 
 def _is_usual(death: str) -> bool:
-    return death in {"", "killed by SIGTERM"} or death.startswith(EXITED)
+    return death in {"", _TERMINATED} or death.startswith(EXITED)
 
 
 # ---- the processes that belong together
@@ -164,7 +165,7 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
     distinguish jobs, but only if two of them have started the same rank: otherwise each rank may have a shell for a
     parent, or the first rank may have started the others.
     """
-    known = [*processes]
+    known = settled([*processes])
     roots = {id(each): root for each, root in zip(known, _roots(known), strict=True)}
     launches = {roots[id(each)].key for each in known if each.rank is not None}
     found: dict[tuple[object, ...], list[Process]] = {}
@@ -186,6 +187,13 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
             of_job.sort(key=lambda each: (-1 if each.rank is None else each.rank, each.pid or 0, each.started_ns))
             jobs.append(Job(of_job[0].job, of_job[0].attempt, tuple(of_job)))
     return jobs
+
+
+def settled(processes: Sequence[Process]) -> list[Process]:
+    """Return processes; those that SIGTERM has ended have completed if their parent has, or runs on, as a Pool does."""
+    well = {each.key for each in processes if each.key and (each.runs or each.status == COMPLETED)}
+    ended: dict[str, Any] = {"state": State.ENDED, "death": "", "status": COMPLETED}
+    return [each.but(**ended) if each.death == _TERMINATED and each.parent in well else each for each in processes]
 
 
 def _roots(processes: Sequence[Process]) -> list[Process]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monitel.console.job import jobs_of
+from monitel.console.job import jobs_of, settled
 from monitel.console.runs import is_given
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
@@ -53,12 +53,11 @@ def print_summary(
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
         reported, problems = read_ends(folder)
-        found = []
-        for each in reported:
-            if each.owner is not None and each.pid is not None:
-                found.append(process := with_cause(each, cause(each.owner)))
-                if process.status != each.status and each.run_time is not None:
-                    correct_status(Path(each.spool).parent, each.pid, each.started_ns, process.status)
+        reported = [each for each in reported if each.owner is not None]
+        found = settled([with_cause(each, cause(each.owner)) for each in reported if each.owner is not None])
+        for each, process in zip(reported, found, strict=True):
+            if process.status != each.status and each.pid is not None:
+                correct_status(Path(each.spool).parent, each.pid, each.started_ns, process.status)
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]

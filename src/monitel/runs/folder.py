@@ -183,13 +183,9 @@ def _describe(path: Path, error: Exception) -> str:
 
 
 def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
-    """Replace the status with which an attempt has ended, because its parent has seen another end. Never raises.
-
-    It is that of a process id at a time, Unix ns.
-    """
+    """Store the status with which the attempt of a process id has ended, as its parent has seen it. Never raises."""
     with suppress(OSError, FolderError):
         for folder, found in stored_runs(root, [], foreign=False):
             attempt = found.attempt
-            is_meant = attempt.status and attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}")
-            if is_meant and folder.lock():
+            if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
                 folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))

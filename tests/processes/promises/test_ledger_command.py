@@ -261,6 +261,17 @@ def test_forked_child_that_trains_has_the_ledger(
     assert ("ledger" in summary.partition("verdict")[2]) == ("killed" not in state)
 
 
+def test_pool_that_trains_ends_well(console: Console) -> None:
+    """It ends its workers by SIGTERM, which is not a death: neither in the summary nor in the ledger."""
+    pool = 'with multiprocessing.get_context("fork").Pool(1) as pool:\n    pool.apply(work)\n'
+    Path("train.py").write_text(FORKED.format(log=LOG, end="pass").partition("child =")[0] + pool)
+    command = [*MONITEL_RUN[:-1], "--name", "run-7", "--", sys.executable, "train.py"]
+    summary = outcome(command, env={**os.environ, "MONITEL_SPOOL_DIR": "spool"}).summary
+    assert re.search("  verdict   (healthy|unknown): ", summary), summary
+    assert "died" not in summary
+    assert "completed" == console.json("ledger", "run-7", "--spool-dir", "spool")["state"]
+
+
 def test_living_attempt_keeps_the_ledger(console: Console, tmp_path: Path) -> None:
     """If two jobs have one run id at the same time, the second one logs why it stores nothing."""
     script = write_script(tmp_path, JOB + HOLD)

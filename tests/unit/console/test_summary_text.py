@@ -240,6 +240,10 @@ def test_helpers_give_no_verdict() -> None:
     helper = ended(owner=owner_of(7), pid=7, death="killed by SIGTERM", **fields)
     assert "healthy: 10 steps/s, 0 % waiting for data" == row("verdict", [main, helper])
     assert "" == row("died", [main, helper])
+    trains = replace(
+        main, owner=owner_of(9), pid=9, parent=main.key, death="killed by SIGTERM", status="", state=State.DEAD
+    )
+    assert "healthy: 10 steps/s, 0 % waiting for data" == row("verdict", [replace(main, made=0, step=None), trains])
     assert "dead" not in text([replace(main, made=0, step=None), replace(helper, step=None)])
     killed = ended(owner=owner_of(8), pid=8, death="killed by SIGKILL", **fields)
     assert row("verdict", [main, killed]).startswith("healthy: ")
