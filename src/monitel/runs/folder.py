@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
@@ -85,57 +85,47 @@ def is_child() -> bool:
     return processes is not None and processes.parent_process() is not None
 
 
-class RunFolder:
-    """The locked folder of a run below the folder of spools, which is made if it is missing. All may raise OSError.
+def open_run(root: Path, identity: RunIdentity) -> Folder:
+    """Return the folder of a run below the folder of spools, locked; it is made if it is missing.
 
-    If it is new, the oldest runs are removed. InUseError is raised if another process uses it. A forked child must
-    call :meth:`close`.
+    If it is new, the oldest runs are removed. InUseError is raised if another process uses it.
     """
-
-    def __init__(self, root: Path, identity: RunIdentity) -> None:
-        make_folder(root / LEDGERS)
-        with ExitStack() as opened:
-            ledgers = opened.enter_context(closing(Folder.open(root / LEDGERS)))
-            existing = ledgers.names()
-            name = identity.folder(existing)
-            self.path = ledgers.path / name
-            make_folder(self.path)
-            self._folder = opened.enter_context(closing(Folder.open(self.path)))
-            if not self._folder.lock():
-                raise InUseError(f"{str(self.path)!r} is in use by a running process")
+    make_folder(root / LEDGERS)
+    with closing(Folder.open(root / LEDGERS)) as ledgers:
+        existing = ledgers.names()
+        name = identity.folder(existing)
+        make_folder(ledgers.path / name)
+        folder = Folder.open(ledgers.path / name)
+        try:
+            if not folder.lock():
+                raise InUseError(f"{str(folder.path)!r} is in use by a running process")
             if name not in existing:
                 _prune(ledgers, [each for each in existing if each.startswith(_FOLDERS)])
-            self._opened = opened.pop_all()
+        except BaseException:
+            folder.close()
+            raise
+    return folder
 
-    def load(self) -> History | None:
-        """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
-        try:
-            return decode(self._folder.read(FILE, LIMIT_BYTES + 1))
-        except FileNotFoundError:
-            return None
-        except StoredError as error:
-            reason = str(error)
-        except PermissionError as error:  # a link, a device, or a file of another user
-            reason = f"cannot be used: {error.strerror}"
-        aside = f"unusable-{time.time_ns()}.json"
-        self._folder.rename(FILE, aside)
-        _log.warning("%s %s; it is now %s, and the ledger of the run starts anew", self.path / FILE, reason, aside)
+
+def load(folder: Folder) -> History | None:
+    """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
+    try:
+        return decode(folder.read(FILE, LIMIT_BYTES + 1))
+    except FileNotFoundError:
         return None
+    except StoredError as error:
+        reason = str(error)
+    except PermissionError as error:  # a link, a device, or a file of another user
+        reason = f"cannot be used: {error.strerror}"
+    aside = f"unusable-{time.time_ns()}.json"
+    folder.rename(FILE, aside)
+    _log.warning("%s %s; it is now %s, and the ledger of the run starts anew", folder.path / FILE, reason, aside)
+    return None
 
-    def store(self, history: History) -> None:
-        """Replace the history. If that fails, the previous one is still there."""
-        self._folder.replace(FILE, encode(history))
 
-    def remove(self) -> None:
-        """Remove the folder with its files."""
-        try:
-            self._folder.remove()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Release the folder, but not that of the parent in a forked child. Idempotent."""
-        self._opened.close()
+def store(folder: Folder, history: History) -> None:
+    """Replace the history. If that fails, the previous one is still there."""
+    folder.replace(FILE, encode(history))
 
 
 def _prune(ledgers: Folder, existing: list[str]) -> None:
@@ -188,4 +178,4 @@ def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
         for folder, found in stored_runs(root, [], foreign=False):
             attempt = found.attempt
             if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
-                folder.replace(FILE, encode(replace(found, attempt=replace(attempt, status=status))))
+                store(folder, replace(found, attempt=replace(attempt, status=status)))

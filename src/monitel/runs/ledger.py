@@ -16,7 +16,7 @@ from monitel.counter import find
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.worker import Worker
 from monitel.run_events import final_status
-from monitel.runs.folder import InUseError, RunFolder, identify, is_child
+from monitel.runs.folder import InUseError, identify, is_child, load, open_run, store
 from monitel.runs.history import STEP, Attempt, History, RunTime, ascending, summed
 from monitel.runs.values import CurrentValues
 from monitel.training.activities import total_ns
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from monitel.blackbox.folder import Folder
     from monitel.runs.history import Mark
     from monitel.runs.values import RunValues
 
@@ -64,7 +65,7 @@ class RunLedger:
         self._begun = False  # the process has set a step itself
         self._stages: Callable[[], Mapping[str, int]] = dict
         self._status = ""  # until the end: how the process ends
-        self._folder: RunFolder | None = None
+        self._folder: Folder | None = None
         self._found: History | None = None  # what the file held before this process
         self._place: History | None = None  # the run when this process, or an earlier pipeline of it, joined it
         self._values: CurrentValues | None = None
@@ -144,14 +145,14 @@ class RunLedger:
                 if self._values is not None:
                     values = self._values.after(history.values, last=self._status != "")
                     history = replace(history, values=values)
-                folder.store(history)
+                store(folder, history)
         except (OSError, FolderError) as error:
             self._warn_once(error)
             if isinstance(error, FileNotFoundError) and self._folder is not None:
                 self._folder.close()  # it was removed; the next heartbeat makes it again
                 self._folder = None
 
-    def _opened(self) -> RunFolder | None:
+    def _opened(self) -> Folder | None:
         """Open the folder of the run, and join the earlier attempts; return None if that is not due, or refused."""
         book = self._before.ledger()
         if book is None or not {*book.activities} - _NOT_YET:
@@ -160,7 +161,7 @@ class RunLedger:
             self._given_up = True
             return None
         try:
-            folder = RunFolder(self._root, self._identity)
+            folder = open_run(self._root, self._identity)
         except InUseError as error:  # an earlier attempt has not ended yet
             if self._forked or is_child():
                 _log.info("the ledger of the run is that of another process: %s", error)
@@ -170,7 +171,7 @@ class RunLedger:
             self._refused = True
             return None
         try:
-            self._found = found = folder.load()
+            self._found = found = load(folder)
             if found is not None or self._place is None:
                 self._place = self._join(found)
         except BaseException:
@@ -237,13 +238,13 @@ class RunLedger:
             return self._known_rank == 0
         return is_rank_zero({**launch_attributes(), **self._ranks})
 
-    def _withdraw(self, folder: RunFolder) -> None:
+    def _withdraw(self, folder: Folder) -> None:
         """Restore the file: another process is rank zero."""
         if self._found is None:
             folder.remove()
         else:
-            folder.store(self._found)
-            folder.close()
+            store(folder, self._found)
+        folder.close()
         self._folder = None
         continue_run(Past(0, 0, 0))
         repeat(0)

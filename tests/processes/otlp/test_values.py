@@ -27,7 +27,7 @@ print(time.monotonic())
 """
 
 
-@pytest.mark.parametrize("function", ["folder.encode", "ledger.RunFolder"])
+@pytest.mark.parametrize("function", ["folder.encode", "ledger.open_run"])
 def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run, function: str) -> None:
     """Only the thread of the ledger waits."""
     ended = train(HANGING.format(function), env=RUN)

@@ -262,7 +262,7 @@ def test_forked_child_that_trains_has_the_ledger(
 
 
 def test_pool_that_trains_ends_well(console: Console) -> None:
-    """It ends its workers by SIGTERM, which is not a death: neither in the summary nor in the ledger."""
+    """The SIGTERM that ends its workers is not a death: neither in the summary nor in the ledger."""
     pool = 'with multiprocessing.get_context("fork").Pool(1) as pool:\n    pool.apply(work)\n'
     Path("train.py").write_text(FORKED.format(log=LOG, end="pass").partition("child =")[0] + pool)
     command = [*MONITEL_RUN[:-1], "--name", "run-7", "--", sys.executable, "train.py"]

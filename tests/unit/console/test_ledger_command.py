@@ -8,7 +8,7 @@ from tests.unit.promises.program import Program
 
 from monitel.console.ledger import table
 from monitel.console.runs import Run
-from monitel.runs.folder import RunFolder, identify
+from monitel.runs import folder as files
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.text import Screen, columns_of
 
@@ -20,14 +20,12 @@ END = START + 7980 * SECOND
 NOW = END + 723 * SECOND
 
 
-def store(
-    root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True, attempts: int = 1
-) -> None:
+def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True) -> None:
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
-    with closing(RunFolder(root, identify(attributes))) as folder:
+    with closing(files.open_run(root, files.identify(attributes))) as folder:
         attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
-        folder.store(History(RunTime(run, attempts=attempts - 1), attempt))
+        files.store(folder, History(RunTime(run), attempt))
 
 
 def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.promises.program import Program
 
 from monitel.console.runs import Run, Runs, outcome_of
-from monitel.runs.folder import RunFolder, identify
+from monitel.runs import folder as files
 from monitel.runs.history import Attempt, History, RunTime
 from monitel.runs.process import JobName, Process, State
 from monitel.runs.values import RunValues, Value
@@ -35,13 +35,13 @@ def store(
     **losses: float,
 ) -> None:
     last_ns = start_ns + seconds * SECOND
-    with closing(RunFolder(Path("runs"), identify({"training.run.id": run} if run else {}))) as folder:
+    with closing(files.open_run(Path("runs"), files.identify({"training.run.id": run} if run else {}))) as folder:
         marks = () if step is None else ((step, 0),)
         activities = {"startup": SECOND, "step": (seconds - 1) * SECOND}
         values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
         found = RunValues({"service.name": service}, values=values)
         attempt = Attempt("one-7", activities, last_ns, status=status, marks=marks)
-        folder.store(History(RunTime(run), attempt, found))
+        files.store(folder, History(RunTime(run), attempt, found))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from monitel.console.runs import read_runs
 from monitel.runs import folder
-from monitel.runs.folder import FILE, LEDGERS, RunFolder, identify
+from monitel.runs.folder import FILE, LEDGERS, identify, open_run, store
 from monitel.runs.history import Attempt, History, RunTime, decode, encode
 from monitel.runs.values import LIMIT_BYTES, LONGEST_TEXT, MOST, CurrentValues, RunValues, Scalar, Value
 
@@ -38,17 +39,16 @@ def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
 
 def write(root: Path, stored: History) -> Path:
     """Write the file of a run as a process does that ends, and return its path."""
-    opened = RunFolder(root, identify({"training.run.id": stored.earlier.run}))
-    opened.store(stored)
-    opened.close()
+    with closing(open_run(root, identify({"training.run.id": stored.earlier.run}))) as opened:
+        store(opened, stored)
     return opened.path / FILE
 
 
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
     monkeypatch.setattr(folder, "RUNS", 3)
-    busy = RunFolder(tmp_path, identify({"training.run.id": "busy"}))
-    busy.store(history("busy"))
+    busy = open_run(tmp_path, identify({"training.run.id": "busy"}))
+    store(busy, history("busy"))
     os.utime(busy.path, ns=(0, 0))
     notes = tmp_path / LEDGERS / "notes"
     notes.mkdir()
