@@ -18,20 +18,9 @@ from tests.support.spools import spooled
 pytestmark = pytest.mark.usefixtures("run_events")
 
 
-def record(receiver: Receiver, script: str, *options: str, env: dict[str, str] | None = None) -> Outcome:
+def record(receiver: Receiver, script: str) -> Outcome:
     Path("train.py").write_text(script)
-    command = [
-        *RUN[:-1],
-        "--endpoint",
-        receiver.url,
-        *options,
-        "--",
-        sys.executable,
-        "train.py",
-        "--token",
-        "hf_secret",
-    ]
-    return outcome(command, env={**os.environ, **(env or {})})
+    return outcome([*RUN[:-1], "--endpoint", receiver.url, "--", sys.executable, "train.py", "--token", "hf_secret"])
 
 
 def test_events_of_the_attempt(receiver: Receiver, tmp_path: Path) -> None:

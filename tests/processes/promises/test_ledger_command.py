@@ -171,10 +171,14 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
     assert {"other_ranks": 0.4, "data": 0.1} == pytest.approx(stored["waiting"])
 
 
+STEP = "monitel.set_step(1)\ntime.sleep(0.5)\n"
+ENDED = "monitel_otlp.configure(spool_dir='spool').shutdown()\nif os.fork():\n    os._exit(os.wait()[1])\n"
+
+
 @pytest.mark.parametrize(
     ("script", "env"),
-    [("monitel.set_step(1)\n", {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {})],
-    ids=["rank one", "no step and no activity"],
+    [(STEP, {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {}), (ENDED + STEP, {})],
+    ids=["rank one", "no step and no activity", "forked after the end of the pipeline"],
 )
 def test_only_rank_zero_of_a_training_has_a_ledger(
     train: Run, console: Console, script: str, env: dict[str, str]

@@ -471,7 +471,8 @@ class Pipeline:
             self.engine.box.abandon()
             self.engine = None
         if self._run_ledger is not None:
-            self._run_ledger = self._run_ledger.in_child()
+            own = self._run_ledger.in_child()
+            self._run_ledger = own if self.ended is None and self.is_recording else None
             self._start_ledger()
         self._final = None
         if self._state is State.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
