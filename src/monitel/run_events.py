@@ -126,12 +126,7 @@ def status() -> str:
 
 def final_status() -> str:
     """Return the status of this process in the thread that ends it, which may handle the exception that does."""
-    global _exception
-    found, error = status(), sys.exc_info()[1]
-    if found == _COMPLETED:
-        _exception = _exception or _described(error)
-        found = _status_at_exit() if error is None else _status_of(error)
-    return found
+    return _status_of_the_end() if (found := status()) == _COMPLETED else found
 
 
 def end_if_due() -> None:
@@ -212,17 +207,22 @@ class _Call:
 
 
 def _end_at_exit() -> None:
-    """End the run at the end of the process, before the exporters shut down.
-
-    In a child of multiprocessing the exception that ends it is being handled then, and is given to no hook.
-    """
-    global _due, _exception
-    error = sys.exc_info()[1]
-    if _due is None:
-        _due = _status_at_exit() if error is None else _status_of(error)
-        _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
+    """End the run at the end of the process, before the exporters shut down."""
+    global _due
+    _due = _due or _status_of_the_end()
     if not any(ends_run for _, ends_run in _exporters):
         end_if_due()
+
+
+def _status_of_the_end() -> str:
+    """Return the status of the process that ends, and keep its exception.
+
+    In a child of multiprocessing it is being handled then, and is given to no hook.
+    """
+    global _exception
+    error = sys.exc_info()[1]
+    _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
+    return _status_at_exit() if error is None else _status_of(error)
 
 
 def _status_at_exit() -> str:
