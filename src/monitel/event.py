@@ -143,7 +143,7 @@ class Event:
         """Return the first fields of a ``LogRecord``: times, severity, name, step, attributes and body."""
         time_ns = self._time_ns if self._timestamp is None else clock.timestamp_ns(self._timestamp)
         data = self.data if self._data is None else self._data
-        return time_ns, real_time_ns(), self._severity._value_, self._name, self._step, data, None
+        return time_ns, self._time_ns or real_time_ns(), self._severity._value_, self._name, self._step, data, None
 
     @classmethod
     def _of(  # noqa: PLR0917, PYI019  faster than by name; typing.Self is 3.11's

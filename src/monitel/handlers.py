@@ -225,7 +225,8 @@ def emit(
             data = dict(items_of(data, _left_out))
         details = {**data, **attributes} if attributes else data
     details, log = (details, log_event) if _details_hook is None else _details_hook(details, _left_out)
-    if (plain := plain_copy(details)) is None:
+    plain = plain_copy(details) if details else {}
+    if plain is None:
         plain = recordable(details, _left_out)
     if not (type(name) is str and name.isascii()):
         name = checked_text("Event name", escape_surrogates(name) if isinstance(name, str) else name)

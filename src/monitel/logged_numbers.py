@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from time import time_ns as real_time_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,7 @@ class LoggedNumbers(Event):
 
     def _fields(self) -> tuple[Any, ...]:
         time_ns = self._time_ns if self._timestamp is None else clock.timestamp_ns(self._timestamp)
-        return time_ns, real_time_ns(), self._severity._value_, self._name, self._step, self._attributes, self._data
+        return time_ns, self._time_ns, self._severity._value_, self._name, self._step, self._attributes, self._data
 
 
 def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:

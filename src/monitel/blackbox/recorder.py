@@ -255,9 +255,9 @@ class Recorder:
         if self.is_idle:
             self.begin()
         record = event._fields()
-        is_numbers = isinstance(event, monitel.LoggedNumbers)
+        is_numbers = record[6] is not None and isinstance(event, monitel.LoggedNumbers)
         if is_numbers:
-            self._append_numbers(record[6], record[5], event._time_ns)
+            self._append_numbers(record[6], record[5], record[1])
         elif record[6] is not None:  # a RunConfig
             plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(record[6])}
             self.config = {**self.config, **plain}
