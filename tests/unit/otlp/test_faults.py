@@ -24,8 +24,8 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import Settled
 from monitel.blackbox.recorder import Recorder
-from monitel_otlp.messages.request import LogRecords
-from monitel_otlp.metrics.windows import Draft, Total, Windows
+from monitel_otlp.messages.request import LogRecordWriter
+from monitel_otlp.metrics.windows import Draft, Total, WindowWriter
 from monitel_otlp.pipeline import exit_summary
 from monitel_otlp.traces.span_queue import RangeMapping
 from monitel_otlp.transport.http import HttpTransport
@@ -83,13 +83,13 @@ def test_windows_that_cannot_be_encoded_are_counted(
 ) -> None:
     """A bug in the encoding of one window loses only that window, and is logged once."""
 
-    def faulty(encoder: Windows, total: Total, *target: Any) -> None:
+    def faulty(encoder: WindowWriter, total: Total, *target: Any) -> None:
         if total.described.definition.name == "bad":
             raise OverflowError("injected")
         write(encoder, total, *target)
 
-    write = Windows._write_points
-    monkeypatch.setattr(Windows, "_write_points", faulty)
+    write = WindowWriter._write_points
+    monkeypatch.setattr(WindowWriter, "_write_points", faulty)
     pipeline = start()
     for name in ("bad", "good"):
         stat = Stat(name, [COUNT], 60.0)
@@ -150,7 +150,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Settled, "note_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
-    "encoders": [(LogRecords, "_write_record"), (Windows, "_write_points"), (Draft, "measured")],
+    "encoders": [(LogRecordWriter, "_write_record"), (WindowWriter, "_write_points"), (Draft, "measured")],
     "recorder": [(RangeMapping, "encode"), (Recorder, "_define_stats")],
 }
 

@@ -17,7 +17,7 @@ from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
 from monitel_otlp.messages.request import Encoder, Request
-from monitel_otlp.metrics.windows import Totals, WindowMapping, Windows
+from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence
 from monitel_otlp.transport.http import TOO_OLD
@@ -114,7 +114,7 @@ def add_settled(dead: Dead) -> Totals:
     if isinstance(journal.fold, Totals):
         return journal.fold
     totals = Totals(dead.names.__getitem__, mapping, dead.totals[:2])
-    encoder, last = Encoder("metrics", b"", Windows(mapping).write, totals), journal.settled
+    encoder, last = Encoder("metrics", b"", WindowWriter(mapping).write, totals), journal.settled
     for item in dead.items("metrics", totals.number + 1):
         if item.number > last:
             break

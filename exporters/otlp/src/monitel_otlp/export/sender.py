@@ -16,8 +16,8 @@ from monitel.blackbox.record import READING, REQUEST
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.messages.request import Encoder, LogRecords, Request, write_reading, write_spans
-from monitel_otlp.metrics.windows import Windows
+from monitel_otlp.messages.request import Encoder, LogRecordWriter, Request, write_reading, write_spans
+from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
@@ -164,9 +164,9 @@ def outboxes(
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Outbox]]:
     encoders: dict[str, Encoder] = {
-        "metrics": Encoder("metrics", resource, Windows(mapping, pause).write, totals, write_queue_size),
+        "metrics": Encoder("metrics", resource, WindowWriter(mapping, pause).write, totals, write_queue_size),
         "readings": Encoder("metrics", resource, write_reading, None, write_queue_size),
-        "logs": Encoder("logs", resource, LogRecords().write),
+        "logs": Encoder("logs", resource, LogRecordWriter().write),
         "traces": Encoder("traces", resource, write_spans),
         "steps": Encoder("traces", resource, write_spans),
     }

@@ -112,7 +112,7 @@ def write_reading(items: Sequence[Item], resource: Any, _draft: None = None) -> 
     return int(points)
 
 
-class LogRecords:
+class LogRecordWriter:
     """Writes log records with the same fields as :class:`monitel_otel.log_records.LogRecords` and the SDK.
 
     Attributes have the SDK's limits, a structured body has none. Attributes that the protocol cannot hold, because

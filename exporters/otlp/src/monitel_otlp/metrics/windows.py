@@ -237,7 +237,7 @@ class Totals:
         return self.number, ([each.plain() for each in self._series.values()], dropped)
 
 
-class Windows:
+class WindowWriter:
     """Writes windows and logged numbers. The times of a series ascend over all requests.
 
     ``pause`` is called between slices of work.
