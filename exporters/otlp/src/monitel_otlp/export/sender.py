@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.record import READING, REQUEST
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
@@ -74,7 +75,6 @@ class Outbox:
         # Of the requests of one read: whether one was accepted, or dropped, and attempts since one was rejected.
         self.has_accepted = self.has_dropped = False
         self.attempts = 0
-        self._failed = False
 
     @property
     def is_empty(self) -> bool:
@@ -112,10 +112,7 @@ class Outbox:
         except Exception:
             self.request = Request(self.encoder.signal, b"", items, draft=self.encoder.draft())
             if not self.split():
-                if not self._failed:
-                    self._failed = True
-                    name = self.journal.name
-                    _log.exception("an item of %s cannot be encoded, and is dropped (others are only counted)", name)
+                warn_once(_log, "an item cannot be encoded, and is dropped (others are only counted)", exc_info=True)
                 self.settle(0, encoding=1)
         else:
             if len(self.request.body) > REQUEST_BYTES:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 
+from monitel.process.failures import warn_once
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -69,7 +71,6 @@ class Limits:
         self._noun = noun
         self._count = count
         self._length = length
-        self._warned: set[str] = set()
 
     def exceeded(self, number: int) -> bool:
         """Return True if :meth:`apply` may change so many attributes."""
@@ -81,19 +82,17 @@ class Limits:
             for key, value in attributes.items():
                 if (short := _truncated(value, self._length)) != value:
                     attributes[key] = short
-                    self._warn(name, "a text longer than %d characters is truncated", self._length)
+                    self._warn(name, f"a text longer than {self._length} characters is truncated")
         if self._count is None or len(attributes) <= self._count:
             return 0
         oldest = list(attributes)[: len(attributes) - self._count]
         for key in oldest:
             del attributes[key]
-        self._warn(name, "more than %d attributes; the first ones are dropped", self._count)
+        self._warn(name, f"more than {self._count} attributes; the first ones are dropped")
         return len(oldest)
 
-    def _warn(self, name: str, problem: str, limit: int) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            _log.warning(f"%s %r: {problem}", self._noun, name, limit)
+    def _warn(self, name: str, problem: str) -> None:
+        warn_once(_log, "%s %r: %s", self._noun, name, problem, key=(self._noun, name))
 
 
 def _truncated(value: Plain, length: int) -> Plain:

@@ -16,6 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.attributes import escape_surrogates, recordable, text_of
 from monitel.blackbox.forms import LogRecord
+from monitel.process.failures import warn_once
 from monitel_otel.scope import SCHEMA_URL, SCOPE
 from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_attributes, write_attributes, write_value
@@ -123,7 +124,6 @@ class LogRecordWriter:
         limits = log_record_limits()
         count, length = limits.max_log_record_attributes, limits.max_log_record_attribute_length
         self._limits = Limits("event", count, length)
-        self._warned: set[str] = set()
 
     def write(self, items: Sequence[Item], resource: Any, _draft: None = None) -> int:
         of_scope: dict[str, Any] = {}
@@ -171,13 +171,12 @@ class LogRecordWriter:
             if has_lists:
                 raise
             del record.attributes[:]
-            sound = recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key)))
-            self._write_attributes(plain, sound, name, record)
 
-    def _warn_once(self, name: str, key: str) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
+            def warn(key: object, _value: object) -> None:
+                warn_once(_log, "event %r: %r cannot be an attribute and is left out", name, text_of(key), key=name)
+
+            sound = recordable(attributes, warn)
+            self._write_attributes(plain, sound, name, record)
 
 
 def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:

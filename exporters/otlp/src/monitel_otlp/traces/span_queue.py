@@ -19,6 +19,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.record import RANGES, SPANS
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
@@ -187,7 +188,6 @@ class QueuedSpans(Ranges[Identified]):
         self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
         self._first: Callable[[], bool] | None = first
         self._mapping = RangeMapping()
-        self._failed = False
 
     def folding(self) -> int:
         """Return the number of ranges in folded spans that are not complete yet."""
@@ -235,9 +235,7 @@ class QueuedSpans(Ranges[Identified]):
             try:
                 spans.append(self._mapping.encode(*each))
             except Exception:
-                if not self._failed:
-                    self._failed = True
-                    _log.warning("a range cannot be recorded (further ones are only counted)", exc_info=True)
+                warn_once(_log, "a range cannot be recorded (further ones are only counted)", exc_info=True)
         if spans:
             journal.append(kind, marshal.dumps(spans, 2), len(spans))
         return len(ended) - len(spans)
