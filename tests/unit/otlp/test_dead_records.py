@@ -1,15 +1,13 @@
 """The record of an ended process is ended once, moved, delivered, printed and removed."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checks import wait_until
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.inbox import Answer
 from tests.support.receiver import Receiver
 from tests.support.spools import rejected_requests
 from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definition, recorded, window
@@ -17,13 +15,12 @@ from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definit
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
 from monitel.blackbox.recovery import spool_of
-from monitel.blackbox.settings import BoxSettings
 from monitel.process.os_threads import Event
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
-from monitel_otlp.config.settings import Settings, resolve
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.export import records
-from monitel_otlp.export.collector import Collected, Leftovers, collect
+from monitel_otlp.export.collector import Collected, collect
 from monitel_otlp.export.records import Delivery, take
 from monitel_otlp.export.sender import Rejected
 from monitel_otlp.messages.request import encode_resource
@@ -159,21 +156,3 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     assert (1, False) == (receiver.record_names().count("epoch.start"), path.exists())
     for each in transports.values():
         each.close()
-
-
-def test_leftovers_with_the_same_endpoints_are_delivered_after_the_first_success(
-    process: Recorded, receiver: Receiver, boxes: Path, tmp_path: Path
-) -> None:
-    """Leftovers with other endpoints, or without, stay for replay."""
-    base = resolve(receiver.url, spool_dir=tmp_path / "spool", black_box=BoxSettings(folder=boxes))
-    settings = Settings(base.endpoints, 1.0, base.spool_root, box=base.box)
-    marked = boxes / f"{KILLED}-{settings.mark}"
-    shutil.copytree(process.killed(), marked)
-    accepted = Event()
-    leftovers = Leftovers(settings, "own", accepted)
-    leftovers.start()
-    accepted.set()
-    receiver.wait_until(lambda: "process.died" in receiver.record_names(), DEADLINE)
-    wait_until(lambda: [KILLED] == [each.name for each in (tmp_path / "spool").iterdir()])
-    leftovers.stop()
-    assert ([2, 3], 1) == (receiver.values("loss.count"), receiver.record_names().count("process.died"))
