@@ -20,7 +20,6 @@ from monitel.blackbox import disk, journal
 from monitel.profiler import record_function
 from monitel_otlp import Pipeline
 from monitel_otlp.export import engine, sender
-from monitel_otlp.messages.request import LEVELS, count_records
 
 _logger = logging.getLogger("application")
 _SIGNAL_OF = {"window": "metrics", **dict.fromkeys(["event", "logging"], "logs"), "range": "traces"}
@@ -132,7 +131,8 @@ class RandomBackend:
     lock: Any = field(default_factory=Lock)
 
     def __call__(self, request: Request) -> Answer:
-        records = count_records(request.message, LEVELS[request.signal])
+        kind = {"metrics": "points", "logs": "records", "traces": "spans"}[request.signal]
+        records = len(getattr(request, kind))
         with self.lock:
             answer = self.choose.choice(self.answers)
             left_out = self.choose.randint(0, records) if answer == "partial" else 0

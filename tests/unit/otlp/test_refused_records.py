@@ -8,11 +8,11 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no s
 from tests.support import inbox
 from tests.support.inbox import DEADLINE, Answer, records_of
 from tests.support.pipelines import Start
-from tests.support.receiver import MESSAGES, Receiver
+from tests.support.receiver import Receiver
 from tests.support.spools import rejected_in
 
 import monitel
-from monitel_otlp.messages import request as messages
+from monitel_otlp.messages.request import Request
 from monitel_otlp.transport.answer import count_rejected
 
 TOO_OLD = "entry for stream '{service_name=\"a\"}' has timestamp too old: 2026-10-13T17:50:06Z, oldest acceptable ..."
@@ -121,11 +121,7 @@ def test_stored_records_of_an_unconfirmed_request_are_delivered(receiver: Receiv
 
 def test_refused_records_are_counted_from_the_text_of_loki() -> None:
     """The records that are not in the total of the ingester were refused before; a text that does not fit counts 0."""
-    logs, spans = MESSAGES["logs"][0](), MESSAGES["traces"][0]()
-    records = logs.resource_logs.add().scope_logs.add().log_records
-    for _ in range(40):
-        records.add()
-    spans.resource_spans.add().scope_spans.add().spans.add()
+    logs, spans = Request("logs", b"", records=40), Request("traces", b"", records=1)
     counted = [
         (TOO_OLD, 1),
         (TOO_NEW, 1),
@@ -147,6 +143,5 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
     ]
     for text, rejected in counted:
         for wrap in ("{}", COLLECTOR):
-            encoded = messages.Request("logs", logs.SerializeToString())
-            assert rejected == count_rejected(encoded, wrap.format(text)), text
-            assert 0 == count_rejected(messages.Request("traces", spans.SerializeToString()), wrap.format(text))
+            assert rejected == count_rejected(logs, wrap.format(text)), text
+            assert 0 == count_rejected(spans, wrap.format(text))

@@ -22,9 +22,8 @@ from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_attributes, write_attributes, write_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from google.protobuf.message import Message
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item
@@ -37,12 +36,7 @@ REQUESTS: dict[str, type[Any]] = {
     "logs": ExportLogsServiceRequest,
     "traces": ExportTraceServiceRequest,
 }
-#: Field names from a request down to its records.
-LEVELS = {
-    "metrics": ("resource_metrics", "scope_metrics", "metrics", "data_points"),
-    "logs": ("resource_logs", "scope_logs", "log_records"),
-    "traces": ("resource_spans", "scope_spans", "spans"),
-}
+_RESOURCES = {"metrics": "resource_metrics", "logs": "resource_logs", "traces": "resource_spans"}
 
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application emits has no lists
@@ -62,10 +56,6 @@ class Request:
     def number(self) -> int:
         return sum(item.items for item in self.items)
 
-    def message(self) -> Message:
-        request: Message = REQUESTS[self.signal].FromString(self.body)
-        return request
-
 
 @dataclass(frozen=True)
 class Encoder:
@@ -84,7 +74,7 @@ class Encoder:
     def encode(self, items: Sequence[Item]) -> Request:
         """Encode some items, in order. Raises if one of them cannot be encoded."""
         message = REQUESTS[self.signal]()
-        resource = getattr(message, LEVELS[self.signal][0]).add()
+        resource = getattr(message, _RESOURCES[self.signal]).add()
         resource.ParseFromString(self.resource)
         draft = self.draft()
         records = self.write(items, resource, draft)
@@ -177,25 +167,6 @@ class LogRecordWriter:
 
             sound = recordable(attributes, warn)
             self._write_attributes(plain, sound, name, record)
-
-
-def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the repeated fields that hold the records, in order."""
-    level, *deeper = levels
-    if level == "data_points":
-        kind = message.WhichOneof("data")
-        if kind is not None:
-            yield getattr(message, kind).data_points
-        return
-    if not deeper:
-        yield getattr(message, level)
-        return
-    for each in getattr(message, level):
-        yield from record_lists(each, tuple(deeper))
-
-
-def count_records(message: Any, levels: tuple[str, ...]) -> int:
-    return sum(len(records) for records in record_lists(message, levels))
 
 
 def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:

@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsPartialSuccess, ExportLogsServiceResponse
 
 import monitel
-from monitel_otlp.messages.request import LEVELS, count_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +175,7 @@ def count_rejected(request: Request, text: str) -> int:
     entries, groups = len(_ENTRY_ERROR.findall(text)), _GROUP.findall(text)
     if not (ignored or 0 < entries == (len(groups) or 1)):
         return 0
-    records = count_records(request.message(), LEVELS["logs"])
+    records = request.records
     if ignored:  # the records that are not in the totals were rejected before they came to the ingester
         stored = sum(total - count for count, total in ignored)
         rejected = records - stored if all(count <= total for count, total in ignored) else 0
