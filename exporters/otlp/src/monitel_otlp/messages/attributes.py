@@ -11,8 +11,6 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 from monitel.process.failures import warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 _log = logging.getLogger("monitel.otlp")
@@ -20,27 +18,22 @@ _log = logging.getLogger("monitel.otlp")
 #: A value that :mod:`marshal` writes and reads unchanged: exact built-in types only.
 Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
 
-_EXACT = frozenset({type(None), bool, int, float, str, bytes})
 _FIELDS = {bool: "bool_value", str: "string_value", int: "int_value", float: "double_value", bytes: "bytes_value"}
-_TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-    (bytes, bytes),
-)
+_EXACT = {*_FIELDS, type(None)}
+_TO_EXACT: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__float__, bytes: bytes}
 
 
-def plain_value(value: Any) -> Plain:
-    """Return an attribute, or the body of a log record; raise TypeError if the protocol has no such type."""
+def _plain(value: Any) -> Plain:
+    """Return an attribute as exact values; raise TypeError if the protocol has no such type."""
     if type(value) in _EXACT:
         return value  # type: ignore[no-any-return]
-    for kind, exact in _TO_EXACT:
+    for kind, exact in _TO_EXACT.items():
         if isinstance(value, kind):
-            return exact(value)
+            return exact(value)  # type: ignore[no-any-return]
     if isinstance(value, Sequence):
-        return [plain_value(each) for each in value]
+        return [_plain(each) for each in value]
     if isinstance(value, Mapping):
-        return {str.__str__(str(key)): plain_value(each) for key, each in value.items()}
+        return {str.__str__(str(key)): _plain(each) for key, each in value.items()}
     raise TypeError(f"an attribute must be a str, bool, int, float, bytes, sequence or mapping, got {type(value)}")
 
 
@@ -55,7 +48,7 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Plain]:
     found: dict[str, Plain] = {}
     for key, value in given.items():
         try:
-            found[str.__str__(key)] = plain_value(value)
+            found[str.__str__(key)] = _plain(value)
         except (TypeError, RecursionError):
             continue
     return found
