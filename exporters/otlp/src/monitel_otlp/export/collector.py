@@ -194,8 +194,6 @@ class Leftovers:
         self._roots = box_roots(settings.box.folder) if settings.box.enabled else []
         self._accepted = accepted
         self._stopped = Event()
-
-    def start(self) -> None:
         if (self._roots or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
             self.stop()
 

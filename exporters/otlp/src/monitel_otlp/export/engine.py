@@ -142,15 +142,13 @@ class Engine:
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
         self._accepted = Event()
         self._senders = self._make_senders()
-        self._leftovers = Leftovers(settings, self.box.name, self._accepted) if leftovers else None
         self.box.sources["counters"] = self._readings.plain
         self.box.flushes.insert(0, self._flush)
         self.box.start()
         self.application.start()
         for sender in self._senders.values():
             sender.worker.start()
-        if self._leftovers is not None:
-            self._leftovers.start()
+        self._leftovers = Leftovers(settings, self.box.name, self._accepted) if leftovers else None
 
     def _make_senders(self) -> dict[str, Sender]:
         """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
