@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monitel.blackbox.death import Deaths
-    from monitel_otlp.attempts import Attempt
+    from monitel_otlp.attempts import CommandTelemetry
 
 _LONG = 5.0  # seconds after which the start of the command is logged before its end
 _ENDING = 5.0  # seconds for collection and delivery
@@ -47,7 +47,7 @@ class Delivery(Thread):
         self._folder, self._facts = Path(folder), (command, began_ns, Path(folder))
         self._long = time.monotonic() + _LONG
         self._end: Ended | None = None
-        self._attempts: list[Attempt] = []  # one of each exporter
+        self._attempts: list[CommandTelemetry] = []  # one of each exporter
         self._problems: list[str] = []
         self._watch = ProcessWatch(announcements)
         self._watch.start()

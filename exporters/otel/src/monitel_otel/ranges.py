@@ -68,7 +68,7 @@ class Period:
     def folded(self) -> int:
         return sum(sums[0] for sums in self._folds.copy().values())
 
-    def take_folded(self) -> Fold | None:
+    def take_folded(self) -> FoldedRanges | None:
         folds, self._folds = self._folds, {}
         if not folds:
             return None
@@ -87,10 +87,12 @@ class Period:
         }
         if errors := sum(sums[4] for sums in folds.values()):
             attributes["monitel.folded.errors"] = errors
-        return Fold(min(sums[2] for sums in folds.values()), max(sums[3] for sums in folds.values()), attributes)
+        return FoldedRanges(
+            min(sums[2] for sums in folds.values()), max(sums[3] for sums in folds.values()), attributes
+        )
 
 
-class Fold(NamedTuple):
+class FoldedRanges(NamedTuple):
     """The ranges beyond the budget of a step, as one span: from the first start to the last end, Unix ns."""
 
     start_ns: int

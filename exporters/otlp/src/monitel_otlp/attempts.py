@@ -50,7 +50,7 @@ _GIT = (
 )
 
 
-class Attempt:
+class CommandTelemetry:
     """Collects and delivers the telemetry of killed processes of a command, and logs its start and its end.
 
     ``deaths`` are the ends of processes that are observed; ``problems`` receives descriptions of failures.
@@ -71,7 +71,6 @@ class Attempt:
         self._start_logged = False
 
     def log_start(self) -> None:
-        """Log the start now, because the command may run for long, and deliver the event."""
         self._start_logged = True
         self._log_events(self._started())
 
@@ -140,7 +139,6 @@ class Attempt:
 
 
 def _signal_and_code(end: Ended) -> tuple[str, int]:
-    """Return the name of the signal that has ended a process, empty without one, and the exit code."""
     status = end.status or 0
     return (signal_name(os.WTERMSIG(status)), 0) if os.WIFSIGNALED(status) else ("", os.WEXITSTATUS(status))
 
@@ -160,11 +158,7 @@ def program_and_script(command: Sequence[str]) -> str:
 
 
 def describe_repository() -> dict[str, Plain]:
-    """Return the commit of the repository of the working directory, and whether tracked files differ from it.
-
-    It is empty without git, without a commit, or if git takes more than two seconds. No hook of the repository is run,
-    and nothing is written.
-    """
+    """Return the commit of the working directory, and whether tracked files differ from it; no hook of it is run."""
     try:
         ended = subprocess.run(  # noqa: S603  a fixed command
             _GIT,

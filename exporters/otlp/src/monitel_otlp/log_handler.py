@@ -31,9 +31,6 @@ _SEVERITIES = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # OpenTelemetry's names,
 class LogHandler(logging.Handler):
     """Sends log records through a pipeline, except records of the pipeline itself and of the libraries that it uses.
 
-    A record whose arguments do not fit its text is sent without them, and reported by ``handleError()`` as by any
-    handler. A record that cannot be converted at all is dropped, and counted as ``encoding``.
-
     Python prints warnings of an application without any handler to stderr, by :data:`logging.lastResort`. This handler
     continues to do so: it passes the records that no other handler receives to the last resort.
     """

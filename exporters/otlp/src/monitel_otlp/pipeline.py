@@ -65,7 +65,7 @@ _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
-class State(Enum):
+class Destination(Enum):
     """The destination of what is recorded, in the order of the life of a pipeline."""
 
     RECORDING = "recorded here"
@@ -73,7 +73,7 @@ class State(Enum):
     CLOSED = "nowhere"
 
 
-_RECORDING = State.RECORDING  # for each event, faster
+_RECORDING = Destination.RECORDING  # for each event, faster
 
 
 class Pipeline:
@@ -126,8 +126,8 @@ class Pipeline:
         self.at_end: list[Callable[[], object]] = []  # undo the effects of configure() on the process
         self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
-        self._state = State.CLOSED if silent else State.RECORDING
-        self._last_state = State.CLOSED  # when the shutdown has recorded everything
+        self._state = Destination.CLOSED if silent else Destination.RECORDING
+        self._last_state = Destination.CLOSED  # when the shutdown has recorded everything
         self._kept: deque[tuple[Any, ...]] = deque()  # for the next pipeline: a method that takes an item, and the item
         self._next: Pipeline | None = None
         self._run_ledger = run_ledger
@@ -153,7 +153,7 @@ class Pipeline:
     @property
     def is_recording(self) -> bool:
         """True until the shutdown has recorded everything."""
-        return self._state is State.RECORDING
+        return self._state is Destination.RECORDING
 
     @property
     def meter_provider(self) -> MeterProvider:
@@ -268,7 +268,7 @@ class Pipeline:
         recorded nothing but the start of the run, ends without a trace. Returns True if this one was made without code:
         the other one continues the run.
         """
-        self._last_state = State.HANDED_OVER
+        self._last_state = Destination.HANDED_OVER
         self._quiet = self._is_automatic
         discarded = self._is_automatic and self._discard()
         if self._is_automatic:
@@ -281,11 +281,11 @@ class Pipeline:
 
     def _discard(self) -> bool:
         """End without a trace; return False if there is something to deliver."""
-        self._state = State.HANDED_OVER
+        self._state = Destination.HANDED_OVER
         if self.engine is not None and self._recorded() == self._begun and self.engine.discard():
             self.engine = None
             return True
-        self._state = State.RECORDING
+        self._state = Destination.RECORDING
         self._pass_on(self)
         self._next = None
         return False
@@ -315,7 +315,7 @@ class Pipeline:
         """Return the engine that records an item: a method that takes it, and its arguments; None without one now."""
         if self._state is _RECORDING:
             return self.engine or self._start_in_child()
-        if self._state is State.HANDED_OVER:
+        if self._state is Destination.HANDED_OVER:
             self._kept.append(item)
             if self._next is not None:  # it is there already
                 self._pass_on(self._next)
@@ -384,7 +384,7 @@ class Pipeline:
 
     def _stop_taking(self) -> None:
         self._state = self._last_state
-        if self._state is State.CLOSED:
+        if self._state is Destination.CLOSED:
             self._unregister()
 
     def _unregister(self) -> None:
@@ -392,7 +392,7 @@ class Pipeline:
         monitel.unregister_event_handler(self._handle)
         window_sinks.remove(self._take_window)
         if self._next is None:
-            self._state = State.CLOSED
+            self._state = Destination.CLOSED
             self._kept.clear()
 
     def _report(
@@ -475,7 +475,7 @@ class Pipeline:
             self._run_ledger = own if self.ended is None and self.is_recording else None
             self._start_ledger()
         self._final = None
-        if self._state is State.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
+        if self._state is Destination.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
             self._unregister()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
