@@ -40,7 +40,7 @@ def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clo
     clock.advance(2.000000123)
     began_ns = clock.time_ns()
     monitel.set_step(7)
-    arguments = {"batch": 32, "ok": True, "lr": 0.5, "name": "x", "shape": (2, 3), "mixed": [1, 2.5], "large": 2**70}
+    arguments = {"batch": 32, "ok": True, "lr": 0.5, "name": "x", "shape": (2, 3), "mixed": [1, 2.5]}
     with record_function("forward", arguments), record_function("text", "details"):
         monitel.set_step(8)
         clock.advance(60)
@@ -48,7 +48,7 @@ def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clo
     span, inner = receiver.span("forward"), receiver.span("text")
     assert (began_ns, began_ns + 60 * 10**9) == (span.start_ns, span.end_ns)
     thread = {"thread.id": get_native_id(), "thread.name": "MainThread"}
-    given = {**arguments, "shape": [2, 3], "mixed": [1.0, 2.5], "large": str(2**70)}
+    given = {**arguments, "shape": [2, 3], "mixed": [1.0, 2.5]}
     assert {**given, **thread, "training.step": 7} == span.attributes
     assert {"args": "details", **thread, "training.step": 7} == inner.attributes
     assert (INTERNAL, "", "monitel", 0) == (span.kind, span.parent_id, span.scope, span.status)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
-from monitel.attributes import escape_surrogates, fits_int64, items_of, text_of
+from monitel.attributes import checked_value, escape_surrogates, items_of, text_of
 from monitel_otel.log_records import count_failure
 from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.scope import SCOPE
@@ -122,11 +121,15 @@ class RangeAttributes:
         attributes: dict[str, Attribute] = {}
         warn = partial(self._warn_once, name)
         for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
-            attribute, text = _attribute(value), text_of(key)
-            if attribute is None or not text or text in _OWN:
-                warn(text)
-            else:
+            text = text_of(key)
+            try:
+                attribute = _attribute(text, value)
+            except Exception:  # of another type, or raised by its class
+                text = ""
+            if text and text not in _OWN:
                 attributes[text] = attribute
+            else:
+                warn(text_of(key))
         return attributes
 
     def _warn_once(self, name: str, key: object, _value: object = None) -> None:
@@ -139,26 +142,16 @@ def of_track(track: Track) -> dict[str, Attribute]:
     return {"thread.id": track.thread_id, "thread.name": escape_surrogates(track.thread_name)}
 
 
-def _attribute(value: Any) -> Attribute | None:
-    """Return a value that OpenTelemetry can represent, or None. Never reads a tensor, which may be on a device."""
+def _attribute(name: str, value: Any) -> Attribute:
+    """Return a value that OpenTelemetry can represent. Never reads a tensor, which may be on a device."""
+    if isinstance(value, str):
+        return escape_surrogates(value)
     if not isinstance(value, (list, tuple)):
-        return _scalar(value)
-    items = [_scalar(each) for each in value]
+        return checked_value(name, value)
+    items: Any = [escape_surrogates(each) if isinstance(each, str) else checked_value(name, each) for each in value]
     kinds = {type(each) for each in items}
     if kinds == {int, float}:
-        return [float(each) for each in items]  # type: ignore[arg-type]  # all are numbers
-    return items if len(kinds) <= 1 and None not in items else None  # type: ignore[return-value]
-
-
-def _scalar(value: Any) -> Scalar | None:
-    try:
-        if isinstance(value, str):
-            return escape_surrogates(value)
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, Integral):
-            number = int(value)
-            return number if fits_int64(number) else str(number)
-        return float(value) if isinstance(value, Real) else None
-    except Exception:  # too large for a float or for a text, or raised by its class
-        return None
+        return [float(each) for each in items]
+    if len(kinds) > 1:
+        raise TypeError(f"{name}: a list of several types")
+    return items  # type: ignore[no-any-return]  # of one of the types
