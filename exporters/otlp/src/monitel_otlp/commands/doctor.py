@@ -40,36 +40,26 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 #: Advice for a failed attempt, by a pattern of its reason. The first match is used.
 _ADVICE = {
-    r"HTTP request to an HTTPS server|not HTTP: \\x15": """
-        this port expects TLS: begin the endpoint with https://""",
-    r"^HTTP 501": """
-        the server on this port is not an OTLP receiver: check port and path""",
-    r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": """
-        the backend is reachable, but busy: a pipeline keeps everything and retries""",
+    r"HTTP request to an HTTPS server|not HTTP: \\x15": "this port expects TLS: begin the endpoint with https://",
+    r"^HTTP 501": "the server on this port is not an OTLP receiver: check port and path",
+    r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": "the backend is busy: a pipeline keeps everything and retries",
     r"^HTTP|proxy's address": "",  # the answer needs no explanation
-    r"^proxy": """
-        the proxy does not connect: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY""",
-    r"resol|Name or service not known|Domain name not found": """
-        no host has this name: check it, and the DNS of this machine""",
-    r"Connection refused": """
-        no server listens on this port: check that the backend runs, and that this is its port (usually 4318 for
-        HTTP, 4317 for gRPC); in a container, localhost is the container itself""",
-    r"WRONG_VERSION_NUMBER|100000f7": """
-        this port does not use TLS: begin the endpoint with http://""",
-    r"(?i)certificate.verif|1000007d": """
-        the backend's certificate is not trusted: set OTEL_EXPORTER_OTLP_CERTIFICATE to the file of the authority that
-        signed it, and use the host name of the certificate in the endpoint""",
-    r"(?i)(tls|ssl) handshake|unwrap failed": """
-        TLS failed: check that the endpoint accepts https://, OTEL_EXPORTER_OTLP_CERTIFICATE, and if the backend asks
-        for a client certificate, OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY""",
-    r"BadStatusLine|RemoteDisconnected|ConnectionReset|not HTTP": f"""
-        this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. Otherwise it may expect
-        https://, or a proxy closes the connection""",
-    r"http1|Failed parsing HTTP/2|Socket closed|Connection reset": f"""
-        this looks like an HTTP port: set OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. Otherwise it may expect
-        https://""",
-    r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": """
-        no answer in time: a firewall drops the packets, the address is wrong, or the backend hangs""",
+    r"^proxy": "the proxy does not connect: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    r"resol|Name or service not known|Domain name not found": "no host has this name: check it, and the DNS here",
+    r"Connection refused": "no server listens on this port: check that the backend runs, and that this is its port "
+    "(usually 4318 for HTTP, 4317 for gRPC); in a container, localhost is the container itself",
+    r"WRONG_VERSION_NUMBER|100000f7": "this port does not use TLS: begin the endpoint with http://",
+    r"(?i)certificate.verif|1000007d": "the backend's certificate is not trusted: set OTEL_EXPORTER_OTLP_CERTIFICATE "
+    "to the file of the authority that signed it, and use the host name of the certificate in the endpoint",
+    r"(?i)(tls|ssl) handshake|unwrap failed": "TLS failed: check that the endpoint accepts https://, "
+    "OTEL_EXPORTER_OTLP_CERTIFICATE, and if the backend asks for a client certificate, "
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    r"BadStatusLine|RemoteDisconnected|ConnectionReset|not HTTP": "this looks like a gRPC port: set "
+    f"OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. Otherwise it may expect https://, or a proxy closes it",
+    r"http1|Failed parsing HTTP/2|Socket closed|Connection reset": "this looks like an HTTP port: set "
+    f"OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. Otherwise it may expect https://",
+    r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": "no answer in time: a firewall drops the packets, the "
+    "address is wrong, or the backend hangs",
 }
 
 
@@ -138,7 +128,7 @@ def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
         return None
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):
         return f"this backend does not accept {signal}; a Collector needs a pipeline for {signal}"
-    return next((" ".join(words.split()) for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)
+    return next((words for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)
 
 
 def _show(signal: str, endpoint: Endpoint) -> None:
