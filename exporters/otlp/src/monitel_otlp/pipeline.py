@@ -33,7 +33,7 @@ from monitel.stats.before_flush import unregister as stop_before_flush
 from monitel.training.activities import activity
 from monitel.wait_counter import own_waits
 from monitel_otlp.application import ApplicationTelemetry
-from monitel_otlp.config.resource import RankCheck, child_resource
+from monitel_otlp.config.resource import child_resource, rank_check
 from monitel_otlp.config.settings import sdk_is_disabled
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT
@@ -433,7 +433,7 @@ class Pipeline:
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        check_rank = RankCheck(rank).check
+        check_rank = rank_check(rank)
         announce_child()
         return Engine(
             self._settings,

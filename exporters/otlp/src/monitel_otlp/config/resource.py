@@ -17,7 +17,7 @@ from monitel.process.launcher import distributed_rank, launch_attributes
 from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.util.types import AttributeValue
 
@@ -64,29 +64,26 @@ def _instance() -> str:
     return str(ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"])
 
 
-class RankCheck:
-    """Logs a warning, once, if torch.distributed is initialized with another rank than the telemetry has.
+def rank_check(rank: object) -> Callable[[], None]:
+    """Return a function that logs a warning, once, if torch.distributed is initialized with another rank.
 
     A process that calls ``configure()`` before its launcher sets the variables has no rank, or that of its parent.
     """
+    found = list[tuple[int, int]]()
 
-    def __init__(self, rank: object) -> None:
-        self._rank = rank
-        self._is_over = False
-
-    def check(self) -> None:
-        """Compare the ranks if torch.distributed is initialized. Never raises, and never waits for other ranks."""
-        if self._is_over or (member := distributed_rank()) is None:
+    def check() -> None:
+        if found or (member := distributed_rank()) is None:
             return
-        self._is_over, (rank, world_size) = True, member
-        if str(self._rank) != str(rank):  # OTEL_RESOURCE_ATTRIBUTES holds text
+        found.append(member)
+        if str(rank) != str(member[0]):  # OTEL_RESOURCE_ATTRIBUTES holds text
             _log.warning(
                 "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
                 "after init_process_group(), or start the ranks with torchrun",
-                rank,
-                world_size,
-                "no training.rank" if self._rank is None else f"training.rank={self._rank!s:.40}",
+                *member,
+                "no training.rank" if rank is None else f"training.rank={rank!s:.40}",
             )
+
+    return check
 
 
 def describe_process(
