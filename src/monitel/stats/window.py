@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.stats.definition import Aggregation
-from monitel.stats.histogram import MAX_BUCKETS, Histogram
+from monitel.stats.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -247,13 +247,13 @@ def encode(window: OpenWindow) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[OpenWindow]:
-    """Yield the windows in a result of :func:`monitel.stats.window_sinks.open_windows`."""
+    """Yield the windows."""
     for window, _ in _windows(content):
         yield window
 
 
 def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Yield the key and the bytes of each window; raises as :func:`decode`."""
+    """Yield the key and the bytes of each window."""
     begin = 0
     for window, end in _windows(content):
         yield window[:2], content[begin:end]
@@ -274,10 +274,7 @@ def _windows(content: bytes) -> Iterator[tuple[OpenWindow, int]]:
     """Yield each window, and where it ends."""
     end = 0
     while end < len(content):
-        try:
-            window, end = _unpack(content, end)
-        except struct.error as error:
-            raise ValueError(f"windows end in the middle: {error}") from None
+        window, end = _unpack(content, end)
         yield window, end
 
 
@@ -286,18 +283,14 @@ def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
     offset += _FIELDS.size
     histogram = None
     if flags & _HAS_HISTOGRAM:
-        scale, zeros, nonfinite, total, low, high = _HISTOGRAM.unpack_from(content, offset)
-        positive, offset = _side(content, offset + _HISTOGRAM.size)
-        negative, offset = _side(content, offset)
-        histogram = Histogram(scale, zeros, *positive, *negative, total, low, high, nonfinite)
+        scale, zeros, nonfinite, *totals = _HISTOGRAM.unpack_from(content, offset)
+        offset += _HISTOGRAM.size
+        fields: list[Any] = [scale, zeros]
+        for _ in range(2):
+            bucket, length = _SIDE.unpack_from(content, offset)
+            fields += bucket, struct.unpack_from(f"={length}Q", content, offset + _SIDE.size)
+            offset += _SIDE.size + 8 * length
+        histogram = Histogram(*[*fields, *totals, nonfinite])
     steps = first if first >= 0 else None, last if last >= 0 else None
     numbers = *known, *steps, stddev if flags & _STDDEV else None, histogram
     return OpenWindow(serial, number, bool(flags & _CLOSED), previous_end_ns, *numbers), offset
-
-
-def _side(content: bytes, offset: int) -> tuple[tuple[int, tuple[int, ...]], int]:
-    first, number = _SIDE.unpack_from(content, offset)
-    if not 0 <= number <= MAX_BUCKETS:
-        raise ValueError(f"expected at most {MAX_BUCKETS} buckets, got {number}")
-    counts = struct.unpack_from(f"={number}Q", content, offset + _SIDE.size)
-    return (first, counts), offset + _SIDE.size + 8 * number
