@@ -596,17 +596,11 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
     return Py_BuildValue("(NN)", collector == NULL ? Py_NewRef(Py_None) : collector, closed);
 }
 
+/* Closes the open window: if its boundary has passed, or, if the argument is not True, in any case. */
 static PyObject *
-accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
+accumulator_close(Accumulator *self, PyObject *expired)
 {
-    return close_window(self, NOW, false);
-}
-
-/* Closes the open window if its boundary has passed. */
-static PyObject *
-accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
-{
-    return close_window(self, read_clock(self), false);
+    return close_window(self, expired == Py_True ? read_clock(self) : NOW, false);
 }
 
 /* Discards the open window without an event. Called in a forked child: the parent logs these samples. */
@@ -627,8 +621,7 @@ accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS, NULL},
     {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O, NULL},
-    {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS, NULL},
-    {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS, NULL},
+    {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_O, NULL},
     {"_reset", (PyCFunction)(void (*)(void))accumulator_reset, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -320,15 +320,10 @@ class Accumulator:
             None if buckets is None else buckets.histogram(),
         )
 
-    def _close(self) -> Closed | None:
-        """Close the open window, unless it is empty. Until :func:`forget`, :func:`open_windows` includes it."""
-        with self._lock:
-            return self._close_window()
-
-    def _close_expired(self) -> Closed | None:
-        """Close the open window if its boundary has passed."""
+    def _close(self, expired: bool, /) -> Closed | None:
+        """Close the open window: if its boundary has passed, or in any case; unless it is empty."""
         with self._lock:  # another thread may have closed it, and begun the next window
-            return self._close_window() if self._is_expired() else None
+            return self._close_window() if not expired or self._is_expired() else None
 
     def _is_expired(self) -> bool:
         return self.count > 0 and self._monotonic_ns() >= self._boundary

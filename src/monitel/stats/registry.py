@@ -32,6 +32,7 @@ _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garb
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
+_take_expired = partial(Stat._take, expired=True)
 _items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: a tuple has no lock
 
 
@@ -110,8 +111,7 @@ def flush() -> None:
 
     def close() -> None:
         taken = TakenWindows(_window.live())
-        steps = (lambda: taken.take(Stat._take_open), taken.fetch, taken.log)
-        call_each(call, steps)
+        call_each(call, (lambda: taken.take(Stat._take), taken.fetch, taken.log))
 
     call_each(call, (before_flush.run, close))
 
@@ -134,7 +134,7 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     def close() -> None:
         expired.extend(_window.expired())
         taken = TakenWindows(expired, pause)
-        call_each(call, (lambda: taken.take(Stat._take_expired), taken.log))
+        call_each(call, (lambda: taken.take(_take_expired), taken.log))
 
     call_each(call, (before_flush.run, close))
     return len(expired)
@@ -143,7 +143,7 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
 def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
     """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks."""
     taken = TakenWindows(_window.expired() if expired else _window.live(), pause)
-    taken.take(Stat._take_expired if expired else Stat._take_open)
+    taken.take(_take_expired if expired else Stat._take)
     return taken
 
 

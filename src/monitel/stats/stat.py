@@ -180,7 +180,7 @@ class Stat(Accumulator):
         ``max_samples``. If values are still on a device, this waits for them, a few seconds at most; a window whose
         values arrive later is logged then.
         """
-        self._log_closed(self._close())
+        call_each(self._log_taken, self._take())
         call_each(self._log_taken, self._take_fetched())
 
     def time(self) -> Timer:
@@ -227,16 +227,12 @@ class Stat(Accumulator):
         finally:
             forget(self._serial, number)
 
-    def _take_open(self) -> list[Taken]:
-        """Close the open window, pass it to the sinks, and return it for the handlers."""
-        return self._taken(self._close())
-
-    def _take_expired(self) -> list[Taken]:
-        """Close the open window if its boundary has passed; as above."""
-        return self._taken(self._close_expired())
+    def _take(self, expired: bool = False) -> list[Taken]:
+        """Close the open window, if its boundary has passed or in any case, and return it for the handlers."""
+        return self._taken(self._close(expired))
 
     def _take_fetched(self) -> list[Taken]:
-        """Wait for the values of closed windows, a few seconds at most; as above."""
+        """Wait for the values of closed windows, a few seconds at most, and return those that have all values."""
         with pending.lock():  # another thread may take windows
             windows = [*(getattr(self, "_pending_windows", None) or ())]  # absent if __init__() was not called
         for window in windows:
@@ -287,7 +283,7 @@ class Stat(Accumulator):
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_ending() and hasattr(self, "_definition") and self.count:  # at the end, globals are None
-            call_each(self._log_taken, self._take_open())
+            call_each(self._log_taken, self._take())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_definition"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.nightly.leaks.windows import CASES, TEXT, VALUES
 
-ROUNDS, REPETITIONS = 3, 1000
+ROUNDS, REPETITIONS = 5, 1000
 _WARM_UP = 100  # caches, free lists and tables reach their size
 
 
@@ -86,7 +86,7 @@ def _quiet(both_twins: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_operation_leaks_nothing(name: str) -> None:
-    """Repeated a thousand times, three times: memory, objects and references do not grow with the repetitions."""
+    """Repeated a thousand times, five times: memory, objects and references do not grow with the repetitions."""
     made = CASES[name].make()
     assert {} == leaks(steady_growth(next(made), VALUES))
     assert next(made, None) is None

@@ -117,7 +117,7 @@ def samples() -> Iterator[Callable[[], object]]:
 
 
 @covers(
-    "Accumulator.add Accumulator._close Accumulator._close_expired Accumulator.discarded "
+    "Accumulator.add Accumulator._close Accumulator.discarded "
     "Accumulator.max_samples expired live Accumulator._serial Accumulator._window_ns"
 )
 def windows_that_close() -> Iterator[Callable[[], object]]:
@@ -138,7 +138,7 @@ def windows_that_close() -> Iterator[Callable[[], object]]:
             assert stat in _window.expired()
             assert stat in _window.live()
             refused(Broken, monitel.close_expired_windows)
-            stat._close_expired()
+            stat._close(True)
             stat.add(REAL)
             refused(Broken, stat.flush)
             assert (stat.count, stat.discarded > 0, stat.max_samples) == (0, True, 2)
@@ -169,7 +169,7 @@ def pending_samples() -> Iterator[Callable[[], object]]:
         assert (None, None) == raw._reserve(collector)
         clock[0] += 10**9
         raw._reserve(collector)
-        raw._close()
+        raw._close(False)
         raw._reserve(collector)
         raw._reset()
         clock[0] += 10**9
@@ -194,7 +194,7 @@ def windows_as_bytes() -> Iterator[Callable[[], object]]:
             _window.open_windows()
             stats[0].flush()
             refused(TypeError, _window.forget, TEXT, 1)
-            content, *_ = stats[1]._close() or (b"",)
+            content, *_ = stats[1]._close(False) or (b"",)
             _window.forget(*key(content))
             found.clear()
 
