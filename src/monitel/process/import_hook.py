@@ -52,7 +52,8 @@ class AfterImport(MetaPathFinder):
         finders = list(sys.meta_path)
         if fullname != self._module or self not in finders:
             return None
-        behind = finders[finders.index(self) + 1 :]
+        # Some old finders, such as those of copies of six, have no find_spec(); imports skip them, too.
+        behind = [each for each in finders[finders.index(self) + 1 :] if hasattr(each, "find_spec")]
         spec = next((found for each in behind if (found := each.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _CallbackLoader(spec, spec.loader, self._executed)

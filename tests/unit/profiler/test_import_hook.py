@@ -27,3 +27,15 @@ def test_function_runs_after_an_import_by_another_thread(tmp_path: Path, monkeyp
     importing.join()
     going_on.join()
     assert [True] == found
+
+
+def test_finder_of_an_old_library_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of six have finders without ``find_spec()``, which imports skip."""
+    found: list[str] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path])
+    (tmp_path / "module_after_old_finder.py").write_text("")
+    AfterImport("module_after_old_finder", lambda: found.append("imported"))
+    assert [] == found
+    import_module("module_after_old_finder")
+    assert ["imported"] == found
