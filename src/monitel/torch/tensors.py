@@ -168,24 +168,19 @@ class Tensors(Source):
         self._fetcher = fetcher
 
     def install(self) -> None:
-        """The previous hooks run for all other values."""
-        self._on = True
         for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
             never_compile(hook)
-        self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
+        self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)  # for other values
         set_details_hook(self._to_details)
 
     def remove(self) -> None:
-        """Hooks that somebody else has set since stay; ours then only pass calls on."""
-        self._on = False
-        if (current := set_value_hook(self._value_hook)) != self._to_float:
-            set_value_hook(current)
+        set_value_hook(self._value_hook)
         set_details_hook(None)
 
     end = remove
 
     def _to_float(self, stat: Stat, value: object) -> float | None:
-        if not self._on or not isinstance(value, Tensor):
+        if not isinstance(value, Tensor):
             return self._value_hook(stat, value)
         _refuse_dtensor("add()", value)
         staged = self._fetcher.queue_of(value)
