@@ -13,7 +13,7 @@ import monitel
 from monitel import clock
 from monitel.event import STAT_EVENT, Event
 from monitel.handlers import log_event
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, warn_once
 from monitel.process.fork import register_at_fork
 from monitel.stats import window_sinks
 from monitel.stats._window import get_step
@@ -43,7 +43,6 @@ class TorchMonitor(Source):
     """
 
     def install(self) -> None:
-        self._warned = False
         self._ended_ns: dict[str, int] = {}
         self._serials: dict[tuple[str, tuple[Aggregation, ...]], int] = {}
         self._since_ns = _unix_ns(clock.now())
@@ -58,9 +57,8 @@ class TorchMonitor(Source):
         self.poll()
 
     def poll(self) -> None:
-        if len(_queue) == _MAX_QUEUED and not self._warned:
-            self._warned = True
-            _log.warning("torch.monitor logged more than %d events in a second: the oldest were lost", _MAX_QUEUED)
+        if len(_queue) == _MAX_QUEUED:
+            warn_once(_log, "torch.monitor logged more than %d events in a second: the oldest were lost", _MAX_QUEUED)
         call_each(self._forward, _queued())
 
     def _forward(self, event: Any) -> None:
@@ -83,22 +81,12 @@ class TorchMonitor(Source):
         end_ns = _unix_ns(event.timestamp)
         start_ns = min(self._ended_ns.get(name, self._since_ns), end_ns - 1)
         self._ended_ns[name] = end_ns
-        definition = StatDefinition(
-            name, tuple(member for member in Aggregation if member in values), "", "", {}, monotonic=False
-        )
-        window = Window(
-            definition,
-            start_ns,
-            end_ns,
-            samples,
-            known.get("sum", typical * samples),
-            known.get("min", typical),
-            known.get("max", typical),
-            known.get("value", typical),
-            0,
-            None,
-            get_step(),  # at most a second after the window's end
-        )
+        asked = tuple(member for member in Aggregation if member in values)
+        definition = StatDefinition(name, asked, "", "", {}, monotonic=False)
+        total = known.get("sum", typical * samples)
+        smallest, largest, last = (known.get(suffix, typical) for suffix in ("min", "max", "value"))
+        step = get_step()  # at most a second after the window's end
+        window = Window(definition, start_ns, end_ns, samples, total, smallest, largest, last, 0, None, step)
         series = name, definition.aggregations
         serial = self._serials.get(series) or self._serials.setdefault(series, next(_serials))
         content = encode(OpenWindow(serial, next(_numbers), True, 0, *window[1:]))
