@@ -119,21 +119,20 @@ class Range:
         *("_epoch_ns", "_label", "_listeners", "args", "error_type", "monotonic_end_ns", "monotonic_start_ns"),
         *("name", "number", "parent", "step", "track"),
     )
-    name: str
-    args: Any
-    parent: Range | None
-    track: Track
-    step: int | None
-    error_type: str | None
-    monotonic_start_ns: int
-    monotonic_end_ns: int
-    number: int
-    _epoch_ns: int
-    _listeners: Callbacks
-    _label: int
 
-    def __init__(self) -> None:
-        raise TypeError(f"cannot create '{__name__}.Range' instances")
+    def __init__(self, name: str, args: Any, start_ns: int, label: int, listeners: Callbacks) -> None:
+        self.name = name if type(name) is str else text_of(name) or "unnamed"
+        self.args = args
+        self.parent = _running(_innermost.get())
+        self.track = _current_track()
+        self.step: int | None = _get_step()
+        self.error_type: str | None = None
+        self.monotonic_start_ns = start_ns
+        self.monotonic_end_ns = -1
+        self.number = next(_numbers)
+        self._epoch_ns = _epoch_ns
+        self._listeners = listeners
+        self._label = label  # the id of the record_function, as a reference would be a cycle; 0 after the end
 
     @property
     def start_ns(self) -> int:
@@ -150,20 +149,7 @@ class Range:
         return f"<Range {self.name!r} in {self.track}, {'running' if self.monotonic_end_ns < 0 else f'{length_ns} ns'}>"
 
 
-def _begin(label: object, name: str, args: Any) -> Range:
-    """Begin a range with this label, name and args; return the Range."""
-    beginnings, ends = _callbacks
-    self = _new(name, args, _now(), id(label), ends)
-    try:
-        _innermost.set(self)
-        _notify(beginnings, self)
-    except BaseException:  # the block that the range was to enclose will not run
-        _finish(self, self.monotonic_start_ns)
-        raise
-    return self
-
-
-def _end(label: object, opened: Range | None, error_type: str | None = None) -> None:
+def _end(label: object, opened: Range | None, error_type: str | None) -> None:
     """End the innermost range of a label, or the given Range if the context has none; an error's type is kept."""
     end_ns = _now()
     found = _innermost.get()
@@ -243,23 +229,6 @@ def synchronize() -> int:
     before, wall, after = min(tries, key=lambda each: each[2] - each[0])
     _now, _epoch_ns = source.monotonic_ns, int(wall - (before + after) // 2)
     return _epoch_ns
-
-
-def _new(name: str, args: Any, start_ns: int, label: int, listeners: Callbacks) -> Range:
-    self = Range.__new__(Range)
-    self.name = name if type(name) is str else text_of(name) or "unnamed"
-    self.args = args
-    self.parent = _running(_innermost.get())
-    self.track = _current_track()
-    self.step = _get_step()
-    self.error_type = None
-    self.monotonic_start_ns = start_ns
-    self.monotonic_end_ns = -1
-    self.number = next(_numbers)
-    self._epoch_ns = _epoch_ns
-    self._listeners = listeners
-    self._label = label  # an address, as in C, because a reference would be a cycle; 0 after the end
-    return self
 
 
 def _finish(self: Range, end_ns: int) -> None:
@@ -368,7 +337,15 @@ class record_function:  # noqa: N801  torch's name
         if not active and (self._latest is None or current_range() is None):
             self._unrecorded = True
             return self
-        self._latest = _begin(self, self.name, self.args)
+        beginnings, ends = _callbacks
+        began = Range(self.name, self.args, _now(), id(self), ends)
+        try:
+            _innermost.set(began)
+            _notify(beginnings, began)
+        except BaseException:  # the block that the range was to enclose will not run
+            _finish(began, began.monotonic_start_ns)
+            raise
+        self._latest = began
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:  # not *_, which is slower
@@ -378,10 +355,7 @@ class record_function:  # noqa: N801  torch's name
             return
         elsewhere = None if self._unrecorded else self._latest  # once unrecorded, it may be of another thread's block
         try:
-            if kind is None:
-                _end(self, elsewhere)
-            else:
-                _end(self, elsewhere, error_type(kind))
+            _end(self, elsewhere, None if kind is None else error_type(kind))
         except AssertionError:  # the context has no range of the object
             if not self._unrecorded:
                 raise
@@ -423,7 +397,7 @@ def record_past(name: str, start_ns: int, end_ns: int, args: Arguments = None, t
     if not active:
         return
     beginnings, ends = _callbacks
-    self = _new(name, args, start_ns, 0, ends)
+    self = Range(name, args, start_ns, 0, ends)
     while self.parent is not None and (not self.parent._label or self.parent.monotonic_start_ns > start_ns):
         self.parent = self.parent.parent
     if track is not None:
