@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from operator import length_hint
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from torch import is_grad_enabled
@@ -117,9 +116,6 @@ class Batches(Generic[_Batch]):
 
     def __bool__(self) -> bool:
         return bool(self._iterable)
-
-    def __length_hint__(self) -> int:
-        return length_hint(self._iterable)
 
 
 class BatchIterator(Batches[_Batch]):
