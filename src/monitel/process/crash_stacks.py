@@ -68,8 +68,9 @@ def uninstall(path: str | os.PathLike[str]) -> None:
     """Write no stacks any more, unless another path was installed since. faulthandler stays enabled. Idempotent."""
     global _path
     if _path and _path == str(Path(path).absolute()):
-        _path = ""
-        _write_to(os.devnull)
+        is_open, _path = _path != os.devnull, ""
+        if is_open:  # else the exit would wait for a slow disk without need
+            _write_to(os.devnull)
 
 
 def check() -> None:
