@@ -33,16 +33,16 @@ _JOURNAL = re.compile(rf"({'|'.join(JOURNALS)})-\d+\.(log|end)")
 _REJECTED = re.compile(rf"{REJECTED}-\d+\.log")
 
 
-def entries(folder: Path | None) -> list[str]:
+def entries(folder: Path) -> list[str]:
     """Return the names of all entries of a folder; none if it cannot be read."""
     with suppress(OSError):
-        return [] if folder is None else os.listdir(folder)  # noqa: PTH208  names are needed, often
+        return os.listdir(folder)  # noqa: PTH208  names are needed, often
     return []
 
 
-def processes(root: Path | None, spool: Path | None) -> list[str]:
-    """Return the names of all records in a folder of boxes and one of spools, oldest first."""
-    return sorted({name for folder in (root, spool) for name in entries(folder) if NAME.fullmatch(name)})
+def records(folder: Path) -> list[str]:
+    """Return the names of all records in a folder of boxes or spools, oldest first."""
+    return sorted(filter(NAME.fullmatch, entries(folder)))
 
 
 def pid_of(record: Path) -> int:
@@ -62,13 +62,7 @@ class Boxes:
     live: list[Path] = field(default_factory=list)  # of processes that run
     #: Nothing is added any more: a collector has them, or their rest is delivered like that of a spool.
     ended: list[Path] = field(default_factory=list)
-    corrupt: list[Path] = field(default_factory=list)  # a collector has set them aside
-    problems: list[str] = field(default_factory=list)  # entries that are not boxes, or that must not be opened
-
-    @property
-    def readable(self) -> list[Path]:
-        """The boxes of processes that run, and of those that were killed: these come first."""
-        return [*self.dead, *self.live]
+    problems: list[str] = field(default_factory=list)  # entries that are damaged, not boxes, or must not be opened
 
 
 def find_boxes(root: Path | None = None) -> Boxes:
@@ -96,7 +90,7 @@ def _search(root: Folder, found: Boxes) -> None:
         if NAME.fullmatch(plain.removeprefix(".")) is None:
             others.append(name)
         elif plain != name:
-            found.corrupt.append(path)
+            found.problems.append(f"{str(path)!r} is damaged, and was set aside by a collector")
         elif not name.startswith("."):  # else it is made or removed now
             try:
                 with closing(Folder.open(path, probe=False)) as folder:

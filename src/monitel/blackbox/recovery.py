@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, processes
+from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, records
 from monitel.blackbox.folder import Folder, FolderError, make_shown
 from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.reading import Record, names_of, read_record
@@ -52,9 +52,9 @@ def sweep(root: Path | None, spool: Path | None) -> None:
 
     It has a hidden name, or is a spool folder without a journal: all of it was delivered.
     """
-    for parent in (root, spool):
+    for parent in filter(None, (root, spool)):
         for name in entries(parent):
-            if parent is None or NAME.fullmatch(name.removeprefix(".")) is None:
+            if NAME.fullmatch(name.removeprefix(".")) is None:
                 continue
             if not name.startswith(".") and (parent != spool or not _DELIVERED.issuperset(entries(parent / name))):
                 continue
@@ -111,7 +111,7 @@ def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
 
 def forget_unread(root: Path) -> None:
     """Remove the records of killed processes that nobody reads, but for the newest in a folder. Never raises."""
-    for name in processes(root, None)[:-_KEPT]:
+    for name in records(root)[:-_KEPT]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
                 unread = Record(folder.path, names_of(folder)[0]).is_unread

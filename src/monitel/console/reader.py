@@ -358,8 +358,7 @@ def _is_folder(target: str) -> bool:
 def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
     boxes = find_boxes(root or read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
     problems += boxes.problems
-    problems += [f"{str(path)!r} is damaged, and was set aside by a collector" for path in boxes.corrupt]
-    return boxes.readable
+    return [*boxes.dead, *boxes.live]  # those of processes that were killed come first
 
 
 def _is_box(path: Path) -> bool:

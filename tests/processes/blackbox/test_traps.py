@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
-from monitel.blackbox.discovery import processes
+from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.record import EVENT
@@ -179,7 +179,7 @@ def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> Non
     """A hidden folder, and a spool folder whose journals are delivered; neither a record nor the box of a process."""
     place = Place(tmp_path)
     killed_after(place.box)
-    (name,) = processes(place.root, place.spool)
+    (name,) = records(place.root)
     spools = [place.spool / f"{name[:-1]}{digit}" for digit in "abc"]
     for spool in spools:
         spool.mkdir(mode=0o700, parents=True)
@@ -204,7 +204,7 @@ def test_process_killed_when_its_box_is_just_made_leaves_a_box(tmp_path: Path) -
         place.box()
 
     assert -signal.SIGKILL == status_of(run)
-    (name,) = processes(place.root, place.spool)
+    (name,) = records(place.root)
     dead = claim(place.root / name)
     assert (dead.box is not None, dead.has_ended) == (True, False)
 
@@ -214,7 +214,7 @@ def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
     """Last records that were not committed are replaced; those of a committed end are never appended again."""
     place = Place(tmp_path)
     killed_after(lambda: emit(place.box(), 1))
-    (name,) = processes(place.root, place.spool)
+    (name,) = records(place.root)
     (place.root / name / "metrics-000000000000001.end").write_bytes(b"half")
     assert ([], [1]) == (place.events(name, "metrics"), place.events(name))
     dead = claim(place.root / name)

@@ -67,7 +67,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
 ) -> None:
     """Then the box is read like a spool, in place or moved to the disk."""
     found = only(process.killed())
-    assert [process.path, own_boxes / KILLED] == sorted(find_boxes(own_boxes).readable, reverse=True)
+    assert [process.path, own_boxes / KILLED] == [*find_boxes(own_boxes).live, *find_boxes(own_boxes).dead]
     dead = claim(own_boxes / KILLED, process.box.spool)
     with closing(Folder.open(own_boxes / KILLED)) as box:
         event = death_of(read_record(box), Deaths()).event()
@@ -75,7 +75,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     (row,) = job.processes
     assert (1200, event.attributes["code.stacktrace"], "dead") == (row.step, found.stacks, row.state.value)
     dead.end({"logs": [(EVENT, tuple(event))]})
-    assert ([own_boxes / KILLED], [process.path]) == (find_boxes(own_boxes).ended, find_boxes(own_boxes).readable)
+    assert ([own_boxes / KILLED], [process.path]) == (find_boxes(own_boxes).ended, find_boxes(own_boxes).live)
     (in_place,) = deaths_below(own_boxes / KILLED, [])
     dead.move()
     dead.close()

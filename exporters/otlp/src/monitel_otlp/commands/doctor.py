@@ -179,8 +179,6 @@ def _show_black_box(settings: BoxSettings) -> None:
     for folder, number in sorted(waiting.items()):
         killed = f"{number} {'process' if number == 1 else 'processes'}"
         _row("killed", f"{killed}; deliver the telemetry with: monitel replay {shlex.quote(str(folder))}")
-    if boxes.corrupt:
-        _row("problem", f"damaged black boxes, which nothing reads: {', '.join(map(str, boxes.corrupt))}")
     for problem in boxes.problems:
         _row("problem", problem)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Deaths, death_of
-from monitel.blackbox.discovery import has_called_exec, processes
+from monitel.blackbox.discovery import has_called_exec, records
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
 from monitel.blackbox.reading import RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
@@ -136,7 +136,7 @@ def collect(
     found = Collected(deaths or Deaths(), run, observed_only, keep_unread)
     for root in roots:
         sweep(root, spool)
-        for name in processes(root, None):
+        for name in records(root):
             if stopped is not None and stopped.is_set():
                 return found
             found.take(root, spool, name)
@@ -213,6 +213,6 @@ class Leftovers:
             _log.info("what a killed process has left is now in %s", path)
         if self._settings.mark:
             self._accepted.wait()
-            found = {name: folder / name for folder in (*self._roots, self._spool) for name in processes(folder, None)}
+            found = {name: folder / name for folder in (*self._roots, self._spool) for name in records(folder)}
             found.pop(self._own_name, None)  # a record with a spool folder is found there
             deliver_marked(found.values(), self._settings, self._roots, self._stopped)
