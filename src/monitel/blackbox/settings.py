@@ -36,9 +36,8 @@ class BoxSettings:
 
     @property
     def root(self) -> Path | None:
-        if not self.enabled or self.folder is not None:
-            return self.folder if self.enabled else None
-        return next((root for root in automatic_roots() if root.parent.is_dir()), None)
+        found = (root for root in automatic_roots() if root.parent.is_dir())
+        return (self.folder or next(found, None)) if self.enabled else None
 
 
 def box_settings(
