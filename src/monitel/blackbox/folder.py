@@ -227,7 +227,10 @@ class Folder:
         child that C code forks without calling Python keeps it until it ends. False, too, if the folder was removed or
         renamed. A :class:`FolderError` is raised if the file system has no such locks.
         """
-        descriptor, taken = self.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
+        try:
+            descriptor, taken = self.open_file(_LOCK, os.O_RDWR | os.O_CREAT), False
+        except FileNotFoundError:  # it was removed
+            return False
         try:
             _ask(descriptor, fcntl.F_OFD_SETLK)
             taken = os.fstat(descriptor).st_nlink > 0 and self.is_there()

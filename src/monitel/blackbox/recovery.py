@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, records
-from monitel.blackbox.folder import Folder, FolderError, make_shown
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, make_shown
 from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.reading import Record, names_of, read_record
 from monitel.blackbox.record import (
@@ -78,6 +78,8 @@ def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), 
         # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
         alive = is_alive(folder) if is_box(folder.names()) else folder.is_locked()
         if alive or not folder.lock():
+            if not folder.is_there():
+                raise MissingFolderError(f"another process has removed {str(path)!r}")
             raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
         return folder
 

@@ -18,7 +18,7 @@ import pytest
 
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
-from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
+from monitel.blackbox.folder import Folder, FolderError, automatic_roots, make_folder, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, Names, SlotFile, pack_file, read_names, read_slots
 
@@ -381,6 +381,16 @@ def test_definitions_are_numbered_once_and_copied(box: Folder, tmp_path: Path) -
     assert [{"pid": 1}, "A", "B", "C"] == read_names(None, box)[0]
     box.write("names", b"\1", len(box.read("names")) - 1)
     assert [{"pid": 1}, "A", "B"] == read_names(box)[0]
+
+
+def test_folder_that_another_process_has_removed_is_not_locked(tmp_path: Path) -> None:
+    """Not even if it was opened before: of two collectors, one has delivered the record."""
+    made = tmp_path / "folder"
+    make_folder(made)
+    opened = Folder.open(made)
+    made.rmdir()
+    assert (False, False) == (opened.is_locked(), opened.lock())
+    opened.close()
 
 
 def test_boxes_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
