@@ -28,7 +28,6 @@ _ENOUGH_TIMES = 100  # steps, for quantiles of their times
 _LEAST, _MOST, _STEPS = 5, 15, 5  # parts of a period, and steps in one; in the least number of parts there may be fewer
 _LEAST_NS = 3 * _S  # of a period; a shorter one has too few snapshots
 _APART_NS = 19 * _S // 10  # between two looks that are kept: there is a snapshot each second
-_LONG_ENOUGH_NS = 20 * _S  # for a period that has no parts
 _PERIODS_NS = 60 * _S, 180 * _S
 
 
@@ -111,16 +110,14 @@ class Looks:
     def usual(self, process: Process, period_ns: int) -> Process | None:
         """Return the process with the totals and the usual times of the last nanoseconds: those of parts of the time.
 
-        If looks are far apart, the time has too few parts; then the usual times of stages are those of the life. It is
-        None if the time has too few parts because it was not observed for long enough.
+        It is None if the looks do not divide the time into enough parts.
         """
         earlier = self._earlier(period_ns)
-        if earlier is None:
+        parts = [] if earlier is None else self._parts(earlier)
+        if earlier is None or not parts:
             return None
-        found, parts = process.since(earlier), self._parts(earlier)
-        if not parts and self._kept[-1][0].time_ns - earlier.time_ns < _LONG_ENOUGH_NS:
-            return None
-        return found.but(stages=_usual_stages(parts, found) if parts else process.stages)
+        found = process.since(earlier)
+        return found.but(stages=_usual_stages(parts, found))
 
     def _parts(self, earlier: Process) -> list[Process]:
         """Return the looks that divide a period into parts with about as many steps each; none for fewer than five."""

@@ -158,16 +158,15 @@ def summary(look: Look) -> str:
 
 def _heading(job: Job) -> str:
     """Return the names of a job, and the number of its ranks that run here."""
-    names, processes = job.name, job.processes
+    names, processes, size = job.name, job.processes, job.world_size
     service = "" if names.service.startswith("unknown_service") else names.service
-    size = max((each.world_size for each in processes if each.world_size is not None), default=None)
     ranks = len({each.rank for each in processes} - {None})
     hosts = sorted({each.host for each in processes} - {""})
     parts = (
         "/".join(filter(None, (names.namespace, service))) or "job without a name",
         f"run {names.run}" if names.run else "",
         f"attempt {job.attempt}" if job.attempt else "",
-        f"{len(processes):,} process{'es' * (len(processes) != 1)}" if size is None else f"{ranks} of {size} ranks",
+        f"{ranks} of {size} ranks" if size else f"{len(processes):,} process{'es' * (len(processes) != 1)}",
         f"on {', '.join(hosts)}" if hosts else "",
     )
     return ", ".join(filter(None, parts))

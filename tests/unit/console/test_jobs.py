@@ -146,16 +146,12 @@ def life_at(at_s: float, steps: int, data_s: int) -> Process:
 
 
 @pytest.mark.parametrize(
-    ("steps", "ages", "kind"),
-    [
-        (20, (60, 0), "healthy"),
-        (19, (60, 0), "input-bound"),  # the life of the process
-        (19, (180, 0), "input-bound"),
-    ],
+    ("steps", "seconds", "kind"), [(20, 60, "healthy"), (19, 60, "input-bound"), (20, 180, "healthy")]
 )
-def test_period_has_twenty_steps(steps: int, ages: tuple[int, ...], kind: str) -> None:
-    """The last minute, otherwise the last three. Before it half of the time was data, and in it nothing is."""
-    lives = [life_at(1000 - age, 900 + (0 if age else steps), 400) for age in ages]
+def test_period_has_twenty_steps(steps: int, seconds: int, kind: str) -> None:
+    """The last minute, or the last three, otherwise the life. Before it half of the time was data, in it nothing is."""
+    begin = 1000 - seconds
+    lives = [life_at(begin + age, 900 + steps * age // seconds, 400) for age in range(0, seconds + 1, 2)]
     assert kind == verdict_of(lives[-1], *lives).kind
 
 
