@@ -86,15 +86,13 @@ def stage_times(process: Process, *, device: bool = False) -> dict[str, dict[str
 
 def compared_times(processes: Iterable[Process]) -> dict[str, Times]:
     """Return the times of each group of several ranks: on the device if all of them have them there."""
-    found: dict[bool, dict[str, dict[int, dict[str, float]]]] = {False: {}, True: {}}
-    for each in sorted(processes, key=lambda process: process.seen_ns):
-        for device, groups in found.items():
+    host: dict[str, dict[int, Mapping[str, float]]] = {}
+    on_device: dict[str, dict[int, Mapping[str, float]]] = {}
+    for each in processes:
+        for device, groups in ((False, host), (True, on_device)):
             for group, stages in stage_times(each, device=device).items():
                 if each.rank is not None:
                     groups.setdefault(group, {})[each.rank] = stages
-    host, on_device = found.values()
-    best = {
-        group: on_device[group] if on_device.get(group, {}).keys() >= host.get(group, {}).keys() else host[group]
-        for group in sorted({*host, *on_device})
-    }
+    best = {group: host.get(group, {}) for group in sorted({*host, *on_device})}
+    best |= {group: times for group, times in on_device.items() if times.keys() >= best[group].keys()}
     return {group: times for group, times in best.items() if len(times) > 1}

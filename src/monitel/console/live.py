@@ -66,8 +66,9 @@ class Live:
     """
 
     def __init__(self, targets: Sequence[str] = (), *, show: str | None = None) -> None:
-        self._show, self._meter, self._is_first = show, UsageMeter(), True
+        self._show, self._meter = show, UsageMeter()
         self._targets: Sequence[str | None] = [*dict.fromkeys(targets)] or [None]
+        self._searches_deaths = not targets
         self._watched: dict[Path, _Watched] = {}
         without_box = [target for target in targets if not boxes_of(target, [])]
         found = (each for target in without_box for each in read_processes(target, [], stacks=False))
@@ -87,9 +88,8 @@ class Live:
                 rows.append(row)
             elif path not in present:  # it was removed before it was read
                 del self._watched[path]
-        if self._is_first and self._targets == [None]:
-            self._collected += deaths_beside(rows)
-        self._is_first = False
+        if self._searches_deaths:
+            self._searches_deaths, self._collected = False, [*self._collected, *deaths_beside(rows)]
         shown = self._meter.read(self._without_replaced([*rows, *self._collected]))
         looks = {path: watched.looks for path, watched in self._watched.items()}
         jobs = [replace(job, processes=over_a_period(job.processes, looks)) for job in jobs_of(shown)]
