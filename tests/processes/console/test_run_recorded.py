@@ -175,14 +175,13 @@ pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], service_name="mine", sp
 loss = monitel.stat("loss", [monitel.COUNT], 1e9)
 loss.add(1)
 monitel.emit("late")
-{{end}}
 """
 
 
 @pytest.mark.parametrize("endpoint", [False, True])
 def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> None:
     """Every item is exported once, by the pipeline of the program; the other one leaves no trace."""
-    Path("train.py").write_text(OWN.format(early="", end=""))
+    Path("train.py").write_text(OWN.format(early=""))
     options = ["--endpoint", receiver.url, "--service-name", "other"] if endpoint else []
     environment = {**os.environ, "MONITEL_LOGGING_LEVEL": "WARNING"}
     ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", receiver.url], env=environment)
@@ -215,7 +214,7 @@ monitel.flush()
 )
 def test_pipeline_of_the_program_that_comes_late(receiver: Receiver, before: str, spans: list[str]) -> None:
     """After the first requests, or with spans, no item is lost, and none arrives twice; the run goes on."""
-    Path("train.py").write_text(OWN.format(early=EARLY + before, end=""))
+    Path("train.py").write_text(OWN.format(early=EARLY + before))
     command = [*RUN[:-1], "--endpoint", receiver.url, "--", sys.executable, "train.py", receiver.url]
     environment = {"OTEL_METRIC_EXPORT_INTERVAL": "100", "MONITEL_LOGGING_LEVEL": "WARNING", "MONITEL_SPANS": "true"}
     ended = outcome(command, env={**os.environ, **environment})
