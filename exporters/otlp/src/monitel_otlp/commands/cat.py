@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError, check_platform
 from monitel.text import show, warn
-from monitel_otlp.commands.arguments import add_source
-from monitel_otlp.commands.replay import nothing_left
+from monitel_otlp.commands.replay import add_source, nothing_left
 from monitel_otlp.export.records import damaged_ends, oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS
 

@@ -18,7 +18,7 @@ from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import box_settings
 from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
-from monitel_otlp.commands.arguments import add_destination, headers_of
+from monitel_otlp.commands.replay import add_destination, headers_of
 from monitel_otlp.config.settings import GRPC, HTTP, Environment, resolve, sdk_is_disabled
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request

@@ -17,8 +17,7 @@ from monitel.blackbox.recovery import sweep
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
-from monitel_otlp.commands.arguments import add_destination, add_source, headers_of
-from monitel_otlp.config.settings import resolve
+from monitel_otlp.config.settings import GRPC, HTTP, resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import (
     Delivery,
@@ -26,6 +25,7 @@ from monitel_otlp.export.records import (
     take,
 )
 from monitel_otlp.transport import make_transports
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
@@ -184,3 +184,36 @@ def _summary(total: Delivery, used: int, unusable: int) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+# ---- arguments of several commands
+
+
+def add_source(command: argparse.ArgumentParser, described: str, *, optional: bool = False) -> None:
+    command.add_argument("dir", nargs="?" if optional else None, metavar="DIR", type=target, help=described)
+    command.add_argument(
+        "--foreign",
+        action="store_true",
+        help="also use folders that belong to other users or that others can write to; only if you trust their content",
+    )
+
+
+def add_destination(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+    command.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="added to each request; default: OTEL_EXPORTER_OTLP_HEADERS",
+    )
+    command.add_argument("--protocol", choices=(HTTP, GRPC), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for given in arguments.header:
+        name, equals, headers[name] = given.partition("=")
+        if not (name and equals):
+            raise CommandError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
+    return headers
