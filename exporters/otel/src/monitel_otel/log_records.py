@@ -44,26 +44,19 @@ class EventFields:
             _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
 
 
-class LogRecords:
-    """Emits each event as a log record. The name is the body, too: many backends ignore the event name."""
-
-    def __init__(self, logger: Logger) -> None:
-        self._logger = logger
-        self._fields = EventFields()
-
-    def write(self, event: monitel.Event, context: Context | None = None) -> None:
-        """Emit one event, with a context for trace and span id; None for the current one."""
-        severity = SeverityNumber(event.severity)
-        body, attributes = self._fields.of(event, event.step)
-        self._logger.emit(
-            timestamp=timestamp_ns(event.timestamp),
-            context=context,
-            severity_number=severity,
-            severity_text=severity.name,
-            body=event.name if body is None else body,
-            attributes=attributes,
-            event_name=event.name,
-        )
+def write_event(logger: Logger, fields: EventFields, event: monitel.Event, context: Context | None) -> None:
+    """Emit an event as a log record. The name is the body, too: many backends ignore the event name."""
+    severity = SeverityNumber(event.severity)
+    body, attributes = fields.of(event, event.step)
+    logger.emit(
+        timestamp=timestamp_ns(event.timestamp),
+        context=context,
+        severity_number=severity,
+        severity_text=severity.name,
+        body=event.name if body is None else body,
+        attributes=attributes,
+        event_name=event.name,
+    )
 
 
 def count_failure() -> None:
