@@ -112,7 +112,7 @@ class _State:
         self._environment = _environment()
         self._named = [*map(_Named, twins.packages())]
         self._handlers = [(package, {*package.handlers._handlers}) for package in twins.packages()]
-        self._functions = before_flush._functions
+        self._functions = [*before_flush._functions]
         self._stats = [(package, package.stats._window.live()) for package in twins.packages()]
         self._threads = {*threading.enumerate()}
         self._logging = _logging()
@@ -160,7 +160,7 @@ class _State:
             for handle in package.handlers._handlers:
                 if handle not in before:
                     package.unregister_event_handler(handle)
-        before_flush._functions = self._functions
+        before_flush._functions[:] = self._functions
         root = logging.getLogger()
         root.handlers[:], root.level = [*self._logging[0], *filter(_is_of_pytest, root.handlers)], self._logging[1]
         for number, action in zip(_SIGNALS, self._signals, strict=True):

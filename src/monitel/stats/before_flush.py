@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.process.failures import call, call_each
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_lock = RLock()  # held briefly while the tuple is replaced
-_functions: tuple[Callable[[], object], ...] = ()
+_functions: list[Callable[[], object]] = []  # changed by single operations of CPython, which need no lock
 
 
 def register(function: Callable[[], object]) -> None:
@@ -20,27 +19,18 @@ def register(function: Callable[[], object]) -> None:
 
     It logs events that a source has queued, and waits for nothing. Its exception is raised when all Stats are flushed.
     """
-    global _functions
-    with _lock:
-        _functions = (*_functions, function)
+    _functions.append(function)
 
 
 def unregister(function: Callable[[], object]) -> None:
     """Stop calling a function. Idempotent."""
-    global _functions
-    with _lock:
-        _functions = tuple(other for other in _functions if other != function)
+    with suppress(ValueError):
+        _functions.remove(function)
 
 
 def run() -> None:
     """Call the functions in the order of their registration, even if one raises; then raise the first exception."""
-    if _functions:
-        call_each(call, _functions)
+    call_each(call, tuple(_functions))
 
 
-def _forget() -> None:
-    global _lock, _functions
-    _lock, _functions = RLock(), ()
-
-
-register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=_functions.clear)

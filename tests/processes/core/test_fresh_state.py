@@ -21,7 +21,7 @@ kept, entered, end = [], threading.Event(), threading.Event()
 @pytest.fixture(autouse=True)
 def finds_nothing():
     assert monitel.get_step() is None
-    assert () == monitel.handlers._handlers == before_flush._functions
+    assert ((), []) == (monitel.handlers._handlers, before_flush._functions)
     assert [] == monitel.counters() and {} == monitel.wait_counters()
     assert 0 == monitel.stat("named").count
     assert "MONITEL_LEFT" not in os.environ and "OTEL_SERVICE_NAME" not in os.environ
