@@ -47,16 +47,16 @@ class InUseError(FolderError):
     """Raised for a record whose process runs, or that another collector has."""
 
 
-def sweep(root: Path | None, spool: Path | None) -> None:
+def sweep(*parents: Path | None) -> None:
     """Remove the rest of records whose making or removal was interrupted by a kill. Never raises.
 
-    It has a hidden name, or is a spool folder without a journal: all of it was delivered.
+    It has a hidden name, or is a spool folder without a journal: all of it was delivered. A box has a page.
     """
-    for parent in filter(None, (root, spool)):
+    for parent in filter(None, parents):
         for name in entries(parent):
             if NAME.fullmatch(name.removeprefix(".")) is None:
                 continue
-            if not name.startswith(".") and (parent != spool or not _DELIVERED.issuperset(entries(parent / name))):
+            if not name.startswith(".") and not _DELIVERED.issuperset(entries(parent / name)):
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
                 if not is_alive(folder) and folder.lock():

@@ -76,7 +76,7 @@ def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapp
                     settings = box_settings(**read_variables(BOX_CHOICES, dict.fromkeys(BOX_CHOICES)))
                 if settings.root is None or has_box():
                     return
-                sweep(settings.root, None)
+                sweep(settings.root)
                 forget_unread(settings.root)
                 _record = _Record(settings, launch_attributes() if attributes is None else attributes)
             _owners.append(owner)

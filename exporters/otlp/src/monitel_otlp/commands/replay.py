@@ -142,7 +142,7 @@ def _collect_and_find(places: Places) -> Spools:
     found = Spools(problems=collected.problems)
     root = places.root.absolute() if given is None else given
     if not boxes_given and (given is not None or root.is_dir()):
-        sweep(None, root)
+        sweep(root)
         below = find_spools(root)
         found = replace(below, problems=[*collected.problems, *below.problems])
     if given is None or boxes_given:
