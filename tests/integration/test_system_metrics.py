@@ -25,7 +25,7 @@ def test_documented_queries_return_the_state_of_the_process(
         "opentelemetry.instrumentation.system_metrics",
         reason="pip install opentelemetry-instrumentation-system-metrics",
     )
-    from tests.unit.otlp.system.fake_nvml import FakeNvml
+    from tests.support.nvml import FakeNvml
 
     import monitel_otlp
 

@@ -10,11 +10,11 @@ from threading import Event
 import pytest
 from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer, Point
+from tests.support.nvml import FakeNvml
 from tests.support.pipelines import Start, reported_drops
 from tests.support.producers import run_together, wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
-from tests.unit.otlp.system.fake_nvml import FakeNvml
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
 from tests.unit.promises.spool_content import cat
 
