@@ -192,7 +192,7 @@ class _Watched:
                 self.looks.add(row.but(record=None), record.page)
                 rate = self.looks.rate(row, time.monotonic_ns())
             else:
-                row, rate = process_of(read_record(folder), alive=False), None
+                row, rate = process_of(read_record(folder), alive=False).but(record=record), None  # without its items
                 self.looks.add(row.but(record=None), record.page)
             self._row = row.but(**self.looks.numbers(), **self._value(record), rate=rate)
 
