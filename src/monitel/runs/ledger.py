@@ -92,6 +92,7 @@ class RunLedger:
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds."""
         self._status = final_status()
+        unwatch(self._on_first_step)
         if self._worker.started:
             self._worker.stop()
             self._worker.join(time.monotonic() + timeout)

@@ -172,13 +172,21 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
 
 
 STEP = "monitel.set_step(1)\ntime.sleep(0.5)\n"
-ENDED = "monitel_otlp.configure(spool_dir='spool').shutdown()\nif os.fork():\n    os._exit(os.wait()[1])\n"
+FORK = "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+ENDED = f"monitel_otlp.configure(spool_dir='spool').shutdown()\n{FORK}"
+
+LATE = f"pipeline = monitel_otlp.configure(spool_dir='spool')\n{FORK}pipeline.shutdown()\n"
 
 
 @pytest.mark.parametrize(
     ("script", "env"),
-    [(STEP, {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {}), (ENDED + STEP, {})],
-    ids=["rank one", "no step and no activity", "forked after the end of the pipeline"],
+    [(STEP, {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {}), (ENDED + STEP, {}), (LATE + STEP, {})],
+    ids=[
+        "rank one",
+        "no step and no activity",
+        "forked after the end of the pipeline",
+        "step after the end in a child",
+    ],
 )
 def test_only_rank_zero_of_a_training_has_a_ledger(
     train: Run, console: Console, script: str, env: dict[str, str]
