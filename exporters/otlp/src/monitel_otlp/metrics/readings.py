@@ -84,10 +84,9 @@ class Readings:
     * a wait has been in flight for five seconds, or such a wait has ended;
     * a counter, a wait counter or the step is there for the first time.
 
-    All totals of a round are read at once, and their points have the same time, so that the activities of
-    ``training.time`` add up. Reading takes no lock, except that of sources of waits, and of the longest waits: they are
-    read by :meth:`call_sources`, which may hang and therefore runs in the application's thread. Use the other methods
-    in one thread at a time.
+    All points of a round have the same time, so that the activities of ``training.time`` add up. Only
+    :meth:`call_sources` may hang, and therefore runs in the application's thread; use the other methods in one thread
+    at a time.
     """
 
     def __init__(self, table: MetricSeries, *, delta: bool, idle_interval: float) -> None:

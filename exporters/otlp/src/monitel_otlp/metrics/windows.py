@@ -3,14 +3,11 @@
 Each requested aggregation becomes one metric, e.g. ``train.loss.mean``: COUNT and SUM become sums, HISTOGRAM a
 histogram or percentiles, others gauges. A logged number becomes a gauge with its name.
 
-The temporality decides only the value and the start time of monotonic sums and of histograms: all samples since the
-start of the series, or those of one window. Sums that are not monotonic are always cumulative. A cumulative sum begins
-with a point of value zero at the start of the series' first window.
+With delta temporality monotonic sums and histograms have the samples of one window, else all since the start of the
+series. A cumulative sum begins with a point of value zero at the start of the series' first window.
 
-A request changes a draft of the totals. They change themselves when the request is settled, in one step with the
-journal, so that a request that is sent again has the same values. What the journal drops enters at its place.
-
-The messages are filled directly: the SDK's metric classes and their encoder take four times as long.
+A request changes a draft of the totals, which become it when the request is settled, in one step with the journal: a
+request that is sent again has the same values. What the journal drops enters at its place.
 """
 
 from __future__ import annotations
@@ -238,9 +235,9 @@ class Totals:
 
 
 class WindowWriter:
-    """Writes windows and logged numbers. The times of a series ascend over all requests.
+    """Writes windows and logged numbers, with ascending times in each series, and a pause after each slice of work.
 
-    ``pause`` is called between slices of work.
+    The messages are filled directly: the SDK's metric classes and their encoder take four times as long.
     """
 
     def __init__(self, mapping: WindowMapping, pause: Callable[[], object] = lambda: None) -> None:
