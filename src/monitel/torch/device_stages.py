@@ -83,7 +83,8 @@ class DeviceClock(DeviceQueue):
             if not getattr(module, "is_initialized", lambda: True)():
                 return
             self._module = module
-            device = _device_of(optimizer)
+            groups = getattr(optimizer, "param_groups", ())
+            device = next((each.device for group in groups for each in group["params"]), None)
             on_it = device is not None and device.type == kind
             self._device = device if on_it else torch.device(kind, module.current_device())
 
@@ -106,14 +107,6 @@ class DeviceClock(DeviceQueue):
         """Read a cycle when the device has reached its last mark, at which the next cycle begins."""
         with self._lock:
             self._batches.append(_Cycle(marks, samples))
-
-
-def _device_of(optimizer: Any) -> torch.device | None:
-    for group in getattr(optimizer, "param_groups", ()):
-        for parameter in group["params"]:
-            device: torch.device = parameter.device
-            return device
-    return None
 
 
 class DeviceStages(Source):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from torch import distributed
 from monitel.event import Event, Severity
 from monitel.handlers import log_event
 from monitel.process.failures import warn_once
+from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import get_ident
 from monitel.profiler import ranges
 from monitel.profiler.ranges import record_function
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
 
 _log = logging.getLogger("monitel.torch")
-_MAX_DIGITS = 18  # a longer number might not fit into 64 bits
 _NOTHING = nullcontext()
 
 
@@ -40,17 +39,9 @@ def several_ranks() -> bool:
     return world is not None and world.size() > 1
 
 
-def rank() -> int | None:
-    """Return torch.distributed's rank, or before its initialization that of ``RANK``."""
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    value = os.environ.get("RANK", "").strip()
-    return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
-
-
 def context_at(step: int | None) -> dict[str, str | int | float | bool]:
     """Return the event attributes ``training.rank`` and ``training.step``, each if it is known."""
-    known = {"training.rank": rank(), "training.step": step}
+    known = {"training.rank": launch_attributes().get("training.rank"), "training.step": step}
     return {key: value for key, value in known.items() if value is not None}
 
 

@@ -153,7 +153,7 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
     severities = [monitel.Severity.FATAL, monitel.Severity.FATAL, monitel.Severity.ERROR, monitel.Severity.ERROR]
     assert severities == [event.severity for event in found]
     assert ["exception", "out_of_memory", "exception", "collective.failed"] == [event.name for event in found]
-    assert [(41, 1)] * 3 + [(41, 0)] == [(event.step, event.data["training.rank"]) for event in found]
+    assert [(41, 1)] * 4 == [(event.step, event.data["training.rank"]) for event in found]
     data = dict(found[0].data)
     assert "in uncaught\n" in str(data.pop("exception.stacktrace"))
     assert {
