@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
@@ -239,17 +240,16 @@ class ProcessGroups(Source):
 
 
 def _counter(original: Callable[[str], Any], key: str) -> Any:
-    return _SetUp(original(key)) if key in _SET_UPS else original(key)
-
-
-class _SetUp:
-    def __init__(self, counter: Any) -> None:
-        self._counter = counter
+    counter = original(key)
+    if key not in _SET_UPS:
+        return counter
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
-        with training_activity("init"), self._counter.guard():
+    def guard() -> Iterator[None]:
+        with training_activity("init"), counter.guard():
             yield
+
+    return SimpleNamespace(guard=guard)
 
 
 def _set_up(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

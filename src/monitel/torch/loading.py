@@ -47,8 +47,7 @@ class BatchLoading(Source):
     def remove(self) -> None:
         global _running
         self.unhook()
-        if _running is self:
-            _running = None
+        _running = None
 
     def request(self, get: Callable[[Any], Any], source: Any, *, opens: bool = False) -> Any:
         """Call ``get(source)`` as a request."""
