@@ -28,6 +28,8 @@ _MEASURED = {
     "goodput": "goodput",
     "cpu_cores": "cpu",
     "memory_bytes": "memory",
+    "gpu_share": "gpu",
+    "gpu_memory_bytes": "gpu_memory",
 }
 
 

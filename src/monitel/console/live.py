@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,10 +123,15 @@ class UsageMeter:
 
     def __init__(self) -> None:
         self._before: dict[Path, tuple[float, float]] = {}  # when, and the CPU seconds until then
+        self._nvml: Any = None
+        with suppress(Exception):  # it is not installed, or without a driver
+            nvml = import_module("pynvml")
+            nvml.nvmlInit()
+            self._nvml = nvml
 
     def read(self, processes: Iterable[Process]) -> list[Process]:
         """Return processes; those that run with the resources that they use. CPU time needs a previous reading."""
-        found, now = [], {}
+        found, now, gpus = [], {}, _gpus(self._nvml)
         for process in processes:
             used = _usage(process.owner) if process.runs and process.owner is not None else None
             if used is None:
@@ -134,7 +140,8 @@ class UsageMeter:
             now[process.box] = at_s, cpu_s = time.monotonic(), used[0]
             before_s, before_cpu_s = self._before.get(process.box, now[process.box])
             cpu = (cpu_s - before_cpu_s) / (at_s - before_s) if at_s > before_s else None
-            found.append(process.but(cpu=cpu, memory=used[1]))
+            gpu, gpu_memory = gpus.get(process.pid, (None, None))
+            found.append(process.but(cpu=cpu, memory=used[1], gpu=gpu, gpu_memory=gpu_memory))
         self._before = now
         return found
 
@@ -145,6 +152,19 @@ def _usage(owner: Owner) -> tuple[float, int] | None:
     if state is None or state.letter == "Z" or not pages:
         return None
     return state.cpu_ns / 1e9, int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _gpus(nvml: Any) -> dict[int | None, tuple[float, int]]:
+    """Return by process how busy the busiest of its GPUs is, and its bytes on all that answer."""
+    found: dict[int | None, tuple[float, int]] = {}
+    for index in range(0 if nvml is None else nvml.nvmlDeviceGetCount()):
+        with suppress(Exception):  # the kinds of errors differ with the version; with MIG there are no rates
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            busy = nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+                share, size = found.get(process.pid, (0.0, 0))
+                found[process.pid] = max(share, busy), size + (process.usedGpuMemory or 0)
+    return found
 
 
 class _Watched:

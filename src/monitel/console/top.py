@@ -59,6 +59,7 @@ class Column(NamedTuple):
     cell: Callable[[Process, int], Cell]  # of a process at the time of the look, Unix ns; its text is not escaped
     number: bool = True  # the cells are aligned on the right, and never cut
     descending: bool = True  # the largest values are of the most interest
+    optional: bool = False  # it is left out if the value is unknown in all rows
 
 
 class Row(NamedTuple):
@@ -114,7 +115,8 @@ def _matches(process: Process, text: str) -> bool:
 
 def fitting(rows: Sequence[Row], width: int) -> dict[Column, int]:
     """Return the columns of the table that fit into a width, and the width of each."""
-    wanted = {each: max([each.width, *(columns_of(row.text(each)) for row in rows)]) for each in COLUMNS}
+    present = [each for each in COLUMNS if not each.optional or any(row.cells[each.name] for row in rows)]
+    wanted = {each: max([each.width, *(columns_of(row.text(each)) for row in rows)]) for each in present}
     shown = {column: wanted[column] if column.number else column.width for column in wanted}
     least = sorted(shown, key=lambda column: column.importance)
     while len(shown) > 1 and sum(shown.values()) + len(shown) - 1 > width:
@@ -249,6 +251,8 @@ COLUMNS = (
     Column("goodput", "GOODPUT", 7, 8, _of("goodput", percent)),
     Column("cpu", "CPU", 5, 7, _of("cpu", percent)),
     Column("memory", "MEM", 8, 5, _of("memory", _bytes)),
+    Column("gpu", "GPU", 5, 6, _of("gpu", percent), optional=True),
+    Column("gpu-memory", "GPU MEM", 8, 4, _of("gpu_memory", _bytes), optional=True),
     Column("waiting", "WAITING", 22, 14, _waiting, number=False),
     Column("activity", "ACTIVITY", 12, 0, _activity, number=False, descending=False),
     Column("event", "LAST EVENT", 18, 1, _event, number=False),

@@ -52,7 +52,7 @@ _MOST_STAGES = 300
 _TOKEN = 3  # place of the random part in the name of a record
 _LIVE = {
     *("box", "silence", "kernel", "record", "event", "events", "problem", "ranges", "earlier"),
-    *("cpu", "memory"),
+    *("cpu", "memory", "gpu", "gpu_memory"),
 }
 _STORED = [each.name for each in fields(Process) if each.name not in _LIVE]
 

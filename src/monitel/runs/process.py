@@ -178,6 +178,8 @@ class Process:
     goodput: float | None = None  # of the run over all attempts
     cpu: float | None = None  # cores
     memory: int | None = None  # resident bytes
+    gpu: float | None = None  # share of time in which its GPU, or the busiest of several, was busy with any process
+    gpu_memory: int | None = None  # bytes of the process on all GPUs
     value_name: str = ""
     value: float | None = None
     event: PastEvent | None = None  # the last one, other than logged numbers

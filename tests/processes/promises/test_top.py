@@ -22,7 +22,7 @@ FIELDS = {
     *("time", "pid", "rank", "step", "state", "death", "last_seen", "host", "namespace", "service", "run", "attempt"),
     *("world_size", "step_age_seconds", "steps_per_second", "step_seconds_p50", "step_seconds_p99", "data_share"),
     *("wait_share", "goodput", "value_name", "value", "activity", "activity_age_seconds", "stage", "waits", "event"),
-    *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes"),
+    *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes"),
 }
 
 
@@ -197,7 +197,7 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
         assert row_of(screen.text, running[1])
         screen.press("Escape")
         screen.until(lambda: row_of(screen.text, running[0]), "all rows")
-        screen.press(">")
+        screen.press("s")
         screen.until_shown("by pid, ascending")
         screen.press("<", "r")
         screen.until_shown("by rank, descending")

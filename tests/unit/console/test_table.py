@@ -1,7 +1,9 @@
 """The table of ``monitel top``, its lines, the usage of processes, and their state in the kernel."""
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,14 +82,15 @@ def test_filter_leaves_rows_that_contain_its_text() -> None:
 
 
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
-    """The rank, its state and its step are the last to go."""
+    """The rank, its state and its step are the last to go. Columns of GPUs are there if a process uses one."""
     rows = View().rows(look_at(rank_of(0)).jobs[0], TERMINAL, NOW)
-    everywhere = [column.name for column in COLUMNS]
+    everywhere = [column.name for column in COLUMNS if not column.optional]
     state = ["rank", "state"]
     for width, names in (
         (UNLIMITED, everywhere), (50, [*state, "step", "rate", "waiting"]), (12, state), (1, ["rank"])
     ):  # fmt: skip
         assert names == [column.name for column in fitting(rows, width)]
+    assert "GPU MEM" in lines_of(look_at(rank_of(0, gpu_memory=3 << 30)))[0]
 
 
 TEXTS = st.text(max_size=30)
@@ -106,8 +109,9 @@ def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, 
             assert line.isascii()
 
 
-def test_usage_is_that_of_the_process() -> None:
+def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with the same id and another start is not the one of the box, and has no usage."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     owner = this_process()
     mine = Process(box=Path("mine"), owner=owner)
     other = Process(box=Path("other"), owner=owner._replace(start=f"{int(owner.start) + 1}"))
@@ -120,6 +124,28 @@ def test_usage_is_that_of_the_process() -> None:
     assert (other, True) == (unknown, used.cpu is not None and used.memory is not None)
     assert 0 < (used.cpu or 0) < 64
     assert 1 << 20 < (used.memory or 0) < 1 << 40
+
+
+def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The busiest GPU counts, and the memory on all of them; one that does not answer causes no error."""
+    mine = Process(pid=os.getpid(), owner=this_process())
+
+    def rates(gpu: int) -> SimpleNamespace:
+        if gpu == 2:
+            raise RuntimeError("not supported")
+        return SimpleNamespace(gpu=40 + gpu)
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 3,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUtilizationRates=rates,
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1 << 30)],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert [(0.41, 2 << 30)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
+    nvml.nvmlInit = lambda: 1 / 0
+    assert [(None, None)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
 
 
 START = "4711"
