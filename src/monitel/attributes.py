@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable
-
     AttributeValue = str | bool | int | float
 
 __all__ = ["INT64_MAX", "INT64_MIN", "ascii_text", "escape_surrogates", "fits_int64", "recordable", "typed_items"]

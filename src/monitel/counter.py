@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +15,6 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
     from monitel.attributes import AttributeValue
 
 _log = logging.getLogger("monitel")

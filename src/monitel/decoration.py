@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from functools import wraps
 from sys import is_finalizing, modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from contextlib import AbstractContextManager
-
     Make = Callable[[], AbstractContextManager[Any]]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")

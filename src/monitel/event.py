@@ -6,14 +6,12 @@ import datetime as dt
 from collections.abc import Mapping
 from enum import IntEnum
 from time import time_ns as real_time_ns
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from monitel import clock
 from monitel.attributes import checked_text, checked_value, plain_copy
 from monitel.stats._window import get_step
-
-if TYPE_CHECKING:
-    from monitel.stats.window import Window
+from monitel.stats.window import Window
 
 _new = object.__new__
 

@@ -8,9 +8,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from monitel import clock
 from monitel.attributes import checked_text, escape_surrogates, items_of, plain_copy, recordable
@@ -23,10 +24,6 @@ from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-    from typing import Any
-
     Log = Callable[[Event], None]
     DetailsHook = Callable[[dict[str, Any], Callable[[object, object], object]], tuple[dict[str, Any], Log]]
 

@@ -7,23 +7,20 @@ import os
 import re
 import sys
 from collections import UserString
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from monitel import clock
 from monitel.attributes import checked_value, escape_surrogates
 from monitel.event import Event
 from monitel.handlers import log_event
 from monitel.process.masking import mask_values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: A part of a configuration: exact built-in types.
 ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str, ConfigValue]"]

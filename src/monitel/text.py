@@ -9,7 +9,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -18,8 +18,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from monitel.runs.process import Process
 
 UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: nothing is cut

@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.process.failures import enable_loggers, warn_once
 from monitel.process.masking import mask_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 __all__ = ["BOOLEAN", "FOLDER", "Group", "Variable", "at_least", "defaults_of", "name_of_variable", "one_of"]
 __all__ += ["positive", "read_variables", "reads_variables"]

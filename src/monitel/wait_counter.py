@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field, replace
 from sys import is_finalizing
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, KeysView, Mapping
-
     Source = Callable[[], Mapping[str, "WaitReading"]]
 
 

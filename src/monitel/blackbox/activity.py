@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import monitel
-from monitel.blackbox.context_page import own_page, quantile, unpack_step_times
+from monitel.blackbox.context_page import Context, own_page, quantile, unpack_step_times
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
 from monitel.training.activities import current, position, stage_now
 from monitel.training.counters import goodput
 from monitel.training.step import first_step, made_steps
 from monitel.wait_counter import waits_in_flight
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from monitel.blackbox.context_page import Context
 
 MOST_IN_PROGRESS = 100  # waits, and open ranges
 _LONGEST_NAME = 1_000  # characters

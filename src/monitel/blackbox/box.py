@@ -20,10 +20,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.blackbox import context_page
 from monitel.blackbox import disk as on_disk
@@ -46,9 +47,6 @@ from monitel.blackbox.record import (
 from monitel.process import crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Empty, Event, Lock, SimpleQueue, Thread, start_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _RETRY_S = 60.0  # between two attempts to make a box
 _FRAMES = 30  # of the main thread's stack

@@ -19,24 +19,20 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from monitel import wait_counter
-from monitel.blackbox.folder import map_file
+from monitel.blackbox.folder import Folder, map_file
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats import _window
 from monitel.training import step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from monitel.blackbox.folder import Folder
 
 PAGE = "page"
 PAGE_BYTES = 8192

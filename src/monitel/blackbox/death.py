@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -16,13 +17,10 @@ from typing import TYPE_CHECKING, Any
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.forms import LogRecord
-from monitel.blackbox.process import this_process
+from monitel.blackbox.process import Owner, this_process
 from monitel.process.crash_stacks import crash_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
 
 _log = logging.getLogger("monitel.otlp")

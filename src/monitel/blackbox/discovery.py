@@ -8,22 +8,16 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from monitel.blackbox.box import is_mine
-from monitel.blackbox.context_page import PAGE
+from monitel.blackbox.context_page import PAGE, Context
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_roots
-from monitel.blackbox.process import process_facts, process_start, this_process
+from monitel.blackbox.process import Owner, process_facts, process_start, this_process
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from monitel.blackbox.context_page import Context
-    from monitel.blackbox.process import Owner
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from monitel.blackbox.folder import write_at
-from monitel.blackbox.journal import BOX, DISK, Segment
+from monitel.blackbox.folder import Folder, write_at
+from monitel.blackbox.journal import BOX, DISK, Journal, Segment
 from monitel.blackbox.record import HEAD, MAGIC, files_of, first_of, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from monitel.blackbox.folder import Folder
-    from monitel.blackbox.journal import Journal
 
 _LARGEST = 4 << 20  # bytes of a file: it is loaded as a whole
 

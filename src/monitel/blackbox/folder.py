@@ -11,13 +11,11 @@ import re
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 if find_spec("fcntl") is not None:
     import fcntl

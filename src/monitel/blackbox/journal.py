@@ -12,20 +12,16 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from zlib import crc32
 
 from monitel.blackbox.account import Account
-from monitel.blackbox.folder import map_file
+from monitel.blackbox.folder import Folder, map_file
 from monitel.blackbox.record import BODY, CORRUPT, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
 from monitel.process.os_threads import RLock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from monitel.blackbox.folder import Folder
 
 _log = logging.getLogger("monitel")
 

@@ -6,14 +6,12 @@ import os
 import re
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel.blackbox.record import VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _EXITING = 0x4  # flag of a process that has released its locks, or is about to
 

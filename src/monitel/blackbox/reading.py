@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from monitel.blackbox.activity import doing_at
+from monitel.blackbox.activity import Doing, doing_at
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, Context, read_page
-from monitel.blackbox.folder import FolderError
-from monitel.blackbox.forms import Definition, LogRecord
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.forms import Definition, LogRecord, PlainCounter
 from monitel.blackbox.process import Owner
 from monitel.blackbox.record import (
     ENDED,
@@ -36,13 +37,6 @@ from monitel.blackbox.record import (
     scan,
 )
 from monitel.stats.window import OpenWindow, decode, split
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from monitel.blackbox.activity import Doing
-    from monitel.blackbox.folder import Folder
-    from monitel.blackbox.forms import PlainCounter
 
 _LARGEST_STACKS = 256 << 10  # bytes
 

@@ -17,17 +17,15 @@ import os
 import re
 import struct
 import zlib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from monitel.blackbox.folder import map_file, write_at
+from monitel.blackbox.folder import Folder, map_file, write_at
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-
-    from monitel.blackbox.folder import Folder
     from monitel.blackbox.journal import Journal
 
 #: The version of these forms, and the files beside the journals: the snapshot, under two names, the page, what is

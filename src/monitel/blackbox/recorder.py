@@ -11,6 +11,7 @@ import marshal
 import math
 import sys
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,22 +19,18 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel.attributes import escape_surrogates, fits_int64, recordable, text_of, typed_items
 from monitel.blackbox.activity import describe
-from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition, PlainCounter
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
-from monitel.stats.window import decode, key, split
+from monitel.stats.window import OpenWindow, decode, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
 from monitel.wait_counter import wait_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
     from monitel.blackbox.box import Box
-    from monitel.blackbox.forms import PlainCounter
-    from monitel.stats.window import OpenWindow
 
 _log = logging.getLogger("monitel")
 

@@ -11,9 +11,10 @@ The record of a killed process becomes one that can be delivered, once, however 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, records
@@ -35,9 +36,6 @@ from monitel.blackbox.record import (
     pack_file,
     read_names,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 _KEPT = 16  # records that stay, whoever reads them
 _DELIVERED = {"lock", NAMES, POSITION, TOTALS}  # the entries of a spool folder without a journal

@@ -9,26 +9,21 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import monitel
 from monitel.blackbox.box import Box, has_box
 from monitel.blackbox.record import JOURNALS
-from monitel.blackbox.recorder import Recorder, SeriesTable
+from monitel.blackbox.recorder import Recorder, Series, SeriesTable
 from monitel.blackbox.recovery import forget_unread, sweep
-from monitel.blackbox.settings import BOX_CHOICES, box_settings
+from monitel.blackbox.settings import BOX_CHOICES, BoxSettings, box_settings
 from monitel.process.exit import finalize_with_children
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import RLock
 from monitel.stats import window_sinks
 from monitel.variables import read_variables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from monitel.blackbox.recorder import Series
-    from monitel.blackbox.settings import BoxSettings
 
 _log = logging.getLogger("monitel")
 _TIMEOUT_S = 1.0

@@ -5,13 +5,12 @@ The forms are documented in docs/reference/commands.md; later versions only add 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monitel.text import rfc3339, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from monitel.blackbox.activity import Stage, Wait
     from monitel.console.job import Job
     from monitel.console.live import Look

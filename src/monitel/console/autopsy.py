@@ -6,13 +6,14 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import report_as_json
 from monitel.console.job import jobs_of
 from monitel.console.reader import read_processes
-from monitel.runs.process import TIME, State
+from monitel.runs.process import TIME, Process, State
 from monitel.text import (
     Screen,
     clock_time,
@@ -32,9 +33,6 @@ from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from monitel.runs.process import Process
 
 _LISTED = 20  # windows, counters, events, waits and ranges
 _ALL = 1 << 30

@@ -6,12 +6,14 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.blackbox.folder import FolderError
-from monitel.console.runs import Runs, add_options, report
+from monitel.console.runs import Run, Runs, add_options, report
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
+from monitel.runs.values import Key, Scalar
 from monitel.text import (
     CommandError,
     Screen,
@@ -29,10 +31,6 @@ from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from monitel.console.runs import Run
-    from monitel.runs.values import Key, Scalar
 
 _NOTHING = "-"
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from monitel.console.lateness import compared_times, cycle, stage_times, suspects
-from monitel.console.verdict import ENOUGH_STEPS, verdict
+from monitel.console.lateness import Times, compared_times, cycle, stage_times, suspects
+from monitel.console.verdict import ENOUGH_STEPS, Verdict, verdict
 from monitel.runs.history import RunTime
-from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from monitel.console.lateness import Times
-    from monitel.console.verdict import Verdict
-    from monitel.runs.process import JobName, Process
+from monitel.runs.process import COMPLETED, EXITED, STOPPED, JobName, Process, State
 
 _TERMINATED = "killed by SIGTERM"
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin

@@ -5,14 +5,12 @@ Times are those of the ranks of one group: a mapping from rank to the seconds of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from monitel.runs.process import Process
 
 Times: TypeAlias = Mapping[int, Mapping[str, float]]

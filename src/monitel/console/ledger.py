@@ -6,17 +6,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from monitel.console.runs import RUNNING, Runs, add_options, report
-from monitel.runs.history import REPEATED, STEP
+from monitel.console.runs import RUNNING, Run, Runs, add_options, report
+from monitel.runs.history import REPEATED, STEP, RunTime
 from monitel.runs.shares import largest_overhead, parts_of, sentences
 from monitel.text import Screen, columns_of, duration, labelled, moment, pad, wrapped
 from monitel.training.counters import DOWN
 
 if TYPE_CHECKING:
     import argparse
-
-    from monitel.console.runs import Run
-    from monitel.runs.history import RunTime
 
 _LABEL = 12  # columns of the labels above the table
 _SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.forms import NUMBER
-from monitel.blackbox.process import this_process
-from monitel.blackbox.reading import read_record
+from monitel.blackbox.forms import NUMBER, Definition
+from monitel.blackbox.process import Owner, this_process
+from monitel.blackbox.reading import Record, read_record
 from monitel.blackbox.record import ENDED
-from monitel.console.job import jobs_of, replaced
+from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.period import Looks, over_a_period
 from monitel.console.reader import (
     boxes_of,
@@ -32,14 +33,6 @@ from monitel.console.reader import (
 from monitel.runs.ended import read_ends
 from monitel.runs.process import Process, State, now, process_of
 from monitel_run.folder import is_run_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from monitel.blackbox.forms import Definition
-    from monitel.blackbox.process import Owner
-    from monitel.blackbox.reading import Record
-    from monitel.console.job import Job
 
 _MOST_GONE = 200  # processes that have ended, and are still shown
 _ATTEMPTS = 5  # looks in which the end of a process is searched

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from monitel_run.arguments import Parser
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
 
     Add = Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], object]
 

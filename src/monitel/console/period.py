@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import sub
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.blackbox.context_page import Context, quantile, unpack_step_times
 from monitel.console.verdict import ENOUGH_STEPS
-from monitel.runs.process import NO_SAMPLES, Process, Total
+from monitel.runs.process import NO_SAMPLES, Process, StageKey, Total
 from monitel.training.counters import DOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from monitel.runs.process import StageKey
 
 _S = 10**9
 _RECENT_NS = 10 * _S  # that rates and shares are about

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots
+from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import this_process
-from monitel.blackbox.reading import RecordError, read_record, text_of
+from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
-from monitel.runs.process import State, dead, event_of, life_of, whole
+from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of, whole
 from monitel.variables import read_variables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from monitel.blackbox.forms import LogRecord
-    from monitel.blackbox.reading import Record
-    from monitel.runs.process import PastEvent, Process
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _LONG_PATIENCE_S, _SHORT_PATIENCE_S, _PAUSE_S = 3.0, 1.0, 0.02

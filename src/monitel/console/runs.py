@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,18 +22,14 @@ from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.folder import stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
-from monitel.runs.process import COMPLETED, State
-from monitel.runs.values import RunValues
+from monitel.runs.process import COMPLETED, Process, State
+from monitel.runs.values import RunValues, Value
 from monitel.text import Screen, cut, duration, moment, number, rfc3339, show, table, to_json, warn
 from monitel.variables import read_variables
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
-
-    from monitel.runs.process import Process
-    from monitel.runs.values import Value
 
 RUNNING = "running"
 

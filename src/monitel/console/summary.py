@@ -6,26 +6,20 @@ import os
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TextIO
 
-from monitel.console.job import jobs_of, settled
+from monitel.blackbox.process import Owner
+from monitel.console.job import Job, jobs_of, settled
 from monitel.console.runs import is_given
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
-from monitel.runs.process import COMPLETED, EXITED, State, ended_by
+from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
 from monitel.text import Screen, duration, labelled, named, step_rate, wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TextIO
-
-    from monitel.blackbox.process import Owner
-    from monitel.console.job import Job
-    from monitel.runs.process import JobName, Process
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")

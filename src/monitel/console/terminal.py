@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from itertools import takewhile
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,19 +21,14 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, HelpPanel, Input, Static
 
 from monitel.console.autopsy import process_lines, stack_lines
+from monitel.console.live import Live, Look
 from monitel.console.reader import read_boxes
-from monitel.console.top import COLUMNS, summary, table_of
+from monitel.console.top import COLUMNS, View, summary, table_of
 from monitel.text import CommandError, clock_time, wrapped
 from monitel.text import Screen as Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from textual.app import ComposeResult
-
-    from monitel.console.live import Live, Look
-    from monitel.console.top import View
 
 _ONCE = "use monitel top --once, or --json for programs"
 _NO_ANSWER = "stacks: the process has not answered; no Python code runs in it, or it is stopped or dead"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import look_as_json
 from monitel.console.autopsy import NO_BOXES, counts, state_in_words
-from monitel.console.live import Live
-from monitel.runs.process import State
+from monitel.console.job import Job
+from monitel.console.live import Live, Look
+from monitel.runs.process import Process, State
 from monitel.text import (
     CommandError,
     Screen,
@@ -31,12 +33,6 @@ from monitel.text import (
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from monitel.console.job import Job
-    from monitel.console.live import Look
-    from monitel.runs.process import Process
-
     Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
 
 _INTERVAL_S, _ONCE_S, _LEAST_S, _DAY_S = 2.0, 0.5, 0.1, 86_400.0

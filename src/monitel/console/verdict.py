@@ -7,18 +7,16 @@ same period.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.runs.process import COMPLETED, EXITED, STOPPED, State
+from monitel.blackbox.activity import Wait
+from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
 from monitel.text import duration, named, percent, step_rate, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
-    from monitel.runs.process import Process
 
 _S = 10**9
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, on_main_process
@@ -11,10 +13,6 @@ import monitel
 from monitel.attributes import checked_attributes
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
 
 
 class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where accelerate is missing

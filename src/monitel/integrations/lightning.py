@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel import clock
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
+from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import begin_counters, count_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from monitel.training.activities import Activity
-
     Measure = Callable[[Any], int]
 
 _imported: list[str] = [name for name in ("lightning.pytorch", "pytorch_lightning") if name in sys.modules]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,12 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import monitel
 from monitel.integrations.wrapping import guarded, wrap_class
+from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import begin_counters, count_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch.utils.hooks import RemovableHandle
-
-    from monitel.training.activities import Activity
 
 _PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -11,9 +12,6 @@ from monitel.process.failures import warn_once
 from monitel.training.step import checked_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     Make = Callable[..., AbstractContextManager[Any] | None]
 
 _Arguments = ParamSpec("_Arguments")

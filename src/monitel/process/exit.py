@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from monitel.process.fork import register_at_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["finalize", "finalize_with_children"]
 

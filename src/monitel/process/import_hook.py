@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from monitel.process.os_threads import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 _log = logging.getLogger("monitel")
 _lock = Lock()

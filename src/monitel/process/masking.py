@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 #: Takes the place of a secret. Whether two values that hold it were equal is unknown.
 MASK = "***"

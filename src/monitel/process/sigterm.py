@@ -13,16 +13,14 @@ import logging
 import os
 import signal
 import struct
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from monitel.process.crash_stacks import keep_high
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Event, Lock, Thread, call_in_main_thread, in_main_thread, local, start_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 __all__ = ["SigtermHandler", "call_at_end", "check", "is_default"]
 

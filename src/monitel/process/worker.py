@@ -6,13 +6,10 @@ import gc
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from monitel.process.os_threads import Empty, Event, Lock, SimpleQueue, Thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger("monitel")
 

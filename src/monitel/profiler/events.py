@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -11,8 +12,6 @@ from monitel.profiler.settings import DeviceType
 from monitel.profiler.trace import atomic_file, json_text, well_formed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from monitel.profiler.ranges import Arguments, Range, Track
     from monitel.profiler.trace import Recorded
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from monitel.profiler import ranges
 from monitel.profiler.trace import atomic_file, json_text, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from monitel.profiler.ranges import Listening, Range
 
 _log = logging.getLogger("monitel.profiler")

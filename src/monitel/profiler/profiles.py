@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,8 +26,6 @@ from monitel.profiler.settings import (
 from monitel.profiler.trace import RESERVED_KEYS, Recording, json_text, one_line, write_chrome_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from monitel.profiler.execution_trace import ExecutionTraceObserver
     from monitel.profiler.settings import Activities, _ExperimentalConfig
     from monitel.profiler.trace import Recorded

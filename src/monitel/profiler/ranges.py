@@ -23,6 +23,7 @@ This module does not depend on profiles, traces or spans. A consumer of ranges s
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from itertools import count
 from sys import modules
@@ -38,8 +39,6 @@ from monitel.process.os_threads import RLock, get_ident, local, names
 from monitel.stats import _window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     Callback = Callable[["Range"], object]
     Callbacks = tuple[Callback, ...]
     Arguments = str | Mapping[str, Any] | None

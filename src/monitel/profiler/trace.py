@@ -7,7 +7,7 @@ import gc
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from operator import attrgetter
@@ -17,8 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 from monitel.profiler import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from monitel.profiler.ranges import Listening, Range, Track
 
 _start = attrgetter("monotonic_start_ns")

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,16 +19,17 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
-from monitel.blackbox.death import death_of
+from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder, FolderError, box_roots
 from monitel.blackbox.forms import REPORTED, STAT, Definition
-from monitel.blackbox.process import process_facts, process_start
+from monitel.blackbox.process import Owner, process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
 from monitel.blackbox.settings import FOLDERS, mark_of
 from monitel.run_events import final_status, last_exception
+from monitel.runs.history import RunTime
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before
@@ -35,12 +37,7 @@ from monitel.variables import read_variables
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from monitel.blackbox.death import Death, Deaths
-    from monitel.blackbox.process import Owner
     from monitel.blackbox.recorder import Series
-    from monitel.runs.history import RunTime
 
 _log = logging.getLogger("monitel")
 

@@ -11,22 +11,18 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.blackbox.process import process_start, this_process
-from monitel.runs.history import decode, encode
+from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from monitel.runs.history import History
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -22,16 +22,13 @@ The name ``repeated`` is that of texts and JSON; the counter ``training.time`` e
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from monitel.runs.stored import StoredError, dump, load
 from monitel.runs.values import RunValues
 from monitel.training.counters import DOWN, Past
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 Mark = tuple[int, int]  # a step, and the time in `step` before it
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from monitel.blackbox.folder import AVAILABLE, FolderError
+from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.clock import since_boot_ns
 from monitel.counter import find
@@ -17,19 +19,11 @@ from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attr
 from monitel.process.worker import Worker
 from monitel.run_events import final_status
 from monitel.runs.folder import InUseError, identify, is_child, load, open_run, store
-from monitel.runs.history import STEP, Attempt, History, RunTime, ascending, summed
-from monitel.runs.values import CurrentValues
+from monitel.runs.history import STEP, Attempt, History, Mark, RunTime, ascending, summed
+from monitel.runs.values import CurrentValues, RunValues
 from monitel.training.activities import total_ns
 from monitel.training.counters import Past, before, continue_run, repeat
 from monitel.training.step import first_step, get_step, made_steps, unwatch, watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from monitel.blackbox.folder import Folder
-    from monitel.runs.history import Mark
-    from monitel.runs.values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
 

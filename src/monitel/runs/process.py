@@ -9,29 +9,26 @@ import operator
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import Severity
+from monitel.blackbox.account import Account
+from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.context_page import quantile, unpack_step_times
-from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
-from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME
-from monitel.runs.history import RunTime  # noqa: TC001  a stored process is checked against it
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME, Definition, LogRecord
+from monitel.blackbox.process import Owner
+from monitel.runs.history import RunTime
+from monitel.stats.window import OpenWindow
 from monitel.training.counters import DOWN, LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from monitel.blackbox.account import Account
-    from monitel.blackbox.activity import Doing, Stage, Wait
-    from monitel.blackbox.death import Death
-    from monitel.blackbox.forms import Definition, LogRecord
-    from monitel.blackbox.process import Owner
     from monitel.blackbox.reading import Record
-    from monitel.stats.window import OpenWindow
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
 RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from monitel.runs.history import REPEATED, STEP
+from monitel.runs.history import REPEATED, STEP, RunTime
 from monitel.text import Screen, cut, duration, percent
 from monitel.training.activities import ACTIVITIES
 from monitel.training.counters import DOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from monitel.runs.history import RunTime
 
 _ENOUGH = 95  # percent in steps, above which the overhead is not the news
 _ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, REPEATED))}  # of activities of the same length

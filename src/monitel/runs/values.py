@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -14,13 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.process.worker import Pace
 from monitel.runs.stored import dump
+from monitel.stats.window import OpenWindow
 from monitel.training.counters import before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from monitel.blackbox.recorder import Series
-    from monitel.stats.window import OpenWindow
 
 _log = logging.getLogger("monitel")
 

@@ -10,6 +10,7 @@ of the interval are discarded.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -22,10 +23,6 @@ from monitel.stats.histogram import Buckets
 from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    # The window in bytes, the collector of its pending samples or None, their number, whether the first and the last
-    # sample are pending.
     Closed = tuple[bytes, Any, int, bool, bool]
 
 __all__ = ["Accumulator", "expired", "forget", "get_step", "live", "open_windows", "own_add", "set_step"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from monitel.process.failures import call, call_each
 from monitel.process.fork import register_at_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _functions: list[Callable[[], object]] = []  # changed by single operations of CPython, which need no lock
 

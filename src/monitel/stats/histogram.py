@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MAX_BUCKETS = 160  # this and the scale are the defaults of OpenTelemetry's SDKs
 _MAX_SCALE = 20

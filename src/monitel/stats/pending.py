@@ -7,21 +7,19 @@ is logged when all its values are known.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from sys import is_finalizing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
-from monitel.stats.definition import Aggregation
+from monitel.stats.definition import Aggregation, StatDefinition
 from monitel.stats.histogram import Buckets
+from monitel.stats.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel.stats.definition import StatDefinition
     from monitel.stats.stat import Stat
-    from monitel.stats.window import Window
 
 #: The last event of each name of log() that waits for a number of that name, which is still on a device.
 waiting: dict[str, Any] = {}

@@ -6,6 +6,7 @@ import atexit
 import datetime as dt
 import os
 import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,14 +16,11 @@ from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats import _window, before_flush
-from monitel.stats.definition import TORCHS
+from monitel.stats.definition import TORCHS, Aggregation
 from monitel.stats.stat import Stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-
     from monitel.attributes import AttributeValue
-    from monitel.stats.definition import Aggregation
     from monitel.stats.stat import Taken
 
 _Item = TypeVar("_Item")

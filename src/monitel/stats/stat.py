@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from monitel import clock
@@ -23,16 +24,12 @@ from monitel.stats.definition import (
     window_length_ns,
 )
 from monitel.stats.histogram import Histogram
-from monitel.stats.pending import PendingSamples, PendingWindow, take_resolved
-from monitel.stats.window import OpenWindow, decode_one, encode, not_requested
+from monitel.stats.pending import PendingSample, PendingSamples, PendingWindow, take_resolved
+from monitel.stats.window import OpenWindow, Window, decode_one, encode, not_requested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from monitel.attributes import AttributeValue
     from monitel.stats._window_py import Closed
-    from monitel.stats.pending import PendingSample
-    from monitel.stats.window import Window
 
     Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
 

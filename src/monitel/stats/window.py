@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.stats.definition import Aggregation
+from monitel.stats.definition import Aggregation, StatDefinition
 from monitel.stats.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from monitel.attributes import AttributeValue
-    from monitel.stats.definition import StatDefinition
 
 
 class Window(NamedTuple):

@@ -6,19 +6,18 @@ A sink is called before any event handler can be slow or raise.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monitel.process.failures import warn_once
 from monitel.stats import _window
 from monitel.stats._window import forget, open_windows
+from monitel.stats.definition import StatDefinition
+from monitel.stats.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel.stats.definition import StatDefinition
     from monitel.stats.stat import Stat
-    from monitel.stats.window import Window
 
     Sink = Callable[[StatDefinition, Window, bytes], object]
 

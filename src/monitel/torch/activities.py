@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import distributed
 
@@ -27,9 +28,6 @@ from monitel.training import activities
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import training_counter
 from monitel.training.step import get_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _MAX_STARTED = 64  # as many as the finished compilations that torch keeps
 _FIELDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import current_thread
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -9,8 +10,6 @@ from weakref import ref
 from monitel.process.os_threads import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 #: The stages, in the order in which a cycle has them.

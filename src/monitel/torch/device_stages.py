@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monitel.process.failures import call_each
+from monitel.stats.pending import PendingSample
 from monitel.stats.stat import Stat
 from monitel.torch.cycle import STAGES, Cycle
 from monitel.torch.devices import Batch, DeviceQueue
@@ -16,10 +18,6 @@ from monitel.torch.hooks import Missing, Source
 from monitel.torch.recording import several_ranks, stage_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from monitel.stats.pending import PendingSample
-
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
     from monitel.torch.devices import Fetcher
     from monitel.torch.steps import OptimizerSteps, Skipped

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +20,6 @@ from monitel.torch.hooks import Missing, Patch, Source, find
 from monitel.torch.recording import GuardedStat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from torch import Tensor
 
 TIMEOUT_S = 300.0  #: How long a device may take for a value before all that it owes are given up.

@@ -8,8 +8,10 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import torch
 
@@ -21,10 +23,6 @@ from monitel.process.masking import mask_values
 from monitel.torch.hooks import Missing, Patch, Source, find
 from monitel.torch.recording import context_at, emit_at
 from monitel.training.step import get_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
 
 _log = logging.getLogger("monitel.torch")
 _MAX_STACKTRACE = 20_000  # characters, from the end, which has the innermost frames

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 COMPILER = "torch._dynamo"  #: The module of torch.compile that traces; torch.optim loads it too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,6 @@ from monitel.torch.waits import StuckWaits, WaitCounters
 from monitel.variables import Variable, positive, reads_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     Amount = float | Callable[[], float]
 
 #: The names of the sources, and whether each one is installed by default.

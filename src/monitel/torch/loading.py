@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -16,9 +16,6 @@ from monitel.torch.hooks import NO_GRAPH, Patch, Source, current_graph, find
 from monitel.torch.recording import open_range, training_activity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from monitel.torch.cycle import TrainingThread
 
 _Batch = TypeVar("_Batch")

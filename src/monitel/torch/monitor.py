@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import monitor
 
@@ -20,10 +22,6 @@ from monitel.stats._window import get_step
 from monitel.stats.definition import Aggregation, StatDefinition
 from monitel.stats.window import OpenWindow, Window, encode
 from monitel.torch.hooks import Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
 
 _log = logging.getLogger("monitel.torch")
 _MAX_QUEUED = 100_000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from typing import Any
 
 from torch import distributed
 
@@ -18,14 +20,8 @@ from monitel.profiler.ranges import record_function
 from monitel.stats._window import own_add
 from monitel.stats.definition import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats.stat import Stat
+from monitel.stats.window import Window
 from monitel.training import activities
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from contextlib import AbstractContextManager
-    from datetime import datetime
-
-    from monitel.stats.window import Window
 
 DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, distributed
@@ -21,8 +22,6 @@ from monitel.torch.recording import open_range, several_ranks, stage_stat
 from monitel.training.activities import StageNow, forget_stage, provide_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel.torch.cycle import TrainingThread
     from monitel.torch.device_stages import DeviceStages
     from monitel.torch.loading import BatchLoading

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import _DummyThread, current_thread
+from threading import Thread, _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -21,16 +22,13 @@ from monitel.profiler import ranges
 from monitel.profiler.ranges import Track, record_past
 from monitel.stats._window import get_step, own_add
 from monitel.stats.definition import window_length_ns
+from monitel.stats.window import Window
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.recording import DURATIONS, GuardedStat
 from monitel.training.counters import training_counter
 from monitel.training.step import advance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from threading import Thread
-
-    from monitel.stats.window import Window
     from monitel.torch.cycle import TrainingThread
     from monitel.torch.devices import Fetcher
 

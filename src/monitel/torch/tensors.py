@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
 from types import FunctionType
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from monitel.event import Event
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
 from monitel.process.failures import call_each, warn_once
@@ -22,9 +24,6 @@ from monitel.stats.stat import Stat
 from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from monitel.event import Event
     from monitel.handlers import Log
     from monitel.torch.devices import Fetcher, StagedNumbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,14 +18,11 @@ from monitel.process.os_threads import frames, get_ident, main_thread_pulse
 from monitel.torch.hooks import Missing, Source, find
 from monitel.torch.recording import context_at
 from monitel.training import activities
+from monitel.training.activities import Activity
 from monitel.training.step import get_step
 from monitel.wait_counter import WaitReading, wait_counters, wait_keys, waits_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel.training.activities import Activity
-
     Evidence = tuple[object, ...]
 
 _log = logging.getLogger("monitel.torch")

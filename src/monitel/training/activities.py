@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from sys import is_finalizing, modules
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from monitel.attributes import checked_text
 from monitel.clock import since_boot_ns
 from monitel.decoration import decorated
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident, local
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 

@@ -6,9 +6,10 @@ import logging
 import os
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from types import TracebackType
 from weakref import ref
 
 from monitel import clock
@@ -20,13 +21,8 @@ from monitel.process.fork import register_at_fork
 from monitel.process.masking import mask_text
 from monitel.process.os_threads import get_ident, local
 from monitel.training import activities
+from monitel.training.activities import Activity
 from monitel.training.step import get_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from monitel.training.activities import Activity
 
 __all__ = ["LOAD", "SAVE", "Checkpoint"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,12 +19,10 @@ from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.training import activities, step
+from monitel.training.activities import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from monitel.attributes import AttributeValue
-    from monitel.training.activities import Ledger
 
 #: Unit and description of each of these counters.
 COUNTERS = {

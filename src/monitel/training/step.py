@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.attributes import INT64_MAX
 from monitel.process.fork import register_at_fork
 from monitel.stats import _window
 from monitel.training import activities
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _first: int | None = None
 _last: int | None = None  # that the program has set

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import get_meter_provider
@@ -18,8 +19,6 @@ from monitel_otel.log_records import EventFields, count_failure, write_event
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from opentelemetry.metrics import CallbackOptions, MeterProvider
 
 _log = logging.getLogger("monitel.otel")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
 
 import monitel
 from monitel.attributes import ascii_text
 from monitel.counter import first_of_names
 from monitel.wait_counter import wait_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _log = logging.getLogger("monitel.otel")
 

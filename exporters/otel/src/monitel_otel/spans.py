@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 

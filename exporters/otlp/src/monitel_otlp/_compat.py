@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
@@ -14,10 +16,6 @@ from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordPr
 from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.trace import SpanLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
 
 _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
 from queue import Queue
@@ -22,6 +23,7 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 from monitel.process.os_threads import Event, RLock, SimpleQueue, get_ident
 from monitel.variables import one_of
 from monitel_otlp._compat import (
+    APILoggerProvider,
     BatchLogRecordProcessor,
     LoggerProvider,
     LogRecordProcessor,
@@ -30,19 +32,14 @@ from monitel_otlp._compat import (
     log_record_limits,
     span_limits,
 )
-from monitel_otlp.config.settings import GRPC, Environment
+from monitel_otlp.config.endpoint import Endpoint
+from monitel_otlp.config.settings import GRPC, Environment, Settings
 from monitel_otlp.transport.answer import check_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
     from opentelemetry.metrics import Meter
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import TracerProvider as APITracerProvider
-
-    from monitel_otlp._compat import APILoggerProvider
-    from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.config.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.box import Box
-from monitel.blackbox.death import signal_name
+from monitel.blackbox.death import Deaths, signal_name
 from monitel.blackbox.folder import box_roots
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
@@ -27,15 +28,11 @@ from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve, sdk_is_disabled
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import deliver_marked
-from monitel_otlp.messages.attributes import plain_attributes
+from monitel_otlp.messages.attributes import Plain, plain_attributes
 from monitel_otlp.messages.request import encode_resource
 from monitel_run.folder import CHILD
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from monitel.blackbox.death import Deaths
-    from monitel_otlp.messages.attributes import Plain
     from monitel_run.parent import Ended
 
 STARTED, ENDED = "attempt.started", "attempt.ended"

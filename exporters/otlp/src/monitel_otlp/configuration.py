@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,16 +28,13 @@ from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points
-from monitel_otlp.config.settings import Environment, resolve, sdk_is_disabled
+from monitel_otlp.config.settings import Environment, Settings, resolve, sdk_is_disabled
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.system import report_system
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import shlex
 import sys
 import time
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.blackbox.account import Account
+from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import SIGNALS
+from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import hold, release
 from monitel.handlers import expect_no_handler, replace_event_handler
 from monitel.process.exit import finalize
@@ -27,33 +31,27 @@ from monitel.process.worker import low_latency
 from monitel.run_events import leave, preempt, withdraw
 from monitel.runs.ended import store_end
 from monitel.runs.shares import print_last_line
+from monitel.runs.values import RunValues
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
 from monitel.training.activities import activity
 from monitel.wait_counter import own_waits
+from monitel_otlp._compat import APILoggerProvider
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import child_resource, rank_check
-from monitel_otlp.config.settings import sdk_is_disabled
+from monitel_otlp.config.settings import Settings, sdk_is_disabled
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_run.folder import announce_child
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
-    from monitel.blackbox.forms import LogRecord
-    from monitel.blackbox.recorder import Series
     from monitel.runs.ledger import RunLedger
-    from monitel.runs.values import RunValues
-    from monitel_otlp._compat import APILoggerProvider
-    from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -14,8 +15,6 @@ from opentelemetry.metrics import Observation
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.metrics import Meter
 
     from monitel_otlp.pipeline import Pipeline

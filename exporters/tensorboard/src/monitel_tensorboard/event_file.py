@@ -11,8 +11,9 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 # tensorboard has neither type hints nor stubs.
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
@@ -28,9 +29,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignor
 
 from monitel import Histogram
 from monitel.attributes import escape_surrogates
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 logger = logging.getLogger("monitel_tensorboard")
 

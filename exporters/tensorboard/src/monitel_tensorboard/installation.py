@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
+import os
 import sys
 import time
 from itertools import count
@@ -26,8 +27,6 @@ from monitel_tensorboard.points import Recorded, has_scalars
 from monitel_tensorboard.writer import SummaryWriter, check, guarded, local_dir, open_writers
 
 if TYPE_CHECKING:
-    import os
-
     from monitel import Event
 
 EXIT_TIMEOUT = 5.0  # seconds that all writers of a process have together at exit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
@@ -12,8 +13,6 @@ from monitel.attributes import fits_int64, typed_items
 from monitel_tensorboard.event_file import Point, logger
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
     from monitel import Event, Window
 
 _CONFIG = "run.config"

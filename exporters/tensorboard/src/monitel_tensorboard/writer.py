@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,8 +19,6 @@ from monitel_tensorboard.event_file import EventFile, Point, logger
 from monitel_tensorboard.points import Charts, added_point, checked_number, checked_step, given
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel_tensorboard.points import Recorded
 
 open_writers: set[SummaryWriter] = set()  # renewed in forked children, and closed at exit

@@ -8,32 +8,28 @@ import re
 import shlex
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import FolderError, open_root
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.settings import box_settings
+from monitel.blackbox.settings import BoxSettings, box_settings
 from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.commands.replay import add_destination, headers_of
-from monitel_otlp.config.settings import GRPC, HTTP, Environment, resolve, sdk_is_disabled
+from monitel_otlp.config.endpoint import Endpoint
+from monitel_otlp.config.settings import GRPC, HTTP, Environment, Settings, resolve, sdk_is_disabled
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Consequence
+from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from monitel.blackbox.settings import BoxSettings
-    from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.config.settings import Settings
-    from monitel_otlp.transport.answer import Transport
 
 _TIMEOUT = 5.0  # seconds per attempt
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"

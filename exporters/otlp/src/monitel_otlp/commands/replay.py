@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,13 +26,11 @@ from monitel_otlp.export.records import (
     take,
 )
 from monitel_otlp.transport import make_transports
+from monitel_otlp.transport.answer import Transport
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
-
-    from monitel_otlp.transport.answer import Transport
 
 _OLD = (
     "what was refused for its age stays in the spool: raise storage.tsdb.out_of_order_time_window of Prometheus, or "

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _URL = re.compile(
     r"(https?)://(?:([^/?#]*)@)?(\[[^]/?#@]*\]|[^:/?#@]*)(?::([^/?#@]*))?(/[^?#]*)?(?:\?([^#]*))?(#.*)?",

@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
@@ -17,8 +18,6 @@ from monitel.process.launcher import distributed_rank, launch_attributes
 from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from opentelemetry.util.types import AttributeValue
 
 

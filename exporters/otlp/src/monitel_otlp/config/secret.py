@@ -6,11 +6,9 @@ import base64
 import html
 import json
 import re
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NoReturn, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 Value = TypeVar("Value")
 

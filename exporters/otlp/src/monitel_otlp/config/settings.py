@@ -10,17 +10,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BoxSettings, default_root
-from monitel.variables import one_of, positive
+from monitel.variables import Variable, one_of, positive
 from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
-
-if TYPE_CHECKING:
-    from monitel.variables import Variable
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from monitel.process.os_threads import Condition, current_thread, start_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel.process.os_threads import Thread
+from monitel.process.os_threads import Condition, Thread, current_thread, start_thread
 
 _log = logging.getLogger("monitel.otlp")
 

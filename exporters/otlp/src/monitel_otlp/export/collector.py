@@ -7,34 +7,29 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-from monitel.blackbox.death import Deaths, death_of
+from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import has_called_exec, records
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
-from monitel.blackbox.reading import RecordError, read_record
+from monitel.blackbox.reading import Record, RecordError, read_record
 from monitel.blackbox.record import EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
 from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
+from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.records import add_settled, deliver_marked, mapping_of, unsettled
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import Points, RisingSums, Sent
 from monitel_otlp.metrics.readings import READINGS_PER_REQUEST
 from monitel_run.folder import is_running
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-    from pathlib import Path
-
-    from monitel.blackbox.death import Death
-    from monitel.blackbox.reading import Record
-    from monitel_otlp.config.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -8,22 +8,26 @@ import math
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
+from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import give_way
 from monitel.process.os_threads import Event, RLock
 from monitel.process.worker import Pace, yield_gil
 from monitel.run_events import end_if_due
-from monitel.runs.values import latest
+from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
-from monitel_otlp.config.settings import temporality_preference
+from monitel_otlp.config.settings import Settings, temporality_preference
 from monitel_otlp.export.application import ApplicationThread
 from monitel_otlp.export.collector import Leftovers
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
@@ -44,15 +48,8 @@ from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from opentelemetry.sdk.resources import Resource
 
-    from monitel.blackbox.account import Account
-    from monitel.blackbox.recorder import Series
-    from monitel.runs.values import RunValues
-    from monitel_otlp.config.settings import Settings
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import marshal
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
@@ -12,7 +13,7 @@ from opentelemetry.trace import get_current_span
 
 import monitel
 from monitel.attributes import typed_items
-from monitel.blackbox.forms import STAT
+from monitel.blackbox.forms import STAT, LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recorder import Recorder, Series, SeriesTable
 from monitel.process.os_threads import RLock
@@ -20,10 +21,7 @@ from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otlp.messages.attributes import plain_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
     from monitel.blackbox.box import Box
-    from monitel.blackbox.forms import LogRecord
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from monitel.blackbox import disk
+from monitel.blackbox.account import Account
 from monitel.blackbox.discovery import is_box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.journal import DISK
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
+from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
 from monitel_otlp.messages.request import Encoder, Request
 from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
 from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Consequence
+from monitel_otlp.transport.answer import Answer, Consequence, Transport
 from monitel_otlp.transport.http import TOO_OLD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from monitel.blackbox.account import Account
-    from monitel_otlp.config.settings import Settings
-    from monitel_otlp.transport.answer import Transport
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -8,25 +8,22 @@ import sys
 import time
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.blackbox.record import READING, REQUEST
+from monitel.blackbox.record import READING, REQUEST, Item
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.messages.request import Encoder, LogRecordWriter, Request, write_reading, write_spans
-from monitel_otlp.metrics.windows import WindowWriter
+from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from monitel.blackbox.journal import Journal
-    from monitel.blackbox.record import Item
-    from monitel_otlp.metrics.windows import Totals, WindowMapping
 
 _log = logging.getLogger("monitel.otlp")
 

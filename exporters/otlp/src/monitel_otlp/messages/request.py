@@ -6,6 +6,7 @@ Ranges and readings are in the journals as encoded messages, events as plain val
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_attributes, write_attributes, write_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
@@ -9,8 +10,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from monitel.attributes import INT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
-
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     Metric = tuple[str, str, str]  # name, unit and description

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import monitel
 from monitel.attributes import escape_surrogates, typed_items
+from monitel.blackbox.forms import PlainCounter
 from monitel.blackbox.recorder import plain_number
 from monitel.clock import monotonic_ns
 from monitel.counter import first_of_names
@@ -24,12 +26,9 @@ from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, SENT, Points, RisingSums, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.blackbox.account import Account
-    from monitel.blackbox.forms import PlainCounter
     from monitel_otlp.export.recorder import MetricSeries
     from monitel_otlp.metrics.points import Metric
 

@@ -13,6 +13,7 @@ request that is sent again has the same values. What the journal drops enters at
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
-from monitel.blackbox.record import NUMBERS, WINDOW
+from monitel.blackbox.record import NUMBERS, WINDOW, Item
 from monitel.blackbox.recorder import part_of_total
 from monitel.stats.window import decode_one
 from monitel_otlp.messages.attributes import key_values
@@ -29,11 +30,7 @@ from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
-    from monitel.blackbox.record import Item
 
 _ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the total has the real one
 _NUMBER = ("",)  # suffixes of a logged number, whose metric has its bare name

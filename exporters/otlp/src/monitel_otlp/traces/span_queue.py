@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import marshal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,20 +22,17 @@ from monitel.blackbox.record import RANGES, SPANS
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
+from monitel.profiler.ranges import Range, Track
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
 from monitel_otel.spans import RangeAttributes, of_track
 from monitel_otlp._compat import span_limits
-from monitel_otlp.messages.attributes import Limits, plain_attributes, write_attributes
+from monitel_otlp.messages.attributes import Limits, Plain, plain_attributes, write_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
 
     from monitel.blackbox.journal import Journal
-    from monitel.profiler.ranges import Range, Track
-    from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.step_traces import StepIds, StepTraces
 
 _log = logging.getLogger("monitel.otlp")

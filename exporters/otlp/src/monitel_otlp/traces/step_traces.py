@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Any
 from uuid import uuid4
 
 from monitel.process.launcher import is_rank_zero
 from monitel.process.os_threads import RLock
 from monitel_otel.ranges import BUDGET
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel_otlp.config.settings import GRPC
+from monitel_otlp.config.settings import GRPC, Settings
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
-    from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport
 
 

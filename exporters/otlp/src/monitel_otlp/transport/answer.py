@@ -10,6 +10,7 @@ import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timezone
@@ -21,11 +22,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsPartialSuccess, ExportLogsServiceResponse
 
 import monitel
+from monitel_otlp.config.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import Request
 
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.

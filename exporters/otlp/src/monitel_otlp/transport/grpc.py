@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
-from monitel_otlp.config.endpoint import AddressError, parse_address
+from monitel_otlp.config.endpoint import AddressError, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
     AUTHORITY,
@@ -39,7 +39,6 @@ from monitel_otlp.transport.answer import (
 )
 
 if TYPE_CHECKING:
-    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.messages.request import Request
 
 _SERVICES = {"metrics": "metrics.v1.Metrics", "logs": "logs.v1.Logs", "traces": "trace.v1.Trace"}

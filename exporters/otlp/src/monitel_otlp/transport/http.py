@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from http.client import BadStatusLine, HTTPException, HTTPResponse, RemoteDisconnected
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from urllib.request import getproxies
 
 from monitel.process.os_threads import Empty, SimpleQueue
 from monitel.process.worker import Worker
-from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
+from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport.answer import (
     AUTHORITY,
@@ -43,12 +44,8 @@ from monitel_otlp.transport.answer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel_otlp.config.endpoint import Certificates, Endpoint
     from monitel_otlp.messages.request import Request
 
-    #: Result of ``getaddrinfo``: family, type, protocol, canonical name, socket address.
     Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
 RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
