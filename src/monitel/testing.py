@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from monitel import clock
-from monitel.event import Event
 from monitel.handlers import register_event_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.event import Event
 
 __all__ = ["ManualClock", "capture_events"]
 
