@@ -265,6 +265,19 @@ def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: D
     assert (["first", "second"], 2) == (receiver.record_names(), logs(pipeline).delivered)
 
 
+def test_flush_without_an_endpoint_waits_until_the_disk_has_the_items(start: Start, disk: Disk, tmp_path: Path) -> None:
+    """A disk that does not respond in time makes the flush return False."""
+    disk.hang()
+    pipeline = start(endpoint=None)
+    monitel_api.emit("event")
+    assert not pipeline.force_flush(0.2)
+    assert (0, 1) == (logs(pipeline).on_disk, logs(pipeline).waiting)
+    disk.back.set()
+    assert pipeline.force_flush(DEADLINE)
+    assert 1 == logs(pipeline).on_disk
+    assert ["event"] == cat(tmp_path / "spool").names
+
+
 def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk) -> None:
     """Without a black box, items that are not on disk are dropped as ``exit``; a later write changes no number."""
     disk.hang()
