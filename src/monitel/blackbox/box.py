@@ -228,6 +228,10 @@ class Box:
         if (folder := self.folder) is None:
             return
         if folder.is_there():
+            try:
+                self.names.copy(folder)  # there was no room when they were defined
+            except OSError as error:
+                self._report("box", error)
             if self.room.memory and self.room.problem:  # without one, the memory is older than the box
                 self._report("box", self.room.problem)
             return

@@ -99,7 +99,8 @@ def remove_settled(journal: Journal) -> None:
         for each in journal.segments:
             if each.where == DISK and each.next <= journal.settled + 1:
                 each.buffer = None
-    journal.truncate(disk=True)
+    with suppress(OSError):  # a full box does not take the totals, and the files stay for now
+        journal.truncate(disk=True)
 
 
 def size_on_disk(journal: Journal) -> int:

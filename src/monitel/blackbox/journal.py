@@ -381,6 +381,12 @@ class Journal:
             left = any(each.where != DISK and each.first < end for each, _ in self.unsettled())
         return left and self.reader != "nobody"
 
+    @property
+    def is_on_disk(self) -> bool:
+        """True if unsettled items are on the disk."""
+        with self.lock:
+            return any(each.where == DISK for each, _ in self.unsettled())
+
     def unsettled(self) -> Iterator[tuple[Segment, int]]:
         """Yield the segments with unsettled items, and their numbers. The caller holds the lock."""
         number = self.settled + 1

@@ -144,7 +144,7 @@ class Record:
     @property
     def reported(self) -> list[tuple[Definition, int, float, int, float]]:
         """Count, sum, windows, and sum of the largest samples, of the series in the summary of a run."""
-        return [(self.definition(number), *total) for number, *total in self._value("totals") or ()]
+        return [(self.definition(number), *total) for number, *total in self._defined("totals")]
 
     @property
     def last_event(self) -> LogRecord | None:
@@ -155,7 +155,7 @@ class Record:
     @property
     def numbers(self) -> list[tuple[Definition, int, float]]:
         """Time, Unix ns, and value of the last number of each series of ``monitel.log()``."""
-        return [(self.definition(number), *last) for number, *last in self._value("numbers") or ()]
+        return [(self.definition(number), *last) for number, *last in self._defined("numbers")]
 
     @property
     def stack(self) -> str:
@@ -172,6 +172,13 @@ class Record:
     def _value(self, name: str) -> Any:
         return None if self.snapshot is None else self.snapshot.values.get(name)
 
+    def _defined(self, name: str) -> Iterator[Any]:
+        return (each for each in self._value(name) or () if self._is_defined(each[0]))
+
+    def _is_defined(self, number: int) -> bool:
+        """Return True if a series has its definition in the files: a full box has no room for new ones."""
+        return 0 <= number < len(self.names)
+
     def definition(self, number: int) -> Definition:
         """Return a series, which is made once for this record and for later readings of it."""
         found = self.names[number]
@@ -187,11 +194,12 @@ class Record:
         for item in self.items.get("metrics", ()):
             if item.kind == WINDOW and item.number >= position:
                 number, content = item.value
-                found += [Window(number, self.definition(number), each, item.number) for each in decode(content)]
+                if self._is_defined(number):
+                    found += [Window(number, self.definition(number), each, item.number) for each in decode(content)]
         if self.snapshot is not None:
             keys = {each.window[:2] for each in found}
             opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
-            known = [(each, one) for each, one in opened if each >= 0 and one[:2] not in keys]  # -1: not defined
+            known = [(each, one) for each, one in opened if self._is_defined(each) and one[:2] not in keys]
             found += [Window(each, self.definition(each), one, 0) for each, one in known]
         return found
 

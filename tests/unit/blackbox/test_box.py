@@ -156,6 +156,38 @@ def test_without_a_box_the_disk_has_the_position_after_each_request(
         wait_until(lambda: read_slots(spool, "position")[1]["logs"] == 30, "the position")
 
 
+def test_full_box_without_room_for_definitions_is_read_without_their_series(
+    own_boxes: Path, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning is logged, and the definitions are written when there is room."""
+    pipeline, plain, full = start(), Folder.write, [True]
+
+    def write(self: Folder, name: str, content: bytes, offset: int, *, flags: int = 0) -> None:
+        if full and name == "names":
+            raise OSError(errno.ENOSPC, "no space")
+        plain(self, name, content, offset, flags=flags)
+
+    def open_windows() -> list[str]:
+        assert pipeline.engine is not None
+        pipeline.engine.box.snapshot()
+        with closing(Folder.open(boxes(own_boxes)[0])) as opened:
+            return sorted(each.series.name for each in read_record(opened).open_windows)
+
+    monitel.emit("event")
+    known = monitel.Stat("known", [monitel.COUNT], 3600.0)
+    known.add(1)
+    assert ["known"] == open_windows()
+    monkeypatch.setattr(Folder, "write", write)
+    later = monitel.Stat("later", [monitel.COUNT], 3600.0)
+    later.add(1)
+    assert ["known"] == open_windows()
+    open_windows()
+    assert 1 == len(warnings_with(caplog, "the box of", "no space"))
+    full.clear()
+    assert ["known", "later"] == open_windows()
+    del known, later  # the logged error keeps this frame
+
+
 @pytest.fixture
 def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
     boxes = []
@@ -240,6 +272,34 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
     monkeypatch.undo()
     box.tend_disk(0.0)
     assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
+
+
+def test_full_box_is_no_problem_of_the_disk(
+    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settled files on the disk stay until the box has room for the totals, which are written before."""
+
+    class Fold:
+        def plain(self) -> tuple[int, Any]:
+            return 0, "x" * 9_000
+
+    box, plain = make(), Folder.open_file
+    box.tend_disk(0.0)
+    (path,) = (tmp_path / "spool").glob("*/logs-*.log")
+    box.journals["metrics"].fold = Fold()  # type: ignore[assignment]
+    box.journals["logs"].settle(1, 1)
+
+    def open_file(self: Folder, name: str, flags: int) -> int:
+        if flags & os.O_CREAT and self.path.parent.name != "spool":
+            raise OSError(errno.ENOSPC, "no space")
+        return plain(self, name, flags)
+
+    monkeypatch.setattr(Folder, "open_file", open_file)
+    box.tend_disk(0.0)
+    assert ("", True, False) == (box.disk_problem, path.exists(), box.journals["logs"].is_on_disk)
+    monkeypatch.undo()
+    box.tend_disk(0.0)
+    assert not path.exists()
 
 
 def test_record_of_another_version_is_left_alone(

@@ -187,7 +187,7 @@ class Engine:
     @property
     def stored(self) -> bool:
         """True if something is on disk, even if it is not an item."""
-        return self.box.disk_bytes > 0
+        return any(each.is_on_disk for each in self.box.journals.values())
 
     def latest(self) -> RunValues:
         """Return the last values of this process. It touches no file and takes no lock."""
