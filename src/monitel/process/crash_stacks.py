@@ -38,6 +38,7 @@ _HIGH = 900  # the lowest number of a descriptor that an application which close
 
 _path = ""  # of the file; empty without one
 _descriptor = -1  # of faulthandler, which keeps it; without a file, of /dev/null
+_file: os.stat_result | None = None  # its file
 _enabled = False  # by this module
 
 
@@ -78,18 +79,14 @@ def check() -> None:
 
     Empty the file if the process has survived a signal, because another handler recovered from it.
     """
-    global _descriptor
     if not _path:
         return
     with suppress(OSError):
-        try:
-            found = os.fstat(_descriptor)
-            if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
-                os.ftruncate(_descriptor, 0)
-        except OSError:
-            _descriptor = -1
-            faulthandler.disable()
+        if not _is_own():
             _write_to(_path)
+        found = os.fstat(_descriptor)
+        if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
+            os.ftruncate(_descriptor, 0)
         _enable()
 
 
@@ -101,16 +98,27 @@ def _enable() -> bool:
     return _enabled
 
 
+def _is_own() -> bool:
+    """Return False if the application has closed the descriptor: its number may be that of a file which it writes."""
+    try:
+        return _file is not None and os.path.samestat(os.fstat(_descriptor), _file)
+    except OSError:
+        return False
+
+
 def _write_to(path: str) -> None:
     """Let the descriptor belong to another file."""
-    global _descriptor
+    global _descriptor, _file
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     opened = os.open(path, flags, 0o600)
-    if _descriptor < 0:
-        _descriptor = keep_high(opened)
-    else:
+    if _is_own():
         os.dup2(opened, _descriptor, inheritable=False)
         os.close(opened)
+    else:
+        if _file is not None:
+            faulthandler.disable()
+        _descriptor = keep_high(opened)
+    _file = os.fstat(_descriptor)
 
 
 def _in_child() -> None:

@@ -205,3 +205,22 @@ except OSError:
     print("refused")
 """
     assert "refused\n" == train(BEGIN + script).stdout
+
+
+def test_number_of_a_closed_descriptor_may_be_that_of_another_file(train: Run) -> None:
+    """The other file is neither emptied nor replaced."""
+    script = """\
+from monitel.process import crash_stacks
+crash_stacks.install("stacks")
+weights = open("weights", "w")
+for call in crash_stacks.check, lambda: crash_stacks.uninstall("stacks"):
+    number, = (int(each) for each in os.listdir("/proc/self/fd")
+               if os.path.realpath(f"/proc/self/fd/{each}") == os.path.realpath("stacks"))
+    os.dup2(weights.fileno(), number)  # the application has closed it, and opened its own
+    os.write(number, b"hours")
+    os.utime("weights", (0, 0))
+    call()
+    os.write(number, b" of ")
+print(open("weights").read())
+"""
+    assert "hours of hours of \n" == train(BEGIN + script).stdout
