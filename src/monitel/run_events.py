@@ -234,7 +234,7 @@ def _status_at_exit() -> str:
 
 def _status_of(error: BaseException | None) -> str:
     if isinstance(error, SystemExit):
-        if error.code is None or error.code == 0:
+        if error.code is None or (isinstance(error.code, int) and error.code == 0):  # Python exits with 1 for 0.0
             return _COMPLETED
         error = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
     if error is None:

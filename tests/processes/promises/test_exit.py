@@ -194,6 +194,12 @@ CODES = [
     ("", 0, "completed"),
     ("sys.exit('no data')\n", 1, "failed"),
     ("quit(5)\n", 5, "failed"),
+    ("sys.exit(0.0)\n", 1, "failed"),
+    (
+        "try:\n    sys.exit(type('', (), {'__eq__': lambda *_: 1 / 0})())\nexcept SystemExit:\n    pass\n",
+        0,
+        "completed",
+    ),
     ("exit(0)\n", 0, "completed"),
     ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n", 0, "completed"),
     ("raise ValueError\n", 1, "failed"),
