@@ -90,3 +90,21 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_read() -> None:
             gc.set_threshold(*threshold)
             gc.callbacks.remove(note)
     assert ([], True) == (collected, gc.isenabled())
+
+
+def test_exception_that_ends_a_thread_of_monitel_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the hook of the application, or Python's, which takes its own type of arguments only."""
+
+    def fail() -> None:
+        raise OSError("no device")
+
+    thread = os_threads.Thread(target=fail, name="monitel-test")
+    previous, threading.excepthook = threading.excepthook, threading.__excepthook__
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        threading.excepthook = previous
+    shown = capsys.readouterr().err
+    assert shown.startswith("Exception in thread monitel-test:\nTraceback")
+    assert shown.endswith("OSError: no device\n")

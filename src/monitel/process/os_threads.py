@@ -46,6 +46,7 @@ def _copy_of_threading() -> Any:
     primitives._set_sentinel = primitives.allocate_lock
     module = _copy("threading", _thread=primitives)
     module._set_sentinel = set_sentinel
+    module.ExceptHookArgs = threading.ExceptHookArgs  # the only type that this takes:
     module.excepthook = lambda arguments: threading.excepthook(arguments)  # noqa: PLW0108  the current one
     return module
 
