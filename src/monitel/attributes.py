@@ -36,8 +36,9 @@ def fits_int64(number: int) -> bool:
 
 def escape_surrogates(text: str) -> str:
     r"""Return text that UTF-8 can hold, as an exact str: a lone surrogate becomes its escape, such as ``\udc80``."""
+    text = text if type(text) is str else str.__str__(text)
     if text.isascii():
-        return text if type(text) is str else str.__str__(text)
+        return text
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -181,9 +182,9 @@ def plain_copy(values: object) -> dict[str, AttributeValue] | None:
 
 
 def items_of(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> Collection[tuple[Any, Any]]:
-    """Return the items of a mapping; if its class raises, call ``left_out`` with no name and the mapping."""
+    """Return the items of a mapping; if they cannot be read, call ``left_out`` with no name and the mapping."""
     try:
-        return values.items() if type(values) is dict else [*values.items()]
+        return values.items() if type(values) is dict else dict(values.items()).items()
     except Exception:
         left_out("", values)
         return ()

@@ -103,13 +103,30 @@ class _Endless(dict[Any, Any]):
         raise LookupError
 
 
-def test_mapping_that_cannot_be_read_is_left_out(events: list[Any], forget_warnings: None) -> None:
+class _Odd(dict[Any, Any]):
+    def items(self) -> Any:
+        return [("a", 1), ("b",)]
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def isascii(self) -> bool:
+        raise LookupError
+
+
+@pytest.mark.parametrize("broken", [_Endless(a=1), _Odd(a=1)])
+def test_mapping_that_cannot_be_read_is_left_out(
+    events: list[Any], forget_warnings: None, broken: dict[Any, Any]
+) -> None:
     """Values beside it are recorded, although the application has read the counter without its unit before."""
     installed.counter("monitel.log.left_out")
-    installed.log({"loss": 0.5, "broken": _Endless(a=1)})
-    installed.log(_Endless(a=1))
-    installed.emit("event", _Endless(a=1))
-    assert [{"loss": 0.5}, {}, {}] == [event.data for event in events]
+    installed.log({"loss": 0.5, "broken": broken})
+    installed.log(broken)
+    installed.emit(_Text("event"), broken)
+    assert [("run.log", {"loss": 0.5}), ("run.log", {}), ("event", {})] == [
+        (event.name, event.data) for event in events
+    ]
     assert 3 == left_out()
 
 
