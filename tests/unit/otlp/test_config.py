@@ -17,6 +17,7 @@ import monitel_otlp
 from monitel.variables import Variable, positive, reads_variables
 from monitel_otlp.config.endpoint import parse_address
 from monitel_otlp.config.secret import MASKED, masker, parts_of_header
+from monitel_otlp.transport.answer import error_text
 
 TOKEN = "sesame-4711"
 PARSED = {
@@ -47,6 +48,26 @@ def test_mask_hides_parts_of_headers_and_short_secrets_as_words() -> None:
     mask = masker([*parts_of_header(f"Bearer {TOKEN}"), *parts_of_header("Basic bWU6b3BlbiBzZXNhbWU="), "47", ""])
     text = f"{TOKEN} open sesame Bearer me same 4711: 47"
     assert f"{MASKED} {MASKED} {MASKED} Bearer {MASKED} same 4711: {MASKED}" == mask(text)
+
+
+#: A password in texts of peers. They escape other characters than Python does, and some escape twice.
+ESCAPED = [
+    r'{"key": "an\"odd\\pass&word</4711"}',
+    r'{"key": "an\"odd\\pass\u0026word\u003c\/4711"}',
+    r'{"error": "{\"key\": \"an\\\"odd\\\\pass\"}"}',
+    r"an&#34;odd\pass&amp;word&lt;/4711",
+    "an%22odd%5Cpass&word%3C/4711",
+    "an%2522odd%255Cpass%2526word",
+]
+
+
+@pytest.mark.parametrize("text", ESCAPED)
+def test_mask_finds_a_secret_below_the_escapes_of_a_peer(text: str) -> None:
+    """As a detail of gRPC, and quoted as the body of a response."""
+    mask = masker(['an"odd\\pass&word</4711'])
+    for shown in (text, error_text(text.encode())):
+        assert "odd" not in mask(f"no access for {shown} today")
+        assert mask(f"no access for {shown} today").startswith("no access for ")
 
 
 CHOICES: dict[str, Variable | str] = {

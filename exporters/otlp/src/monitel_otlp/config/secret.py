@@ -16,6 +16,8 @@ MASKED = "***"
 _HEAD = 8  # characters: a word with the beginning of a secret is masked, because a peer may truncate what it echoes
 _WORD = 6  # characters: shorter secrets are masked only as whole words
 _SEPARATORS = re.compile(r"[\s,;=:]+")
+_ESCAPE = re.compile(r"\\+(?:u([0-9a-f]{4})|x([0-9a-f]{2}))?", re.IGNORECASE)
+_LAYERS = 3  # of escapes, which a peer and the quotation of its answer add
 _SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"}  # schemes of authorization
 
 
@@ -40,16 +42,19 @@ def masker(secrets: Iterable[str]) -> Callable[[str], str]:
     """Return a function that replaces the words of a text that contain secrets, in any form that a peer may echo.
 
     The forms are: unchanged, percent-encoded and -decoded, base64 (even inside a longer text), hexadecimal, and escaped
-    as JSON, Python or HTML. Case is ignored.
+    as JSON, Python or HTML, also several times and with other characters escaped. Case is ignored.
     """
     words = sorted({word for secret in secrets for form in _forms(secret) for word in form.split()}, key=len)
-    heads = "|".join({re.escape(word[:_HEAD]) for word in words if len(word) >= _WORD})
+    heads = "|".join({re.escape(each[:_HEAD]) for word in words for each in (word, _plain(word)) if len(each) >= _WORD})
     short = "|".join(re.escape(word) for word in reversed(words) if len(word) < _WORD)
     contains = re.compile(heads or r"\Z.", re.IGNORECASE)  # by default nothing
     is_short = re.compile(rf"(?<!\w)(?:{short})(?!\w)" if short else r"\Z.", re.IGNORECASE)
 
+    def is_secret(word: str) -> bool:
+        return bool(contains.search(word) or contains.search(_plain(word)))
+
     def mask(text: str) -> str:
-        masked = re.sub(r"\S+", lambda word: MASKED if contains.search(word[0]) else word[0], text)
+        masked = re.sub(r"\S+", lambda word: MASKED if is_secret(word[0]) else word[0], text)
         return is_short.sub(MASKED, masked)
 
     return mask
@@ -79,6 +84,14 @@ def _forms(secret: str) -> set[str]:
         for coded in (content, text.encode("latin-1", "replace")):
             found |= set(_in_base64(coded))
     return found
+
+
+def _plain(text: str) -> str:
+    """Return a text without backslashes, percent encoding and entities, in any number of layers up to three."""
+    for _ in range(_LAYERS):
+        text = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)) if found.lastindex else "", text)
+        text = html.unescape(unquote(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")))
+    return text
 
 
 def _in_base64(content: bytes) -> Iterator[str]:
