@@ -38,7 +38,7 @@ _REFUSED_PAUSE = 180.0  # seconds
 _LONGEST_RETRY_AFTER = 600.0  # seconds; a longer pause that a backend requests is shortened
 _INVALID_RETRY_AFTER = 86_400.0  # seconds; a Retry-After beyond a day is a mistake, and is ignored
 _DISK_PAUSE = 0.02  # seconds until the disk has loaded what is to be sent
-_TRIES = 3  # of a request with which the backend fails
+_TRIES = 3  # of a request with which the backend fails; single items that are too large, before all others are
 _PARTS = 19  # attempts with parts of a rejected request: halves of 500 items find one item in as many
 _random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
 
@@ -76,6 +76,11 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         return self.journal.settled >= self.journal.next - 1
+
+    @property
+    def may_be_smaller(self) -> bool:
+        """False after several single items of one read were too large, and nothing was accepted."""
+        return self.has_accepted or self.attempts < _TRIES
 
     def head(self) -> Item | None:
         """Return the next item; None if there is none, or the disk has to load it."""
@@ -324,7 +329,7 @@ class Sender:
             _log.warning("%s: delivering again", self._transport.url)
         if consequence is Consequence.DELIVERED:
             self._acknowledge(outbox, request, answer)
-        elif consequence is Consequence.TOO_LARGE and outbox.split():
+        elif consequence is Consequence.TOO_LARGE and outbox.may_be_smaller and outbox.split():
             pass
         elif self._unanswered:
             self._reject(outbox, request, answer, "unconfirmed")
