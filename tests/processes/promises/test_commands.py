@@ -79,6 +79,29 @@ def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run
     assert 2 == len(receiver.records())
 
 
+def test_items_that_had_no_room_in_the_box_are_not_collected(
+    receiver: Receiver, train: Run, run: Run, own_boxes: Path
+) -> None:
+    """A kill loses them, so that the numbers of collected and of delivered items are equal."""
+    train(
+        "options = {'endpoint': sys.argv[1], 'spool_dir': 'file/spool', 'black_box': {'size': 65536}}\n"
+        "pipeline = monitel_otlp.configure(**options, export_interval=3600.0)\n"
+        "open('file', 'w').close()\n"
+        "for number in range(4000): monitel.log({'x': number})\n"
+        "pipeline.engine.box.snapshot()\n"
+        "os.kill(os.getpid(), 9)\n",
+        "http://127.0.0.1:9",
+        returncode=-9,
+    )
+    printed = run(*COMMAND, "replay", own_boxes, "--endpoint", receiver.url).stdout
+    found = re.search(
+        r"collected ([\d,]+) items from 1 black box\n(?s:.*)delivered ([\d,]+) items from 1 spool\n", printed
+    )
+    assert found is not None, printed
+    assert found[1] == found[2]
+    assert 100 < int(found[1].replace(",", "")) < 4000
+
+
 def in_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
     line = f"{sys.executable} -m monitel {command} {redirection}"
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=DEADLINE)

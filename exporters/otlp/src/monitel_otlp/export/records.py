@@ -69,8 +69,8 @@ def _created_ns(path: Path) -> int:
 
 
 def unsettled(dead: Dead) -> int:
-    found = [dead.journals[name].account() for name in SIGNALS]
-    return sum(each.waiting + each.on_disk for each in found)
+    """Return the number of items that can be delivered. Those that were in anonymous memory are lost."""
+    return sum(items for name in SIGNALS for _, items in dead.journals[name].unsettled())
 
 
 def damaged_ends(dead: Dead) -> int:
