@@ -32,7 +32,6 @@ from monitel.blackbox.folder import Folder, FolderError, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import (
-    ENDED,
     JOURNALS,
     REJECTED,
     STACKS,
@@ -43,6 +42,7 @@ from monitel.blackbox.record import (
     Names,
     Settled,
     SlotFile,
+    mark_ended,
 )
 from monitel.process import crash_stacks, os_threads
 from monitel.process.fork import register_at_fork
@@ -451,7 +451,7 @@ class Box:
         self._is_over = True
         with suppress(OSError):
             if self.folder is not None:
-                self.folder.rename(STATE, ENDED)  # from now on this is not the box of a killed process
+                mark_ended(self.folder)  # from now on this is not the box of a killed process
         for journal in self.journals.values():
             journal.keep_from = sys.maxsize
         self._closes = True

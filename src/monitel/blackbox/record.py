@@ -123,6 +123,14 @@ def files_of(folder: Folder, journal: str) -> list[str]:
     return [name for name in folder.names() if re.fullmatch(rf"{journal}-\d+\.({ends})", name)]
 
 
+def mark_ended(folder: Folder) -> None:
+    """Let nothing be added to a record any more, whether it has a snapshot or had no room for one."""
+    if folder.has(STATE):
+        folder.rename(STATE, ENDED)
+    else:
+        folder.write(ENDED, b"", 0)
+
+
 def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:
     """Return a file with records, each as kind, value and number of items, from an item on."""
     content, number = bytearray(HEAD.pack(MAGIC, first)), first

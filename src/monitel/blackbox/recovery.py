@@ -29,10 +29,10 @@ from monitel.blackbox.record import (
     POSITION,
     REJECTED,
     SENDING,
-    STATE,
     TOTALS,
     Item,
     Settled,
+    mark_ended,
     pack_file,
     read_names,
 )
@@ -194,10 +194,7 @@ class Dead:
                 first = self.journals[name].next
                 content = pack_file(first, ((kind, value, 1) for kind, value in values))
                 self.box.write(f"{name}-{first:015}.end", content, 0)
-        if self.box.has(STATE):
-            self.box.rename(STATE, ENDED)
-        else:
-            self.box.write(ENDED, b"", 0)
+        mark_ended(self.box)
         for name in records:
             self._adopt(name, self.journals[name].settled, self.journals[name].holes())
 

@@ -20,6 +20,7 @@ import monitel
 from monitel.blackbox import folder, process
 from monitel.blackbox.box import Box
 from monitel.blackbox.context_page import own_page
+from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
@@ -272,6 +273,21 @@ def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, m
     monkeypatch.undo()
     box.tend_disk(0.0)
     assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
+
+
+def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
+    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it if the disk does not take what is left."""
+
+    def no_room(*_arguments: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    box = make()
+    (tmp_path / "spool").touch()
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    assert not box.close(1.0)
+    assert [own_boxes / box.name] == find_boxes(own_boxes).ended
 
 
 def test_full_box_is_no_problem_of_the_disk(
