@@ -41,10 +41,13 @@ _current: SigtermHandler | None = None
 _others: list[Callable[[float], object]] = []
 
 
-def is_default() -> bool:
-    """Return whether SIGTERM has its default action: neither Python nor a C library handles or ignores it."""
+def is_default(*, replaces: bool = True) -> bool:
+    """Return whether SIGTERM has its default action: neither Python nor a C library handles or ignores it.
+
+    The caller ``replaces`` a handler that is replaceable: it is uninstalled.
+    """
     handler = _current
-    if handler is not None and (handler._closed or handler._replaceable):
+    if handler is not None and (handler._closed or (handler._replaceable and replaces)):
         handler.uninstall()  # again, if an earlier call in another thread could not finish
     return not _getsig(signal.SIGTERM)
 
@@ -73,7 +76,8 @@ class SigtermHandler:
     handler calls this one, ``flush`` and the previous handler are called, and the process continues. So it does as
     process 1 of a container, which the default action does not end. ``end`` returns False if the interrupted code is
     delivering already: then SIGTERM does what it did before when :meth:`uninstall` is called. One that is
-    ``replaceable`` gives way to whoever asks :func:`is_default`.
+    ``replaceable`` gives way to a pipeline, which asks :func:`is_default`. Each of these flushes the Stats and ends the
+    run, so that the first one serves all exporters without a pipeline.
     """
 
     def __init__(

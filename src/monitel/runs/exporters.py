@@ -91,8 +91,13 @@ def _preempt(_timeout: float) -> None:
 
 
 def _terminate(timeout: float) -> None:
+    from monitel.run_events import end_if_due
+    from monitel.stats.registry import flush
+
     _preempt(timeout)
     _report_end()
+    end_if_due()
+    flush()  # for TensorBoard
 
 
 def _report_end() -> None:

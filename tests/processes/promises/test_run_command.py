@@ -318,6 +318,10 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
         ("raise SystemExit(3)", 3, "monitel run: run x, 5 steps"),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL at step 4"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
+        (
+            "import monitel_tensorboard; monitel_tensorboard.install('runs'); os.kill(os.getpid(), signal.SIGTERM)",
+            *(-15, " preempted"),
+        ),
         ("sys.excepthook = lambda *_: None; raise KeyboardInterrupt", -2, " interrupted"),
     ],
 )

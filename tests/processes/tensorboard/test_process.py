@@ -52,7 +52,11 @@ def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status:
     assert {"events/run.started", "events/end", "events/run.ended"} == {*tags["tensors"]}
 
 
-@pytest.mark.parametrize("order", ["{}", "monitel_otlp.configure()\n{}", "{}monitel_otlp.configure()\n"])
+#: An installation that ends while another one goes on.
+OTHER = "monitel_tensorboard.install('other').uninstall()\n"
+
+
+@pytest.mark.parametrize("order", ["{}", "monitel_otlp.configure()\n{}", "{}monitel_otlp.configure()\n", "{}" + OTHER])
 def test_sigterm_writes_open_windows(script: Run, tmp_path: Path, order: str) -> None:
     """Alone, or where monitel-otlp handles it; the process ends as it would have, and the run as preempted."""
     sent = "import monitel_otlp, signal\nos.environ['MONITEL_RUN_EVENTS'] = '1'\n" + order.format(INSTALL)

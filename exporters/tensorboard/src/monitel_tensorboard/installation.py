@@ -36,6 +36,7 @@ _MINUTE_NS = 60 * 10**9
 _SHARE = 20  # the first points of the ledger are closer than a minute: each after a twentieth of the elapsed time
 
 _installed: set[Installation] = set()
+_sigterm: SigtermHandler | None = None  # of all of them
 
 
 class Installation:
@@ -46,6 +47,7 @@ class Installation:
     """
 
     def __init__(self, writer: SummaryWriter, expiry_secs: float) -> None:
+        global _sigterm
         self.writer = writer
         self._expiry_secs = expiry_secs
         self._start_empty()
@@ -54,10 +56,9 @@ class Installation:
         self._handle = monitel.register_event_handler(self._handle_event)
         hold(self)
         enter(self)
-        self._sigterm: SigtermHandler | None = None
-        if in_main_thread() and is_default():
-            self._sigterm = SigtermHandler(_terminate, _flush_all, replaceable=True)
-            self._sigterm.install()
+        if in_main_thread() and is_default(replaces=False):
+            _sigterm = SigtermHandler(_terminate, _flush_all, replaceable=True)
+            _sigterm.install()
 
     def uninstall(self, timeout: float = 10.0) -> bool:
         """Flush every Stat, write all queued points and stop. Idempotent.
@@ -79,8 +80,8 @@ class Installation:
             self._worker.stop()
         closed = self.writer.close(timeout)
         release(self)
-        if self._sigterm is not None:
-            self._sigterm.uninstall()
+        if _sigterm is not None and not _installed:
+            _sigterm.uninstall()
         return closed
 
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
