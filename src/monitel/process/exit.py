@@ -7,10 +7,16 @@ from collections.abc import Callable
 
 from monitel.process.fork import register_at_fork
 
-__all__ = ["finalize", "finalize_with_children"]
+__all__ = ["finalize", "finalize_with_children", "is_child"]
 
 _in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
+
+
+def is_child() -> bool:
+    """Return True in a child of multiprocessing."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
 
 
 def finalize(function: Callable[[], object], priority: int) -> None:

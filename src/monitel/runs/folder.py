@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -73,12 +72,6 @@ def identify(attributes: Mapping[str, Any]) -> RunIdentity:
 
 def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-
-
-def is_child() -> bool:
-    """Return True in a child of multiprocessing."""
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and processes.parent_process() is not None
 
 
 def open_run(root: Path, identity: RunIdentity) -> Folder:

@@ -15,10 +15,11 @@ from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.clock import since_boot_ns
 from monitel.counter import find
+from monitel.process.exit import is_child
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.worker import Worker
 from monitel.run_events import final_status
-from monitel.runs.folder import InUseError, identify, is_child, load, open_run, store
+from monitel.runs.folder import InUseError, identify, load, open_run, store
 from monitel.runs.history import STEP, Attempt, History, Mark, RunTime, ascending, summed
 from monitel.runs.values import CurrentValues, RunValues
 from monitel.training.activities import total_ns
