@@ -11,6 +11,7 @@ from monitel.runs.history import REPEATED, STEP, RunTime
 from monitel.runs.shares import largest_overhead, parts_of, sentences
 from monitel.text import Screen, columns_of, duration, labelled, moment, pad, wrapped
 from monitel.training.counters import DOWN
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +27,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
     text = "the training.run.id of a run, or another name as for compare; default: the latest run"
-    command.add_argument("name", nargs="?", metavar="RUN", help=text)
+    command.add_argument("name", nargs="?", type=target, metavar="RUN", help=text)
     add_options(command, _run)
 
 

@@ -117,7 +117,7 @@ def test_control_characters_are_escaped() -> None:
 
 def test_empty_target_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Such as that of an unset variable: it is not the current folder."""
-    for arguments in (["top", ""], ["top", "--once", "4711", ""], ["autopsy", ""], ["compare", "a", ""]):
+    for arguments in (["top", ""], ["top", "--once", "4711", ""], ["autopsy", ""], ["compare", "a", ""], ["ledger", ""]):
         try:
             status: object = main(arguments)
         except SystemExit as ended:
