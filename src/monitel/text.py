@@ -163,7 +163,7 @@ def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> 
 def labelled(label: str, text: str, width: int, indent: int = 0, *, whole: bool = False) -> Iterator[str]:
     """Yield the lines of a printable text behind a label. An empty text gives no line."""
     indent = indent or (_SHORT_LABEL if width < _NARROW else _LABEL)
-    if columns_of(label) >= indent:
+    if text and columns_of(label) >= indent:
         yield label
         label = ""
     for line in wrapped(text, width - indent, whole=whole):

@@ -15,6 +15,7 @@ from monitel.text import (
     columns_of,
     cut,
     duration,
+    labelled,
     number,
     pad,
     per_second,
@@ -54,6 +55,8 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     assert ["the spool", "/a/very/lon", "g/path of", "rank 3"] == wrapped(text, 11)
     assert ["the spool", "/a/very/long/path", "of rank 3"] == wrapped(text, 11, whole=True)
     assert [] == wrapped(" ", 11)
+    assert ["exception", "  one", "  two"] == [*labelled("exception", "one two", 6, 2)]
+    assert [] == [*labelled("exception", "", 6, 2)]
     command = "monitel replay '/a folder/of it' --endpoint http://HOST:4318"
     assert ["deliver with:", f"{command};", "then go on"] == wrapped(f"deliver with: {command}; then go on", 16)
 
@@ -117,7 +120,13 @@ def test_control_characters_are_escaped() -> None:
 
 def test_empty_target_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Such as that of an unset variable: it is not the current folder."""
-    for arguments in (["top", ""], ["top", "--once", "4711", ""], ["autopsy", ""], ["compare", "a", ""], ["ledger", ""]):
+    for arguments in (
+        ["top", ""],
+        ["top", "--once", "4711", ""],
+        ["autopsy", ""],
+        ["compare", "a", ""],
+        ["ledger", ""],
+    ):
         try:
             status: object = main(arguments)
         except SystemExit as ended:
