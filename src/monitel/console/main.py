@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
@@ -38,11 +39,14 @@ _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments else ""
     parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"monitel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in _commands(arguments[0] if arguments else ""):
+    for add in _commands(name):
         add(commands)
+    if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
+        parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
     parsed = parser.parse_args(arguments)
     try:
         write_out()  # before any work

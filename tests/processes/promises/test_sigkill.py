@@ -232,7 +232,7 @@ def test_next_job_collects_a_killed_one(tmp_path: Path, receiver: Receiver, star
     assert 1 == pipeline.account()["logs"].recorded
     assert {job.pid} == {each.resource["process.pid"] for each in receiver.records("left")}
     assert {os.getpid()} == {each.resource["process.pid"] for each in receiver.records("first")}
-    assert 1 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status  # nothing is left
+    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status  # nothing is left
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_run_collects_the_job_that_it_has_started(
     prefix = "process.exit."
     known = {name.removeprefix(prefix): value for name, value in died.attributes.items() if name.startswith(prefix)}
     assert {**reason, "time.source": "parent"} == {name: value for name, value in known.items() if name != "time"}
-    assert 1 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
+    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
 
 
 def test_run_alone_collects_the_processes_that_it_has_started(tmp_path: Path, receiver: Receiver) -> None:
@@ -338,7 +338,7 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
         assert "new\n" == job.process.stdout.readline()
         (found,) = autopsy(job.pid)["processes"]
         assert found["replaced_by_exec"]
-        assert 1 == command("replay", "--endpoint", receiver.url).status
+        assert 0 == command("replay", "--endpoint", receiver.url).status
     replay(tmp_path / "spool", receiver.url)
     assert 1 == receiver.record_names().count("left")
 

@@ -69,7 +69,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     """Print the effective configuration, make one attempt per signal, and print advice for each failure.
 
     The request is valid and empty. Values of headers, passwords and queries are not printed. The exit status is 0 if
-    there is an endpoint, and every endpoint has accepted the request.
+    every endpoint has accepted the request; without one, if everything can be kept.
     """
     headers = headers_of(arguments)
     with _warnings() as warnings:
@@ -100,14 +100,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
         if advice := _advice(signal, answer, accepted):
             _row("advice", advice)
     show("all signals")
-    _show_common(settings, folder)
+    usable = _show_common(settings, folder)
     _show_black_box(box_settings(**box))
     for name, value in chosen.items():
         _row(name.replace("_", " "), str(value), name_of_variable(name))
     for problem in warnings:
         _row("problem", problem)
     show(f"{len(accepted)} of {len(transports)} endpoints accept telemetry")
-    return 0 if transports and len(accepted) == len(transports) else 1
+    return 0 if len(accepted) == len(transports) and (transports or (usable and not warnings)) else 1
 
 
 def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
@@ -142,20 +142,23 @@ def _show(signal: str, endpoint: Endpoint) -> None:
             _row(name.lower().replace("_", " "), given[1], given[0])
 
 
-def _show_common(settings: Settings, folder: Path | None) -> None:
+def _show_common(settings: Settings, folder: Path | None) -> bool:
+    """Print what all signals share; return whether there is a place for what is not delivered."""
     given = os.environ.get(_INTERVAL, "").strip() and not any(_INTERVAL in each for each in settings.problems)
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
     root = settings.spool_root.absolute()
     source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"
     source = source if folder is None else name_of_variable("spool_dir")
     nearest, state = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK)), ""
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+    usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    if not usable:
         state = f": NOT USABLE, {nearest} is not a folder, or cannot be written"
     elif root.is_dir() and not root.is_symlink() and find_spools(root).folders:
         state = f"; deliver the telemetry of ended processes with: monitel replay {shlex.quote(str(root))}"
     _row("spool", f"{root}{state}", source)
     if sdk_is_disabled():
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
+    return usable
 
 
 def _show_black_box(settings: BoxSettings) -> None:

@@ -86,13 +86,15 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
     """Collect the records of killed processes, deliver every record that is found, and print the outcome.
 
-    A record that cannot be used is reported; the others are delivered. The exit status is 0 if everything was.
+    A record that cannot be used is reported; the others are delivered. The exit status is 0 if everything was,
+    and if nothing was left.
     """
     found = _collect_and_find(places)
     problems = list(found.problems)
     records = oldest_first({*found.folders, *(found.refused if rejected else ())})
     if not (records or problems):
-        raise FolderError(nothing_left(places, found))
+        warn(nothing_left(places, found))
+        return 1 if found.refused else 0
     total, used = Delivery(transports), 0
     for problem in problems:
         warn(problem)
