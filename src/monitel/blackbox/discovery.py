@@ -138,7 +138,8 @@ def find_spools(root: Path) -> Spools:
     inside = os.path.realpath(root)
     for name, folders, files in os.walk(root, onerror=errors.append):
         folder = Path(name)
-        folders[:] = [each for each in folders if not (each.startswith(".") and NAME.fullmatch(each[1:]))]
+        hidden = {each for each in folders if each.startswith(".") and NAME.fullmatch(each[1:])}
+        folders[:] = [each for each in folders if each not in hidden and not each.endswith(CORRUPT)]
         if NAMES in files and any(map(_JOURNAL.fullmatch, files)):
             found.folders.append(folder)
         if NAMES in files and any(map(_REJECTED.fullmatch, files)):

@@ -1,12 +1,14 @@
 """``monitel cat``, ``replay`` and ``doctor``: their text, exit status, and what they deliver."""
 
 import itertools
+import marshal
 import math
 import re
 import shutil
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -23,6 +25,8 @@ from tests.unit.promises.spool_content import parse
 import monitel
 import monitel_otlp
 from monitel import COUNT, MEAN, Stat
+from monitel.blackbox.folder import Folder
+from monitel.blackbox.record import SlotFile
 from monitel.console.main import main
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
@@ -101,6 +105,21 @@ def test_folder_that_others_can_write_to_needs_an_option(
     assert ("--foreign" in refused.stderr, []) == (True, receiver.requests)
     printed = program(*words, "--foreign")
     assert EVENTS == (parse(printed.stdout).names if command == "cat" else receiver.record_names())
+
+
+def test_senseless_spool_is_set_aside_and_reported_once(receiver: Receiver, program: Program, runs: Path) -> None:
+    """The warning names its folder. Everything else is delivered, and later commands leave it alone."""
+    (whole,) = runs.iterdir()
+    copy = whole.with_name("20260101T000000-1-1-000000")
+    shutil.copytree(whole, copy)
+    with closing(Folder.open(copy)) as folder:
+        SlotFile(folder, "totals").write(marshal.dumps("senseless", 2))
+    words = ["replay", runs, "--endpoint", receiver.url]
+    warning = program(*words, status=1).stderr
+    assert f"'{copy}' cannot be read: it is senseless, and set aside with the suffix .corrupt" in warning
+    assert EVENTS == receiver.record_names()
+    assert "nothing is left to deliver" in program(*words).stderr
+    assert ["20260101T000000-1-1-000000.corrupt"] == [path.name for path in runs.iterdir()]
 
 
 def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver, program: Program, runs: Path) -> None:

@@ -109,10 +109,8 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         except MissingFolderError:
             continue  # another process has delivered it meanwhile
         except Exception as error:
-            is_known = isinstance(error, (FolderError, OSError))  # else its values are senseless
-            problem = str(error) if is_known else f"{str(path)!r} cannot be read: {error!r}"
-            problems.append(problem)
-            warn(problem)
+            problems.append(_with_path(path, error))
+            warn(problems[-1])
             continue
         used += 1
         for trouble in total.troubles[known:]:
@@ -126,6 +124,11 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         problem = f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them"
         warn(f"{problem}: set {variables}, or give --endpoint")
     return 0 if total.complete and not problems else 1
+
+
+def _with_path(path: Path, error: Exception) -> str:
+    words = str(error) if isinstance(error, (FolderError, OSError)) else repr(error)
+    return words if str(path) in words else f"{str(path)!r} cannot be read: {words}"
 
 
 def _collect_and_find(places: Places) -> Spools:
