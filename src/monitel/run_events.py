@@ -29,8 +29,9 @@ from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker, launch_attributes
 from monitel.process.masking import mask_arguments, mask_text
-from monitel.process.os_threads import RLock, in_main_thread
+from monitel.process.os_threads import RLock, in_main_thread, start_thread
 from monitel.stats._window import get_step
+from monitel.stats.registry import flush
 from monitel.training import activities
 from monitel.training.activities import begin_shutdown, position
 from monitel.variables import BOOLEAN, read_variables
@@ -114,6 +115,21 @@ def preempt() -> None:
     global _due, _preempted
     _due, _preempted = _PREEMPTED, True
     begin_shutdown(take_over=False)  # a handler of the application may let the training go on
+
+
+def end_on_sigterm(timeout: float) -> None:
+    """End the run as preempted, and flush the Stats, in another thread: event handlers may need what this one holds."""
+
+    def end() -> None:
+        end_if_due()
+        try:
+            flush()
+        except Exception:
+            _log.exception("an event handler raised on SIGTERM")
+
+    preempt()
+    if (thread := start_thread(end, "monitel-sigterm-end")) is not None:
+        thread.join(timeout)
 
 
 def status() -> str:

@@ -91,13 +91,11 @@ def _preempt(_timeout: float) -> None:
 
 
 def _terminate(timeout: float) -> None:
-    from monitel.run_events import end_if_due
-    from monitel.stats.registry import flush
+    from monitel.run_events import end_on_sigterm
 
     _preempt(timeout)
     _report_end()
-    end_if_due()
-    flush()  # for TensorBoard
+    end_on_sigterm(timeout)  # for TensorBoard
 
 
 def _report_end() -> None:

@@ -68,6 +68,15 @@ def test_sigterm_writes_open_windows(script: Run, tmp_path: Path, order: str) ->
     assert "preempted" in str(texts[-1].tensor_proto.string_val)
 
 
+def test_sigterm_does_not_wait_for_a_lock_that_it_has_interrupted(script: Run, tmp_path: Path) -> None:
+    """An event handler of the application holds it; the process ends, and what was queued is written."""
+    sent = INSTALL + "import signal, threading\nlock = threading.Lock()\n"
+    sent += "def handle(event):\n    with lock:\n        if event.name == 'last':\n"
+    sent += "            os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(60)\n"
+    script(sent + "monitel.register_event_handler(handle)\nmonitel.emit('last')\n", returncode=-15)
+    assert "events/last" in read(tmp_path / "runs")
+
+
 def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:
     """The seconds of the activities add up to the life of the process, at the last step."""
     ended = script(INSTALL + "for step in range(4):\n    monitel.set_step(step)\nprint(monitel.ledger().elapsed_ns)\n")

@@ -19,7 +19,7 @@ from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import in_main_thread
 from monitel.process.sigterm import SigtermHandler, call_at_end, is_default
 from monitel.process.worker import Worker, yield_gil
-from monitel.run_events import end_if_due, enter, leave, preempt
+from monitel.run_events import end_if_due, end_on_sigterm, enter, leave
 from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
@@ -57,7 +57,7 @@ class Installation:
         hold(self)
         enter(self)
         if in_main_thread() and is_default(replaces=False):
-            _sigterm = SigtermHandler(_terminate, _flush_all, replaceable=True)
+            _sigterm = SigtermHandler(end_on_sigterm, _flush_all, replaceable=True)
             _sigterm.install()
 
     def uninstall(self, timeout: float = 10.0) -> bool:
@@ -210,13 +210,6 @@ def _start_in_child() -> None:
 def _write_ledgers() -> None:
     for installation in list(_installed):
         guarded(installation._write_ledger)
-
-
-def _terminate(_timeout: float) -> None:
-    """End the run on SIGTERM; :func:`_flush_all` follows."""
-    preempt()
-    end_if_due()
-    guarded(monitel.flush)
 
 
 def _flush_all(timeout: float) -> None:
