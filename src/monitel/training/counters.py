@@ -111,7 +111,7 @@ _past = _NO_PAST
 _before = _NOTHING
 _run: str | None = None  # id of the run of this process; empty for a run without one
 _lost_ns = 0
-_shown_step_ns = _shown_lost_ns = 0  # in the last reading of the counters, the part of ``step`` that is lost too
+_shown = 0, 0  # in the last reading of the counters, the time in ``step`` and the part of it that is lost too
 _lock = RLock()
 
 
@@ -161,17 +161,19 @@ def goodput() -> float | None:
 
 def _read() -> tuple[Ledger | None, int]:
     """Return the ledger, and the part of the time in ``step`` that the counters show as lost."""
-    global _shown_step_ns, _shown_lost_ns
-    with _lock:
+    global _shown
+    while True:
+        shown = step_before_ns, lost_before_ns = _shown
         book = activities.ledger()
         step_ns = 0 if book is None else book.activities.get("step", 0)
-        # No call from here on: a signal handler may read, too. Its reading is later, and then nothing is added.
-        more_ns, missing_ns = step_ns - _shown_step_ns, _lost_ns - _shown_lost_ns
-        if more_ns > 0:
-            _shown_step_ns = step_ns
-            if missing_ns > 0:
-                _shown_lost_ns += more_ns if more_ns < missing_ns else missing_ns
-        return book, _shown_lost_ns
+        lost_ns = lost_before_ns + max(0, min(_lost_ns - lost_before_ns, step_ns - step_before_ns))
+        new = step_ns, lost_ns
+        with _lock:  # without a call: a signal handler that has interrupted an activity waits for no other thread
+            unchanged = _shown is shown  # else another thread has read, and perhaps shown more as lost
+            if unchanged:
+                _shown = new
+        if unchanged:
+            return book, lost_ns
 
 
 def _follow_ledger() -> list[CounterReading]:
@@ -198,9 +200,9 @@ def _follow_ledger() -> list[CounterReading]:
 
 def _forget() -> None:
     """Start without a past and without counters, in a forked child."""
-    global _lock, _shown_step_ns, _shown_lost_ns, _run, _before
+    global _lock, _shown, _run, _before
     _lock = RLock()
-    _shown_step_ns = _shown_lost_ns = 0
+    _shown = 0, 0
     _run, _before = None, _NOTHING
     continue_run(_NO_PAST)
     repeat(0)

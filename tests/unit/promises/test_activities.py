@@ -233,6 +233,27 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
     assert "step" == ledger().current
 
 
+def test_signal_handler_in_an_activity_reads_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that reads them waits for the activity, and the handler does not wait for that thread."""
+    activities = monitel.training.activities._activities
+    now = activities._now
+    reader = Thread(target=monitel.counters, daemon=True)
+
+    def interrupt() -> int:
+        monkeypatch.setattr(activities, "_now", now)
+        reader.start()
+        reader.join(0.2)
+        monitel.counters()
+        return now()
+
+    monkeypatch.setattr(activities, "_now", interrupt)
+    interrupted = Thread(target=monitel.ledger, daemon=True)
+    interrupted.start()
+    for thread in (interrupted, reader):
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
 def test_activity_is_over_after_an_interrupt_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C may arrive while the block is left, after which nothing leaves it again."""
     monitel.set_step(1)
