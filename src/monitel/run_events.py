@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, wraps
 from pathlib import Path
 from platform import python_version
 from traceback import walk_tb
@@ -193,19 +193,23 @@ def _watch_exit() -> None:
     others = [] if hasattr(sys, "ps1") else [(builtins, "exit"), (builtins, "quit")]  # the module site adds them
     for place in [(sys, "exit"), *others]:
         if hasattr(*place):
-            setattr(*place, partial(_note_exit, getattr(*place)))
+            setattr(*place, _noted(getattr(*place)))
 
 
-def _note_exit(previous: Any, /, *code: Any, **named: Any) -> Any:
-    global _exit
-    try:
-        previous(*code, **named)
-    except SystemExit as error:
-        if in_main_thread():  # elsewhere it ends only the thread
-            _exit = _exit[0] + 1, _status_of(error)
-            with suppress(Exception):
-                error._monitel_call = _Call(_exit)  # type: ignore[attr-defined]
-        raise
+def _noted(function: Any) -> Any:
+    @wraps(function)  # with its name and module it can be pickled
+    def noted(*code: Any, **named: Any) -> Any:
+        global _exit
+        try:
+            function(*code, **named)
+        except SystemExit as error:
+            if in_main_thread():  # elsewhere it ends only the thread
+                _exit = _exit[0] + 1, _status_of(error)
+                with suppress(Exception):
+                    error._monitel_call = _Call(_exit)  # type: ignore[attr-defined]
+            raise
+
+    return noted
 
 
 class _Call:

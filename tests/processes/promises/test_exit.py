@@ -195,6 +195,7 @@ CODES = [
     ("sys.exit('no data')\n", 1, "failed"),
     ("quit(5)\n", 5, "failed"),
     ("sys.exit(0.0)\n", 1, "failed"),
+    ("import pickle\npickle.loads(pickle.dumps(sys.exit))(3)\n", 3, "failed"),
     (
         "try:\n    sys.exit(type('', (), {'__eq__': lambda *_: 1 / 0})())\nexcept SystemExit:\n    pass\n",
         0,
