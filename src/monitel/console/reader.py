@@ -19,6 +19,7 @@ from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.settings import FOLDERS, default_root
+from monitel.console.job import settled
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
 from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of, whole
@@ -234,7 +235,7 @@ def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
 
 def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
-    return [each for each in ends_below(root, problems, journals) if each.has_died]
+    return [each for each in settled(ends_below(root, problems, journals)) if each.has_died]
 
 
 def deaths_beside(processes: Sequence[Process]) -> list[Process]:
@@ -321,8 +322,9 @@ def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
     spools, boxes = given.get("spool_dir"), given.get("black_box_dir")  # a collector may have ended some in place
     roots = [spools or default_root(), *([boxes] if boxes else automatic_roots())]
-    found = [each for root in roots for each in deaths_below(root, problems if target is None else [])]
-    return found if target is None else [each for each in found if each.pid == int(target)]
+    if target is None:
+        return [each for root in roots for each in deaths_below(root, problems)]
+    return [each for root in roots for each in ends_below(root, []) if each.has_died and each.pid == int(target)]
 
 
 def _nothing_known(target: str, problems: list[str]) -> FolderError:

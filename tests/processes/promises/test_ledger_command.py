@@ -274,14 +274,15 @@ def test_forked_child_that_trains_has_the_ledger(
 
 
 def test_pool_that_trains_ends_well(console: Console) -> None:
-    """The SIGTERM that ends its workers is not a death: neither in the summary nor in the ledger."""
-    pool = 'with multiprocessing.get_context("fork").Pool(1) as pool:\n    pool.apply(work)\n'
+    """The SIGTERM that ends its workers is not a death: neither in the summary nor in the ledger, nor in autopsy."""
+    pool = 'with multiprocessing.get_context("fork").Pool(1) as pool:\n    pool.apply(work)\nmonitel.emit("done")\n'
     Path("train.py").write_text(FORKED.format(log=LOG, end="pass").partition("child =")[0] + pool)
     command = [*MONITEL_RUN[:-1], "--name", "run-7", "--", sys.executable, "train.py"]
-    summary = outcome(command, env={**os.environ, "MONITEL_SPOOL_DIR": "spool"}).summary
+    summary = outcome(command, env={**os.environ, "MONITEL_SPOOL_DIR": "spool", "MONITEL_RUN_EVENTS": "1"}).summary
     assert re.search("  verdict   (healthy|unknown): ", summary), summary
     assert "died" not in summary
     assert "completed" == console.json("ledger", "run-7", "--spool-dir", "spool")["state"]
+    assert "nothing is known from 'spool'" in console("autopsy", "spool", status=1).errors
 
 
 def test_living_attempt_keeps_the_ledger(console: Console, tmp_path: Path) -> None:
