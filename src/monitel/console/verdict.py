@@ -513,6 +513,9 @@ def _unknown(job: Job) -> Verdict | None:
     elif not enough:
         most = max(each.made for each in job.counted)
         steps = f"{most} step{'' if most == 1 else 's'}{'' if job.over else ' so far'}"
+        steps = (
+            steps if most or not job.over else "an unknown number of steps"
+        )  # the event of a death has only the last
         text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
     elif not _data_shares(job):
         text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"

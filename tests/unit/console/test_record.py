@@ -97,12 +97,16 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
         record = read_record(box)
     dead = claim(own_boxes / KILLED, process.box.spool)
     dead.end({"logs": [(EVENT, tuple(death_of(record, deaths).event()))]})
-    dead.close()
     (by_parent,) = jobs_of([process_of(record, alive=False, deaths=deaths)])
     (by_event,) = jobs_of(deaths_below(own_boxes / KILLED, []))
     assert [by_parent.verdict.kind] * 2 == [by_event.verdict.kind, "healthy"]
     (found,) = by_event.processes
     assert (State.ENDED, "ended with exit code 0 without a shutdown") == (found.state, found.death)
+    dead.move()
+    dead.close()
+    assert process.box.spool is not None
+    (moved,) = jobs_of(deaths_below(process.box.spool, []))  # which has the last step, and not the number of steps
+    assert moved.verdict.text.startswith("unknown: an unknown number of steps, a verdict needs 20 steps")
 
 
 def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_boxes: Path) -> None:
