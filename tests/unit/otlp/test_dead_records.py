@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.support.inbox import Answer
@@ -14,7 +15,7 @@ from tests.unit.console.recorded import KILLED, SECOND, START, Recorded, definit
 
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.recovery import spool_of
+from monitel.blackbox.recovery import claim, spool_of
 from monitel.process.os_threads import Event
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
@@ -66,13 +67,15 @@ def delivered(path: Path, receiver: Receiver, boxes: Path, on_progress: Any = No
 
 
 def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes: Path, tmp_path: Path) -> None:
-    """A box of a process whose end is still to be observed is left, by the parent and by everybody else."""
+    """A box of a process whose end is still to be observed is left, by the parent and by everybody else, unlocked."""
     folder, announcements = make_run_folder()
     try:
         process.killed(run=folder)
-        assert 0 == collected(boxes, tmp_path).boxes
         deaths = Deaths()
-        assert 0 == collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).boxes
+        with patch(f"{collect.__module__}.claim", wraps=claim) as claimed:
+            assert 0 == collected(boxes, tmp_path).boxes
+            assert 0 == collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).boxes
+        assert boxes / KILLED not in [each.args[0] for each in claimed.call_args_list]  # else the lock is taken
         with pytest.raises(FolderError, match="is left to the monitel run"):
             take(boxes / KILLED, [boxes])
         deaths.add(4194399, End(signal=9, time_ns=START + 20 * SECOND), "5")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import has_called_exec, records
-from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots
-from monitel.blackbox.reading import Record, RecordError, read_record
-from monitel.blackbox.record import EVENT, READING, WINDOW
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_roots
+from monitel.blackbox.reading import Record, RecordError, names_of, read_record
+from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
 from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
@@ -51,6 +52,8 @@ class Collected:
     def take(self, root: Path, spool: Path | None, name: str) -> None:
         """Collect a record, if it is one of a killed process. Never raises."""
         dead = None
+        if self._is_left(root / name):
+            return
         try:
             dead = claim(root / name, spool)
             self._collect(dead)
@@ -77,8 +80,6 @@ class Collected:
             return
         if not dead.has_ended:
             record = read_record(box, dead.disk)
-            if self._is_left(record):
-                return
             death = None if has_called_exec(record.owner) else death_of(record, self.observed)
             records = {} if dead.is_unread else _last_records(dead, record, death)
             left = path if is_kept else (dead.spool or path.parent) / dead.name
@@ -100,13 +101,19 @@ class Collected:
             _log.debug("the black box %s stays, because its spool folder cannot be written: %s", path, error)
         self.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
 
-    def _is_left(self, record: Record) -> bool:
-        """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
-        if has_called_exec(record.owner):
-            return False
-        if self.observed_only and self.observed.of(record.owner) is None:
-            return True
-        return record.run != self.run and is_running(record.run)
+    def _is_left(self, path: Path) -> bool:
+        """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``.
+
+        It is asked without the lock, because whoever is to collect the record would find that taken.
+        """
+        with suppress(Exception), closing(Folder.open(path, probe=False)) as folder:
+            record = Record(path, names_of(folder)[0])
+            if folder.has(ENDED) or has_called_exec(record.owner):
+                return False
+            if self.observed_only and self.observed.of(record.owner) is None:
+                return True
+            return record.run != self.run and is_running(record.run)
+        return False
 
 
 def collect(
