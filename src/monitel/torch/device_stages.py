@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from monitel.torch.steps import OptimizerSteps, Skipped
 
 CYCLES = 512  #: Cycles whose end the device has not reached, at most.
+_MANY = 64  # cycles that are read without waiting for the next poll
 _REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
 
 _OPTIMIZER, _OTHER, _DATA, _FORWARD, _BACKWARD, _SYNC = range(len(STAGES))
@@ -105,6 +106,8 @@ class DeviceClock(DeviceQueue):
         """Read a cycle when the device has reached its last mark, at which the next cycle begins."""
         with self._lock:
             self._batches.append(_Cycle(marks, samples))
+        if len(self._batches) % _MANY == 0:  # a fast loop has more in a second than may be pending
+            self._wake()
 
 
 class DeviceStages(Source):
@@ -119,7 +122,7 @@ class DeviceStages(Source):
 
     def install(self) -> None:
         accelerator()
-        clock = DeviceClock(self._fetcher.captures, self._fetcher.count_lost)
+        clock = DeviceClock(self._fetcher.captures, self._fetcher.count_lost, self._fetcher.wake)
         if self._fetcher.serve(clock):
             self._clock = clock
 

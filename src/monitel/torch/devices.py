@@ -126,12 +126,13 @@ class Batch:
 class DeviceQueue:
     """Batches that one device delivers later, in order. Any thread may add values; one thread calls ``advance()``."""
 
-    def __init__(self, captures: CaptureGuard, lost: Callable[..., None]) -> None:
+    def __init__(self, captures: CaptureGuard, lost: Callable[..., None], wake: Callable[[], None]) -> None:
         self.settled = 0  # values that were delivered or given up, and logged
         self._arrived = 0  # the same, and those that are being logged
         self._batches: deque[Batch] = deque()
         self._captures = captures
         self._lost = lost
+        self._wake = wake  # has the thread call advance() now
         self._lock = RLock()  # of the batches; held briefly, never while waiting for the device
         self._device: torch.device | None = None
         self._module: Any = None  # torch's module of that device, such as torch.cuda
@@ -231,10 +232,9 @@ class StagedNumbers(DeviceQueue):
     def __init__(
         self, device: torch.device, captures: CaptureGuard, lost: Callable[..., None], wake: Callable[[], None]
     ) -> None:
-        super().__init__(captures, lost)
+        super().__init__(captures, lost, wake)
         self._device = device
         self._module = torch.get_device_module(device)
-        self._wake = wake
         self._copying: Any = None  # stream
         self._put = 0
 
@@ -365,6 +365,10 @@ class Fetcher(Source):
                 return True
             return False
 
+    def wake(self) -> None:
+        """Deliver now what has arrived."""
+        self._worker.wake()
+
     def lost_to_capture(self, staged: StagedNumbers) -> bool:
         """Return whether the stream is being captured, and count a lost tensor then."""
         capturing = staged.is_capturing()
@@ -385,7 +389,7 @@ class Fetcher(Source):
             if time.monotonic() >= deadline:
                 self._responsive = False
                 return
-            self._worker.wake()
+            self.wake()
             pause.wait(_WAITING_POLL_S)
 
     def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
@@ -410,7 +414,7 @@ class Fetcher(Source):
         module: Any = torch.get_device_module(device)
         if not all(hasattr(module, name) for name in _REQUIRED):
             return None
-        created = StagedNumbers(device, self.captures, self.count_lost, self._worker.wake)
+        created = StagedNumbers(device, self.captures, self.count_lost, self.wake)
         return created if self.serve(created) else None
 
 
