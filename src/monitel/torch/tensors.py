@@ -21,7 +21,7 @@ from monitel.process.import_hook import AfterImport
 from monitel.stats._window import set_value_hook
 from monitel.stats.pending import lock, waiting
 from monitel.stats.stat import Stat
-from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile
+from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile, untraced
 
 if TYPE_CHECKING:
     from monitel.handlers import Log
@@ -53,7 +53,9 @@ class CompiledAdds(Source):
 
 def _hook_compiler() -> None:
     global _at_compile_time, _outside
-    if _outside is None and not isinstance(Stat.add, FunctionType):  # the compiler has no such hook for Python
+    if isinstance(Stat.add, FunctionType):  # the compiler has no such hook for Python: it calls this between two graphs
+        never_compile(untraced(Stat.add))
+    elif _outside is None:
         try:
             _at_compile_time = find(f"{COMPILER}.comptime", "comptime")
             torch.compiler.substitute_in_graph(Stat.add, skip_signature_check=True)(_traced)

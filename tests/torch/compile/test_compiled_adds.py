@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.scripts import Run
 from tests.torch.known_work import noting
 
 import monitel
@@ -185,3 +186,32 @@ def test_after_uninstrument_add_breaks_the_graph_again() -> None:
     torch._dynamo.reset()
     torch.compile(step, backend="eager")(torch.ones(3))
     assert 3 == STAT.count
+
+
+PURE = """\
+import monitel.torch
+import torch
+
+monitel.torch.instrument(sources="tensors")
+stat = monitel.Stat("pure", [monitel.SUM], float("inf"), 4)
+
+@torch.compile(backend="eager")
+def step(x):
+    stat.add(0.5)
+    stat.add(x.sum())
+    return x.sin()
+
+def handler(event):
+    torch._dynamo.graph_break()  # an error if it were compiled
+    print(event.data)
+
+monitel.register_event_handler(handler)
+for number in range(2):
+    step(torch.full((3,), float(number)))
+"""
+
+
+def test_without_the_c_extension_add_breaks_the_graph(run: Run) -> None:
+    """The compiler would trace ``add`` up to its clock, and warn of that."""
+    ended = run("-c", PURE, env={"MONITEL_NO_EXTENSIONS": "1"})
+    assert ("{'pure.sum': 4.0}\n", "") == (ended.stdout, ended.stderr)
