@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, distributed
@@ -11,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, warn_once
 from monitel.profiler import ranges
 from monitel.profiler.ranges import record_past
 from monitel.stats.stat import Stat
@@ -27,12 +29,18 @@ if TYPE_CHECKING:
     from monitel.torch.loading import BatchLoading
     from monitel.torch.steps import OptimizerSteps
 
+_log = logging.getLogger("monitel.torch")
+
 _ENGINE = "_execution_engine"  # the attribute of Variable through which Python runs the engine
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
 _WAITING = ("_broadcast_coalesced", "monitored_barrier")  # functions of torch.distributed that wait in C++
 _SYNC = STAGES.index("sync")
 _IDLE = 16  # cycles of other threads after which a training thread without any has ended training
+_ON_DEVICE = (
+    "ranks wait for each other by NCCL on their GPUs, so that a late one is not seen on the host: measure the stages "
+    "there, too, by monitel.torch.instrument(sources='+stages_on_device') or MONITEL_SOURCES=+stages_on_device"
+)
 
 
 class Backward(hooks.Source):
@@ -272,5 +280,14 @@ class Stages(hooks.Source):
         self._others_cycles += 1
         if self._owner is None or not self._owner.thread.is_alive() or self._others_cycles > _IDLE:
             self._owner = mine
+            if self._device is None and several_ranks():
+                _warn_of_nccl()
             return True
         return False
+
+
+def _warn_of_nccl() -> None:
+    """Log once, in rank zero, what shows late ranks of a job on NCCL."""
+    with suppress(Exception):
+        if "nccl" in str(distributed.get_backend_config()) and distributed.get_rank() == 0:
+            warn_once(_log, _ON_DEVICE)

@@ -250,3 +250,28 @@ def test_waiting_for_other_ranks_is_sync() -> None:
         assert {**KNOWN, "sync": 7.0} == job.end()
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("backend", "source", "warnings"),
+    [("cuda:nccl", None, 1), ("cpu:gloo", None, 0), ("cuda:nccl", "+stages_on_device", 0)],
+)
+def test_job_on_nccl_has_a_warning_of_what_shows_late_ranks(
+    backend: str, source: str | None, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, unless the stages are measured on the device."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: backend)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    try:
+        with monitel.torch.instrument(sources=source, window_size=1e6):
+            for _ in range(3):
+                parameter.sum().backward()
+                optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert warnings == sum("MONITEL_SOURCES=+stages_on_device" in each.getMessage() for each in caplog.records)
+    caplog.clear()
