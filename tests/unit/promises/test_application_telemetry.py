@@ -211,6 +211,7 @@ def test_secrets_of_an_endpoint_are_not_logged(
     caplog.set_level(logging.DEBUG)
     receiver.rule(lambda _: Answer(400))
     secret = "sup3rs3cr3t"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization: Bearer {secret}, {secret}")  # not NAME=VALUE
     url = receiver.url.replace("://", f"://me:{secret}@")
     for endpoint in (url, refusing_url().replace("://", f"://me:{secret}@")):
         pipeline = start(endpoint=endpoint, headers={"authorization-token": secret})

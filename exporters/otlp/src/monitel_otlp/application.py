@@ -33,6 +33,7 @@ from monitel_otlp._compat import (
     span_limits,
 )
 from monitel_otlp.config.endpoint import Endpoint
+from monitel_otlp.config.secret import MASKED
 from monitel_otlp.config.settings import GRPC, Environment, Settings
 from monitel_otlp.transport.answer import check_file
 
@@ -53,6 +54,7 @@ _EXPORTERS = {
 #: Loggers of exporters, which may log an address.
 _LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
+_HEADERS_LOGGER = "opentelemetry.util.re"  # it logs malformed entries of the variables, which may be tokens
 _masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
 
 _Provider = TypeVar("_Provider")
@@ -240,6 +242,7 @@ def _official_exporter(signal: str, endpoint: Endpoint) -> Any:
     _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
     for logger in _LOGGERS:
         logging.getLogger(logger).addFilter(_mask)
+    logging.getLogger(_HEADERS_LOGGER).addFilter(_without_values)
     address, module, name = endpoint.address, *_EXPORTERS[signal]
     headers = {name: value.reveal() for name, value in endpoint.headers.items()}
     options: dict[str, Any] = {"headers": headers or {"accept": "*/*"}}  # without any it would log malformed variables
@@ -272,6 +275,11 @@ def _mask(record: logging.LogRecord) -> bool:
         record.args = None
         if mask(error) != error:
             record.exc_info = None
+    return True
+
+
+def _without_values(record: logging.LogRecord) -> bool:
+    record.args = tuple(MASKED for _ in record.args or ())
     return True
 
 
