@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from tests.support.inbox import Answer, Request, records_of
@@ -62,15 +63,23 @@ def test_request_that_the_backend_cannot_take_does_not_stop_the_replay(
         assert b"event 99" in next(folder.glob("rejected-*.log")).read_bytes()
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_backend_that_is_down_gets_no_attempt_for_each_spool(
-    receiver: Receiver, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     """Five for the first signal, and one for each other signal. What remains is named for each spool."""
+    receiver = request.getfixturevalue("grpc_receiver" if protocol == "grpc" else "receiver")
+    answer: Any = Answer(503)
+    if protocol == "grpc":
+        import grpc
+        from tests.support.grpc_receiver import GrpcAnswer
+
+        answer = GrpcAnswer(code=grpc.StatusCode.UNAVAILABLE)
     monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.01)
     event = LogRecord(1, 1, 9, "event", None, {})
     for _ in range(3):
         leave(tmp_path / "many", [("logs", EVENT, tuple(event)), ("metrics", NUMBERS, [(1, 1, 0.5)])])
-    receiver.rule(lambda _: Answer(503))
-    printed = program("replay", tmp_path / "many", "--endpoint", receiver.url, status=1)
+    receiver.rule(lambda _: answer)
+    printed = program("replay", tmp_path / "many", "--endpoint", receiver.url, "--protocol", protocol, status=1)
     assert (5, 1) == (len(receiver.of("metrics")), len(receiver.of("logs")))
     assert 6 == printed.stderr.count("run this command again")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from monitel.blackbox import disk
 from monitel.blackbox.account import Account
@@ -235,7 +234,7 @@ class Delivery:
                 self.lost["spool_full"] += request.items
 
         transport = self._transports[signal]
-        is_down = any(_host(self._transports[each]) == _host(transport) for each in self._failed)
+        is_down = any(self._transports[each].host == transport.host for each in self._failed)
         sender = Sender(outboxes, transport, note_position=dead.note_position, set_aside=set_aside)
         while not self._stopped.is_set():
             pause = sender.deliver(self._stopped, on_settled)
@@ -270,10 +269,6 @@ class Delivery:
         path = (dead.disk or dead.box).path  # type: ignore[union-attr]  # there is one
         reason = f"{self._transports[signal].url}: {answer.reason}"
         self.troubles.append(f"{reason}; the rest is still in {path}, run this command again")
-
-
-def _host(transport: Transport) -> str:
-    return urlsplit(transport.url).netloc
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:

@@ -70,6 +70,7 @@ class Transport(ABC):
 
     def __init__(self, endpoint: Endpoint, mask: Callable[[str], str] | None = None) -> None:
         self.url = endpoint.public_url  # for log messages
+        self.host = endpoint.address.netloc
         self._endpoint = endpoint
         self._mask = mask or endpoint.mask
 
