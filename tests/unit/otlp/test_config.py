@@ -15,6 +15,7 @@ from tests.support.receiver import Receiver
 import monitel
 import monitel_otlp
 from monitel.variables import Variable, positive, reads_variables
+from monitel_otlp.attempts import program_and_script
 from monitel_otlp.config.endpoint import parse_address
 from monitel_otlp.config.secret import MASKED, masker, parts_of_header
 from monitel_otlp.transport.answer import error_text
@@ -68,6 +69,12 @@ def test_mask_finds_a_secret_below_the_escapes_of_a_peer(text: str) -> None:
     for shown in (text, error_text(text.encode())):
         assert "odd" not in mask(f"no access for {shown} today")
         assert mask(f"no access for {shown} today").startswith("no access for ")
+
+
+def test_command_is_described_whatever_its_arguments_are() -> None:
+    """Program and script; the text of ``-c`` may be longer than a file name."""
+    assert f"python3 {__file__}" == program_and_script(["/usr/bin/python3", "-u", __file__, "--lr", "0.1"])
+    assert "python3" == program_and_script(["python3", "-c", "print(1)\n" * 1000])
 
 
 CHOICES: dict[str, Variable | str] = {

@@ -148,7 +148,7 @@ def program_and_script(command: Sequence[str]) -> str:
         if runs_modules and before == "-m" and _MODULE.fullmatch(argument):
             shown += ["-m", argument]
             break
-        if not argument.startswith("-") and Path(argument).is_file():
+        if not argument.startswith("-") and os.path.isfile(argument):  # noqa: PTH113  Path's raises for a long text
             shown.append(argument)
             break
     return escape_surrogates(" ".join(shown))
