@@ -49,6 +49,7 @@ def test_mask_hides_parts_of_headers_and_short_secrets_as_words() -> None:
     mask = masker([*parts_of_header(f"Bearer {TOKEN}"), *parts_of_header("Basic bWU6b3BlbiBzZXNhbWU="), "47", ""])
     text = f"{TOKEN} open sesame Bearer me same 4711: 47"
     assert f"{MASKED} {MASKED} {MASKED} Bearer {MASKED} same 4711: {MASKED}" == mask(text)
+    assert f"no user {MASKED}" == masker(parts_of_header(f'Token token="{TOKEN}", id="7"'))(f"no user {TOKEN}")
 
 
 #: A password in texts of peers. They escape other characters than Python does, and some escape twice.

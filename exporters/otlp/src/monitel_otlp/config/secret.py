@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 MASKED = "***"
 _HEAD = 8  # characters: a word with the beginning of a secret is masked, because a peer may truncate what it echoes
 _WORD = 6  # characters: shorter secrets are masked only as whole words
-_SEPARATORS = re.compile(r"[\s,;=:]+")
+_SEPARATORS = re.compile(r"[\s,;=:\"']+")
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-f]{4})|x([0-9a-f]{2}))?", re.IGNORECASE)
 _LAYERS = 3  # of escapes, which a peer and the quotation of its answer add
 _SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"}  # schemes of authorization
