@@ -500,13 +500,14 @@ def is_mine(name: str) -> bool:
 
 def main_stack() -> list[str]:
     """Return the stack of the main thread, innermost first, as ``file:line function``."""
-    frames = os_threads.frames()
     idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
-    found, frame = list[str](), next((frames[ident] for ident in idents if ident in frames), None)
-    del frames  # a cycle with the frame of this function, which would keep all frames and their objects
-    while frame is not None and len(found) < _FRAMES:
-        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
-        frame = frame.f_back
+    found = list[str]()
+    with os_threads.frames() as frames:
+        frame = next((frames[ident] for ident in idents if ident in frames), None)
+        del frames  # a cycle with the frame of this function, which would keep all frames and their objects
+        while frame is not None and len(found) < _FRAMES:
+            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            frame = frame.f_back
     return found
 
 

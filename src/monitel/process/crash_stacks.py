@@ -139,16 +139,17 @@ def crash_signal(text: str) -> int | None:
 
 def stacks_now(limit: int = 256 << 10) -> str:
     """Return the Python stacks of all threads, that of the main thread first. Waits for no lock."""
-    frames, names = os_threads.frames(), os_threads.names()
-    found = []
-    for ident in sorted(frames, key=lambda ident: ident != threading.main_thread().ident):
-        now = "Current thread" if ident == os_threads.get_ident() else "Thread"
-        found.append(f"{now} 0x{ident:016x} [{_printable(names.get(ident, ''))}] (most recent call first):")
-        stack = list(islice(walk_stack(frames[ident]), _MOST_FRAMES + 1))
-        for frame, line in stack[:_MOST_FRAMES]:
-            code = frame.f_code
-            found.append(f'  File "{_printable(code.co_filename)}", line {line or "???"} in {_printable(code.co_name)}')
-        found += ["  ..."] * (len(stack) > _MOST_FRAMES) + [""]
+    names, found = os_threads.names(), list[str]()
+    with os_threads.frames() as frames:
+        for ident in sorted(frames, key=lambda ident: ident != threading.main_thread().ident):
+            now = "Current thread" if ident == os_threads.get_ident() else "Thread"
+            found.append(f"{now} 0x{ident:016x} [{_printable(names.get(ident, ''))}] (most recent call first):")
+            stack = list(islice(walk_stack(frames[ident]), _MOST_FRAMES + 1))
+            for frame, line in stack[:_MOST_FRAMES]:
+                code, name = frame.f_code, _printable(frame.f_code.co_name)
+                found.append(f'  File "{_printable(code.co_filename)}", line {line or "???"} in {name}')
+            found += ["  ..."] * (len(stack) > _MOST_FRAMES) + [""]
+        frames.clear()  # a cycle with the frame of this function
     text = "\n".join([*found, ""])
     return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT
 

@@ -11,11 +11,12 @@ import builtins
 import gc
 import sys
 import threading
+from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from queue import Empty, SimpleQueue
     from threading import Condition, Event, Lock, RLock, Thread, current_thread, get_ident, local
     from types import FrameType
@@ -67,19 +68,22 @@ def names() -> dict[int, str]:
     return {ident: thread.name for ident, thread in known.items()}
 
 
-def frames() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread, by identity.
+@contextmanager
+def frames() -> Iterator[dict[int, FrameType]]:
+    """Give the innermost frame of each thread, by identity; the stacks are walked in the block.
 
-    CPython 3.11 may collect garbage meanwhile, with a lock that threads need; if a finalizer then lets another thread
-    run, the process hangs forever (python/cpython#106883).
+    CPython 3.11 makes the objects of frames then, and may collect garbage in the middle. If a finalizer lets another
+    thread run, the object is that of a frame which has ended, and the process crashes; or it hangs forever with a lock
+    that threads need (python/cpython#106883).
     """
-    if sys.version_info[:2] != (3, 11) or not gc.isenabled():
-        return sys._current_frames()
-    gc.disable()
+    collects = sys.version_info[:2] == (3, 11) and gc.isenabled()
+    if collects:
+        gc.disable()
     try:
-        return sys._current_frames()
+        yield sys._current_frames()
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
 
 
 _scheduled: list[Callable[[], object]] = []

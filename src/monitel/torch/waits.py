@@ -196,8 +196,10 @@ def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
 
 def _instructions(thread: int) -> Evidence:
     found: list[object] = []
-    frame = frames().get(thread)
-    while frame is not None:
-        found += (id(frame), frame.f_lasti)
-        frame = frame.f_back
+    with frames() as innermost:
+        frame = innermost.get(thread)
+        del innermost  # a cycle with the frame of this function
+        while frame is not None:
+            found += (id(frame), frame.f_lasti)
+            frame = frame.f_back
     return tuple(found)
