@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from threading import Thread, _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
@@ -169,7 +168,8 @@ class Steps(Source):
         with self._lock:
             turns = thread.turns or self._first_turns()
             other = id(optimizer) not in turns.stepped
-            new = other and self._is_new(optimizer)
+            new = self._is_new(optimizer, other)
+            other = other or new
             if other and turns.stepped and (turns.is_first or not new):  # it joins the step
                 turns.stepped.add(id(optimizer))
                 return
@@ -197,12 +197,14 @@ class Steps(Source):
     def _log_resolved(self) -> None:
         """Do nothing: steps are counted, not logged."""
 
-    def _is_new(self, optimizer: object) -> bool:
-        """Return whether an optimizer steps for the first time, and remember it."""
+    def _is_new(self, optimizer: object, other: bool) -> bool:
+        """Return whether an optimizer steps for the first time, and remember it. Ids of optimizers are reused."""
         if self._known.get(id(optimizer)) is optimizer:
             return False
-        with suppress(TypeError):  # not weakly referenceable
+        try:
             self._known[id(optimizer)] = optimizer
+        except TypeError:  # not weakly referenceable
+            return other
         return True
 
     def _first_turns(self) -> _Turns:

@@ -74,6 +74,26 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
     assert (12, 9, 9.0) == (totals()["steps"], duration.count, duration.sum)
 
 
+def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, totals: Any, clock: ManualClock) -> None:
+    """A wrapper, which is freed at once, as in a search that collects the garbage between its runs."""
+
+    class Wrapper:
+        def step(self) -> None:
+            inner.step()
+
+    inner, scaler = sgd(), torch.amp.GradScaler("cpu", enabled=False)
+    end = windows()
+    for _ in range(2):
+        clock.advance(600)
+        wrapper = Wrapper()
+        for _ in range(3):
+            clock.advance(1)
+            scaler.step(wrapper)
+        del wrapper
+    duration = end()["training.step.duration"]
+    assert (6, 4, 4.0) == (totals()["steps"], duration.count, duration.sum)
+
+
 def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
     end, one = windows(), sgd()
     for begin in (1000, 7):
