@@ -221,3 +221,17 @@ def test_secrets_of_an_endpoint_are_not_logged(
     wait_for_threads()
     assert [each for each in caplog.records if each.name.startswith("opentelemetry.exporter.")]
     assert secret not in caplog.text
+
+
+def test_earlier_secret_is_not_logged_after_another_configure(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token was renewed, and an exporter with the old one is still at work."""
+    tokens = ["0ld-t0ken", "n3w-t0ken"]
+    for token in tokens:
+        pipeline = start(headers={"authorization": f"Bearer {token}"})
+        record(pipeline)
+        pipeline.shutdown()
+    log = logging.getLogger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    log.warning("no access for %s", " and ".join(tokens))
+    assert ["no access for *** and ***"] == warnings_with(caplog, "no access")

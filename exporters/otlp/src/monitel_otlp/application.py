@@ -55,7 +55,7 @@ _EXPORTERS = {
 _LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _ in _EXPORTERS.values()]
 _LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
 _HEADERS_LOGGER = "opentelemetry.util.re"  # it logs malformed entries of the variables, which may be tokens
-_masks: dict[str, Callable[[str], str]] = {}  # by signal and endpoint
+_masks: dict[int, Callable[[str], str]] = {}  # of all secrets so far: an exporter may outlive its pipeline
 
 _Provider = TypeVar("_Provider")
 
@@ -239,7 +239,7 @@ class _Exporter(OTLPMetricExporterMixin):
 def _official_exporter(signal: str, endpoint: Endpoint) -> Any:
     for file in filter(None, endpoint.certificates if endpoint.address.scheme == "https" else ()):
         check_file(file, "the certificates")
-    _masks[f"{signal} {endpoint.public_url}"] = endpoint.mask
+    _masks[hash(tuple(endpoint.secrets()))] = endpoint.mask
     for logger in _LOGGERS:
         logging.getLogger(logger).addFilter(_mask)
     logging.getLogger(_HEADERS_LOGGER).addFilter(_without_values)
