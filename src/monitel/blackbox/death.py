@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 NAME = "process.died"
-_FATAL = 21
+_INFO, _FATAL = 9, 21
 _CREATION = "creation"  # of the record
 _MOST_STACKS = 32 << 10  # characters; Loki accepts 64 KB of attributes per log record
 _CURRENT = "Current thread"  # the beginning of its stack
@@ -173,7 +173,9 @@ class Death:
             for key, value in known.items()
             if value is not None
         }
-        return LogRecord(self.time_ns, time.time_ns(), _FATAL, NAME, None, attributes)
+        is_ordinary = doing.step is None and self.end is not None and self.end.signal == signal.SIGTERM  # of a helper
+        severity = _INFO if is_ordinary else _FATAL
+        return LogRecord(self.time_ns, time.time_ns(), severity, NAME, None, attributes)
 
     def _exit(self) -> dict[str, Any]:
         end = self.end or End()
