@@ -148,7 +148,7 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
 
 
 def test_backend_to_which_everything_is_too_large_gets_few_requests(receiver: Receiver, start: Start) -> None:
-    """Halves are of no use then. One item that is too large costs no other one, even if it is the first."""
+    """Halves are of no use then. Items that are too large cost no other one, even if they are the first."""
     pipeline = start()
     receiver.rule(lambda request: Answer(413) if request.signal == "logs" else None)
     for number in range(1000):
@@ -157,9 +157,10 @@ def test_backend_to_which_everything_is_too_large_gets_few_requests(receiver: Re
     assert {"rejected": 1000} == pipeline.account()["logs"].dropped
     assert len(receiver.of("logs")) < 100
     receiver.forget_rules()
-    receiver.rule(lambda request: Answer(413) if len(request.body) > 4_000 else None)
-    monitel.emit("large", text="x" * 5_000)
+    receiver.rule(lambda request: Answer(413) if len(request.body) > 20_000 else None)
+    for _ in range(4):
+        monitel.emit("large", text="x" * 20_000)
     for number in range(100):
         monitel.emit("event", number=number)
     pipeline.force_flush(DEADLINE)
-    assert (100, {"rejected": 1001}) == (pipeline.account()["logs"].delivered, pipeline.account()["logs"].dropped)
+    assert (100, {"rejected": 1004}) == (pipeline.account()["logs"].delivered, pipeline.account()["logs"].dropped)

@@ -29,6 +29,7 @@ _log = logging.getLogger("monitel.otlp")
 
 REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
 REQUEST_RECORDS = 500
+_SMALL_BYTES = 16_384  # the limit of a backend is above that
 MOST_REJECTED_BYTES = 1 << 30  # as of the other journals on the disk
 #: The journals whose items are sent to the endpoint of each signal, in their order.
 JOURNALS_OF = {"metrics": ("metrics", "readings"), "logs": ("logs",), "traces": ("traces", "steps")}
@@ -72,6 +73,7 @@ class Outbox:
         # Of the requests of one read: whether one was accepted, or dropped, and attempts since one was rejected.
         self.has_accepted = self.has_dropped = False
         self.attempts = 0
+        self.smallest = sys.maxsize  # bytes of a request with a single item that was refused
 
     @property
     def is_empty(self) -> bool:
@@ -79,8 +81,8 @@ class Outbox:
 
     @property
     def may_be_smaller(self) -> bool:
-        """False after several single items of one read were too large, and nothing was accepted."""
-        return self.has_accepted or self.attempts < _TRIES
+        """False after several single items of one read were too large, also a small one, and nothing was accepted."""
+        return self.has_accepted or self.attempts < _TRIES or self.smallest > _SMALL_BYTES
 
     def head(self) -> Item | None:
         """Return the next item; None if there is none, or the disk has to load it."""
@@ -88,7 +90,7 @@ class Outbox:
             # Readings of one metric are not merged.
             self._read = self.journal.read(1 if self.journal.name == "readings" else REQUEST_RECORDS)
             self._most = sys.maxsize
-            self.has_accepted, self.has_dropped, self.attempts = False, False, 0
+            self.has_accepted, self.has_dropped, self.attempts, self.smallest = False, False, 0, sys.maxsize
         return self._read[0] if self._read else None
 
     def next(self, before: int = sys.maxsize) -> Request | None:
@@ -124,6 +126,7 @@ class Outbox:
         """Send half of the items instead; return False for a single item."""
         assert self.request is not None
         if (items := self.request.number) == 1:
+            self.smallest = min(self.smallest, len(self.request.body))
             return False
         self._most, self.request = items // 2, None
         return True
