@@ -168,6 +168,10 @@ class RunLedger:
             return None
         try:
             self._found = found = load(folder)
+            if found is not None and (self._forked or is_child()) and self._was_beside(found.attempt):
+                folder.close()
+                self._given_up = True
+                return None
             if found is not None or self._place is None:
                 self._place = self._join(found)
         except BaseException:
@@ -175,6 +179,11 @@ class RunLedger:
             raise
         self._pause = FIRST_PAUSE
         return folder
+
+    def _was_beside(self, last: Attempt) -> bool:
+        """Return True if this process had begun before the last attempt ended, which is no restart of it then."""
+        mine = self._history(None)
+        return mine is not None and last.name != self._name and mine.attempt.after(last).overlap_ns > 0
 
     def _join(self, found: History | None) -> History:
         """Return the run with this process, whose counters continue it."""

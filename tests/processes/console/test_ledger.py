@@ -66,14 +66,16 @@ def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, cons
 
 
 PARENT = """\
-import multiprocessing, sys
+import multiprocessing, sys, time
 
-def work(steps):
+def work(steps, seconds):
+    time.sleep(seconds)
     sys.argv[1:] = ["0", steps, "0.1", "0.5"]
     exec(open("child.py").read())
 
 fork = multiprocessing.get_context("fork")
-children = [fork.Process(target=work, args=(steps,)) for steps in ("6", "18")]
+late = float(sys.argv[1])
+children = [fork.Process(target=work, args=args) for args in (("6", 0), ("18", late))]
 for each in children:
     each.start()
 for each in children:
@@ -81,12 +83,16 @@ for each in children:
 """
 
 
-def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tmp_path: Path) -> None:
-    """Their parent has not imported monitel: they do not fight for it, nor is the second one an attempt."""
+@pytest.mark.parametrize("late", [0, 3])
+def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tmp_path: Path, late: int) -> None:
+    """Their parent has not imported monitel: they do not fight for it, nor is the second one an attempt.
+
+    Nor if it trains when the first one has ended: it began before.
+    """
     imports = "import monitel, monitel_otlp, time\nfrom monitel import *\n"
     (tmp_path / "child.py").write_text(f"{imports}{JOB}pipeline.shutdown(30)\n")
     (tmp_path / "parent.py").write_text(PARENT)
-    ended = run(tmp_path / "parent.py", env=RUN)
+    ended = run(tmp_path / "parent.py", late, env=RUN)
     assert "cannot be stored" not in ended.stderr
     assert 1 == run_of(console, "run-7")["attempts"]
 
