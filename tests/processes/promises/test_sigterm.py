@@ -331,10 +331,11 @@ def test_locked_instrument_does_not_block_the_exit(refusing: str, terminate: Ter
 
 CHILD = """\
 reading, writing = os.pipe()
+libc = ctypes.{library}(None)
 pid = {fork}
 if pid == 0:
-    os.write(writing, b"!")
-    ctypes.CDLL(None).pause()
+    libc.write(writing, b"!", 1)
+    libc.pause()
     os._exit(1)
 os.read(reading, 1)  # Python forgets a signal that comes inside fork()
 os.kill(pid, signal.SIGTERM)
@@ -342,14 +343,14 @@ assert wait_for(pid) == {status}
 """
 
 
-#: With the GIL, for which no other thread waits: in the child it would wait for a thread that is not there.
-FORK_IN_C = "(sys.setswitchinterval(60), ctypes.PyDLL(None).fork())[1]"
+#: With the GIL from the fork to the end: in the child, its lock may be that of a thread which is not there.
+FORK_IN_C = "(sys.setswitchinterval(60), libc.fork())[1]"
 
 
-@pytest.mark.parametrize("fork", ["os.fork()", pytest.param(FORK_IN_C, id="C")])
-def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, fork: str) -> None:
+@pytest.mark.parametrize(("library", "fork"), [("CDLL", "os.fork()"), pytest.param("PyDLL", FORK_IN_C, id="C")])
+def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, library: str, fork: str) -> None:
     """``Process.terminate()`` of multiprocessing: the child has the default action, even inside C code."""
-    ended = terminate(BEGIN + CHILD.format(fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)
+    ended = terminate(BEGIN + CHILD.format(library=library, fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)
     assert ("monitel: exported 11 windows and numbers, 1 events\n", ALL) == (ended.stderr, arrived(receiver))
 
 
@@ -373,14 +374,16 @@ def test_signal_just_after_a_fork_is_the_childs(receiver: Receiver, terminate: T
 def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Terminate) -> None:
     """The application's runs in the child, and in the parent after the delivery."""
     theirs = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
-    child = CHILD.format(fork="os.fork()", status=7).replace("ctypes.CDLL(None).pause()", "while True: time.sleep(1)")
+    child = CHILD.format(library="CDLL", fork="os.fork()", status=7).replace(
+        "libc.pause()", "while True: time.sleep(1)"
+    )
     terminate(theirs + WITH_TRUE + child + PAUSE, receiver.url, status=7)
     assert ALL == arrived(receiver)
 
 
 def test_forked_child_may_handle_it_itself(receiver: Receiver, terminate: Terminate) -> None:
     """By a second pipeline, as ranks that a launcher forks, even inside C code."""
-    child = CHILD.format(fork="os.fork()", status=-signal.SIGTERM)
+    child = CHILD.format(library="CDLL", fork="os.fork()", status=-signal.SIGTERM)
     child = child.replace("if pid == 0:\n", f"if pid == 0:\n    {CONFIGURE.strip()}\n    monitel.emit('child')\n")
     terminate(BEGIN + child.replace("pause()", "sleep(60)") + PAUSE, receiver.url)
     assert ["checkpoint", "child"] == sorted(receiver.record_names())
