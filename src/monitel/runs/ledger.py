@@ -181,7 +181,7 @@ class RunLedger:
         return folder
 
     def _was_beside(self, last: Attempt) -> bool:
-        """Return True if this process had begun before the last attempt ended, which is no restart of it then."""
+        """Return True if this process had begun before the last attempt ended: it does not restart that one."""
         mine = self._history(None)
         return mine is not None and last.name != self._name and mine.attempt.after(last).overlap_ns > 0
 
