@@ -11,6 +11,8 @@ The record of a killed process becomes one that can be delivered, once, however 
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -37,6 +39,7 @@ from monitel.blackbox.record import (
     read_names,
 )
 
+_MAKING_S = 60.0  # within which a folder without content may be in the making
 _KEPT = 16  # records that stay, whoever reads them
 _DELIVERED = {"lock", NAMES, POSITION, TOTALS}  # the entries of a spool folder without a journal
 
@@ -57,6 +60,9 @@ def sweep(*parents: Path | None) -> None:
             if not name.startswith(".") and not _DELIVERED.issuperset(entries(parent / name)):
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
+                is_young = time.time() - os.fstat(folder.descriptor).st_mtime < _MAKING_S
+                if is_young and {*folder.names()} <= {"lock"}:  # its maker is about to lock it
+                    continue
                 if not is_alive(folder) and folder.lock():
                     folder.remove()
 
