@@ -111,3 +111,7 @@ def test_exception_that_ends_a_thread_of_monitel_is_shown(capsys: pytest.Capture
     shown = capsys.readouterr().err
     assert shown.startswith("Exception in thread monitel-test:\nTraceback")
     assert shown.endswith("OSError: no device\n")
+
+
+def test_stack_of_the_calling_thread_is_complete() -> None:
+    assert " in test_stack_of_the_calling_thread_is_complete\n" in stacks_now()

@@ -80,7 +80,9 @@ def frames() -> Iterator[dict[int, FrameType]]:
     if collects:
         gc.disable()
     try:
-        yield sys._current_frames()
+        found = sys._current_frames()
+        found[get_ident()] = sys._getframe(2)  # of the caller: this generator has none while it waits
+        yield found
     finally:
         if collects:
             gc.enable()
