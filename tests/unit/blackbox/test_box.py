@@ -24,7 +24,7 @@ from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
-from monitel.blackbox.recovery import claim
+from monitel.blackbox.recovery import claim, sweep
 
 NAME, DEAD = f"monitel-{os.geteuid()}", "20260101T000000-1-1-000000"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
@@ -345,3 +345,14 @@ def test_definitions_are_decoded_once(make: Callable[..., Box], own_boxes: Path)
     assert [True, True] == [found.names[number] is each for number, each in enumerate(earlier.names)]
     with closing(Folder.open(own_boxes / other.name)) as opened:
         assert [other.name] == [each["name"] for each in read_record(opened, journals=(), earlier=earlier).names]
+
+
+def test_folder_that_is_about_to_be_locked_is_not_swept(tmp_path: Path) -> None:
+    """An empty one, which another collector is making, unless it is more than a minute old."""
+    making = tmp_path / f".{DEAD}"
+    making.mkdir(mode=0o700)
+    sweep(tmp_path)
+    assert making.is_dir()
+    os.utime(making, (0, 0))
+    sweep(tmp_path)
+    assert not making.exists()
