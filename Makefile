@@ -27,7 +27,7 @@ test-torch: $(TORCH)/.installed  ## parity with torch, instrumentation, and one 
 	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch --ignore tests/torch/ranks --ignore tests/torch/trainers $(PAGES)
 	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch/trainers/test_smoke.py
 
-integration: $(STAMP)  ## a real Collector, Prometheus and Loki, as processes and in Docker: at most five minutes
+integration: $(STAMP)  ## a real Collector, Prometheus and Loki: at most five minutes
 	$(BIN)/python $(PYTEST) -n 2 --dist loadfile tests/integration --ignore tests/integration/nightly
 
 nightly:  ## everything else: kills, soak, fuzz, sanitizers, all CPythons, lowest versions, wheels, trainers

@@ -60,14 +60,13 @@ def _fails(*command: str, environment: Mapping[str, str] | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A Prometheus that takes OTLP, and which of its series a test is about."""
+    """A Prometheus that takes OTLP."""
 
     url: str
-    selector: str = ""
 
     def samples(self, series: str, back: str = "1h") -> list[tuple[int, str]]:
         """All samples of one series in the time back: Unix milliseconds, and the value as Prometheus writes it."""
-        (found,) = self.ask("query", query=f"{series}{self.selector}[{back}]")["result"] or [{"values": []}]
+        (found,) = self.ask("query", query=f"{series}[{back}]")["result"] or [{"values": []}]
         return [(round(at * 1000), value) for at, value in found["values"]]
 
     def query(self, query: str) -> list[str]:
@@ -157,7 +156,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def collector_program(
-    backends: Path, folder: Path, prometheus_url: str, receiver: Receiver, *overlays: Path, loki_url: str = ""
+    backends: Path, folder: Path, prometheus_url: str, receiver: Receiver, *, loki_url: str = ""
 ) -> tuple[str, Program]:
     """The Collector with the configuration that users run, and its URL. Without a Loki, logs go to the receiver."""
     environment = {
@@ -168,7 +167,7 @@ def collector_program(
         "TEMPO_URL": receiver.url,
     }
     url = f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"
-    command = [str(backends / "otelcol"), *(f"--config={each}" for each in [COMPOSE / "otelcol.yaml", *overlays])]
+    command = [str(backends / "otelcol"), f"--config={COMPOSE / 'otelcol.yaml'}"]
     return url, Program(command, folder / "otelcol.log", f"{url}/", environment)
 
 

@@ -6,7 +6,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import pytest
 from tests.integration.conftest import Loki, Prometheus, Python, Stack
 from tests.integration.training import check, check_events, train
 
@@ -44,35 +43,6 @@ def test_all_three_signals(stack: Stack, loki: Loki, tmp_path: Path) -> None:
     run_id = environment["TORCHELASTIC_RUN_ID"]
     selector = f'{{service_name="train", training_rank="3", training_world_size="8", training_run_id="{run_id}"}}'
     assert [str(run.steps)] == stack.prometheus.query(f"sum(train_loss_count_total{selector})")
-
-
-HISTOGRAM = """\
-import monitel_otlp
-
-with monitel_otlp.configure(service_name="train") as pipeline:
-    meter = pipeline.meter_provider.get_meter("train")
-    sizes, batches = meter.create_histogram("batch.size"), meter.create_counter("batches")
-    with pipeline.tracer_provider.get_tracer("train").start_as_current_span("epoch"):
-        for size in (1, 2, 40):
-            sizes.record(size)
-            batches.add(1)
-"""
-
-
-def test_native_histograms_and_exemplars(
-    stack: Stack, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An exponential histogram of the user's own stays one, and exemplars of a counter name the trace."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", stack.endpoint)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
-    (tmp_path / "histogram.py").write_text(HISTOGRAM)
-    python("histogram.py")
-    assert ["3"] == stack.prometheus.query("histogram_count(batch_size)")
-    assert ["43"] == stack.prometheus.query("histogram_sum(batch_size)")
-    now = time.time()
-    found = stack.prometheus.ask("query_exemplars", query="batches_total", start=now - 60, end=now)
-    (span,) = stack.receiver.spans()
-    assert {span.trace_id} == {each["labels"]["trace_id"] for series in found for each in series["exemplars"]}
 
 
 def test_an_offline_run_is_replayed(

@@ -1,51 +1,66 @@
-"""Events that Loki refuses, and old events that it accepts."""
+"""Log records that Loki refuses, and old ones that it accepts."""
 
 import json
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Loki, Python, Stack
+from tests.integration.conftest import Loki, Python
 
-REFUSED = """\
-import json, monitel, monitel_otlp
+RUN = """\
+import json, random, sys
+from datetime import datetime, timedelta, timezone
+import monitel, monitel_otlp
+
+now = datetime.now(timezone.utc)
+ages = {"behind": 26, "old": 24 * 40}
+rng = random.Random(sys.argv[1])
+kinds = [rng.choice(sys.argv[2].split(",")) if rng.random() < float(sys.argv[3]) else "good" for _ in range(60)]
 pipeline = monitel_otlp.configure(service_name="train", export_interval=3600.0, spool_dir="spool")
-for number in range(40):
-    monitel.emit("good", number=number)
-    if number == 10:
-        monitel.emit("large", text="x" * 70_000)
-    if number == 30:
+monitel.emit("wide", **{f"key.{each}": each for each in range(128)})
+assert pipeline.force_flush(30)
+for number, kind in enumerate(kinds):
+    at = now - timedelta(hours=ages.get(kind, 0), milliseconds=100 - number)
+    data = {"number": number, "text": "x" * 70_000 if kind == "large" else kind}
+    if kind == "long":
         monitel.config({"text": "x" * 270_000})
-        monitel.emit("wide", **{f"key.{each}": each for each in range(128)})
+    else:
+        monitel.log_event(monitel.Event("event", at, data))
 pipeline.shutdown()
 account = pipeline.account()["logs"]
-print(json.dumps([account.recorded, account.delivered, dict(account.dropped)]))
+print(json.dumps([kinds, account.delivered, dict(account.dropped)]))
 """
+REASONS = {"large": "structured metadata too large", "long": "max entry size", "old": "too old"}
 
 
-def test_refused_events_are_counted_and_the_others_are_stored(
-    stack: Stack, loki: Loki, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("bad", "share", "through"),
+    [("behind", "0.04", "loki"), ("old,large,long", "0.3", "loki"), ("behind,old,large", "0.4", "collector")],
+)
+def test_account_agrees_with_the_records_that_loki_has_stored(  # noqa: PLR0917  fixtures and parameters
+    loki: Loki, python: Python, tmp_path: Path, request: pytest.FixtureRequest, bad: str, share: str, through: str
 ) -> None:
-    """Two events beyond Loki's limits among 43: only these two are dropped, and each is set aside with its reason."""
+    """Stored records count as delivered, the others as rejected, whether Loki or a Collector answers.
+
+    A refused record is set aside, and its reason is logged. A record with as many attributes as there may be is stored.
+    """
     from tests.support.spools import rejected_in
 
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", stack.endpoint)
-    (tmp_path / "refused.py").write_text(REFUSED)
-    done = python("refused.py")
-    assert [43, 41, {"rejected": 2}] == json.loads(done.stdout)
-    records = loki.records()
-    good = [each.attributes["number"] for each in records if each.line == "good"]
-    assert [str(number) for number in range(40)] == good
-    (wide,) = (each for each in records if each.line != "good")
+    (tmp_path / "train.py").write_text(RUN)
+    backend: str = f"{loki.url}/otlp" if through == "loki" else request.getfixturevalue("collector")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{backend}/v1/logs")
+        done = python("train.py", f"{bad} {share}", bad, share)
+    kinds, delivered, dropped = json.loads(done.stdout)
+    good = [str(number) for number, kind in enumerate(kinds) if kind == "good"]
+    records = loki.records(hours=30)
+    assert good == [each.attributes["number"] for each in records if each.line == "event"]
+    assert (len(records), {"rejected": len(kinds) - len(good)}) == (delivered, dropped)
+    (wide,) = (each for each in records if each.line == "wide")
     assert {str(number) for number in range(128)} == {wide.attributes[f"key_{number}"] for number in range(128)}
-    for reason in ("structured metadata too large", "max entry size"):
-        (line,) = (each for each in done.stderr.splitlines() if reason in each.lower())
-        assert "a request was rejected" in line
-    names = [
-        record.event_name
-        for each in rejected_in(tmp_path)
-        for record in each.resource_logs[0].scope_logs[0].log_records
-    ]
-    assert {"large", "run.config"} <= set(names)  # one or two stored ones may be beside them
+    refused = [each for each in rejected_in(tmp_path) for each in each.resource_logs[0].scope_logs[0].log_records]
+    assert len(refused) >= len(kinds) - len(good)  # some stored ones may be beside them
+    for kind in {*kinds} & {*REASONS} if through == "loki" else ():
+        assert REASONS[kind] in done.stderr.lower(), kind
 
 
 OLD = """\

@@ -24,7 +24,7 @@ def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Ca
 def test_everything_is_stored_after_an_outage(
     stack: Stack, loki: Loki, service: str, kind: str, tmp_path: Path
 ) -> None:
-    """Each window and each event is there once, with its values, and nothing was dropped."""
+    """Each window and each event is there once, with its values, each span too, and nothing was dropped."""
     break_it, mend_it = fault(stack, service, kind)
     environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
     with training(tmp_path, environment) as under_way:
@@ -39,6 +39,7 @@ def test_everything_is_stored_after_an_outage(
     check_accounts(run)
     check(stack.prometheus, run)
     check_events(loki, run)
+    assert len(run.checkpoints) == len({each.span_id for each in stack.receiver.spans() if each.name == "epoch"})
 
 
 def arrived(stack: Stack, loki: Loki) -> bool:
