@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
@@ -17,23 +18,32 @@ from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.trace import SpanLimits
 
+from monitel.process.failures import warn_once
+
+_log = logging.getLogger("monitel.otlp")
+
 _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
+
+_Made = TypeVar("_Made")
+
+
+def by_variables(make: Callable[[], _Made], by_default: Callable[[], _Made]) -> _Made:
+    """Make an object of the SDK from its variables; if one is malformed, log a warning, and make the default."""
+    try:
+        return make()
+    except ValueError as error:
+        message = "invalid value in a variable of the OpenTelemetry SDK: %s; using the default"
+        warn_once(_log, message, error, key=str(error))
+        return by_default()
 
 
 def log_record_limits() -> LogRecordLimits:
-    """Return the attribute limits of log records from the SDK's variables; the defaults if a variable is malformed."""
-    try:
-        return LogRecordLimits()
-    except ValueError:  # it is logged when the LoggerProvider is made
-        return LogRecordLimits(_UNLIMITED, _UNLIMITED, _COUNT, _UNLIMITED)
+    return by_variables(LogRecordLimits, lambda: LogRecordLimits(_UNLIMITED, _UNLIMITED, _COUNT, _UNLIMITED))
 
 
 def span_limits() -> SpanLimits:
-    """Return the limits of spans from the SDK's variables; the defaults if a variable is malformed."""
-    try:
-        return SpanLimits()
-    except ValueError:  # it is logged when the TracerProvider is made
-        return SpanLimits(_UNLIMITED, _COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _UNLIMITED, _UNLIMITED)
+    most = _UNLIMITED, _COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _UNLIMITED, _UNLIMITED
+    return by_variables(SpanLimits, lambda: SpanLimits(*most))
 
 
 def is_set(provider: object) -> bool:
