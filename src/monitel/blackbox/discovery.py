@@ -15,7 +15,7 @@ from pathlib import Path
 
 from monitel.blackbox.box import is_mine
 from monitel.blackbox.context_page import PAGE, Context
-from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_roots
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
 from monitel.blackbox.process import Owner, process_facts, process_start, this_process
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
 
@@ -61,17 +61,17 @@ class Boxes:
 
 def find_boxes(root: Path | None = None) -> Boxes:
     """Find the boxes of this user, in a folder, or where ``configure()`` makes them. Never raises."""
-    found = Boxes()
-    for path in box_roots(root):
-        try:
+    found, path = Boxes(), box_root(root)
+    try:
+        if path is not None:
             with closing(Folder.open(path, probe=False)) as folder:
                 _search(folder, found)
-        except MissingFolderError:
-            continue
-        except (FolderError, ValueError) as error:
-            found.problems.append(str(error))
-        except OSError as error:
-            found.problems.append(f"{str(path)!r} cannot be searched: {error.strerror}")
+    except MissingFolderError:
+        pass
+    except (FolderError, ValueError) as error:
+        found.problems.append(str(error))
+    except OSError as error:
+        found.problems.append(f"{str(path)!r} cannot be searched: {error.strerror}")
     for each in vars(found).values():
         each.sort()
     return found

@@ -62,8 +62,8 @@ class Folder:
         self._lock: tuple[int, os.stat_result | None] = -1, None
 
     @classmethod
-    def open(cls, path: Path, *, foreign: bool = False, probe: bool = True, advice: str = "") -> Folder:
-        """Open a folder of this user to which nobody else can write; with ``foreign`` any folder.
+    def open(cls, path: Path, *, check: bool = True, probe: bool = True, advice: str = "") -> Folder:
+        """Open a folder of this user to which nobody else can write; without a check any folder.
 
         Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
         (CIFS, FAT, mounts of virtual machines): a new file reveals that, unless nothing may be written (``probe``).
@@ -81,7 +81,7 @@ class Folder:
             raise
         folder = cls(path, descriptor)
         try:
-            if not foreign:
+            if check:
                 folder._check(advice, probe=probe)
         except BaseException:
             folder.close()
@@ -89,17 +89,17 @@ class Folder:
         return folder
 
     def _check(self, advice: str, *, probe: bool) -> None:
-        status, foreign = self._status, "or use --foreign if you trust its content"
+        status = self._status
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
         made = self._probe() if probe else None
         if not own and (made is None or made.st_uid != status.st_uid):
             words = f"{str(self.path)!r} belongs to another user (id {status.st_uid})"
-            raise FolderError(f"{words}: {advice or f'run as that user, {foreign}'}")
+            raise FolderError(f"{words}: {advice or 'run as that user'}")
         if open_to_others and (made is None or not made.st_mode & _OTHERS):
             words = f"other users can write to {str(self.path)!r}"
-            raise FolderError(f"{words}: {advice or f'run chmod go-w on it, {foreign}'}")
+            raise FolderError(f"{words}: {advice or 'run chmod go-w on it'}")
 
     def _probe(self) -> os.stat_result | None:
         name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -347,45 +347,33 @@ if find_spec("mmap") is not None and sys.version_info < (3, 13):
                 keep(self)
 
 
-def automatic_roots() -> list[Path]:
-    """Return the folders that may hold the boxes of this user, in order of preference. They may be missing."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    parents = [parent for parent in (_SHARED_MEMORY, runtime) if parent.is_absolute()]
-    return [parent / f"monitel-{os.geteuid()}" for parent in parents] if AVAILABLE else []
-
-
-def box_roots(given: Path | None) -> list[Path]:
-    """Return the folders that may hold boxes: the given one, or those in which boxes of this user are made."""
-    return automatic_roots() if given is None else [given]
+def box_root(given: Path | None = None) -> Path | None:
+    """Return the folder that holds boxes: the given one, or that of this user. It may be missing."""
+    return given or (_SHARED_MEMORY / f"monitel-{os.geteuid()}" if AVAILABLE else None)
 
 
 def open_root(given: Path | None = None) -> Folder:
     """Open the folder that holds the boxes of this user, which is in memory. It is made if it is missing.
 
-    None stands for the first of :func:`automatic_roots` that is private. If there is none, a :class:`FolderError` says
-    why.
+    If that is not possible, a :class:`FolderError` gives the reason.
     """
     check_platform()
-    reasons = []
-    for path in box_roots(given):
-        try:
-            return _open_root(path, given=given is not None)
-        except FolderError as error:
-            reasons.append(str(error))
-        except (OSError, ValueError) as error:
-            reasons.append(f"{str(path)!r} cannot be made: {(isinstance(error, OSError) and error.strerror) or error}")
-    raise FolderError("; ".join(reasons))
-
-
-def _open_root(path: Path, *, given: bool) -> Folder:
-    if not given:
-        parent = path.parent.stat()
-        private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
-        if not private and not parent.st_mode & stat.S_ISVTX:
-            raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
-    made = not os.path.lexists(path) and make_folder(path)
-    advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
-    folder = Folder.open(path, probe=False, advice=advice)
+    path = box_root(given)
+    assert path is not None
+    try:
+        if given is None:
+            parent = path.parent.stat()
+            private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
+            if not private and not parent.st_mode & stat.S_ISVTX:
+                raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
+        made = not os.path.lexists(path) and make_folder(path)
+        advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
+        folder = Folder.open(path, probe=False, advice=advice)
+    except FolderError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise FolderError(f"{str(path)!r} cannot be made: {reason}") from None
     if (kind := _file_system_of(folder)) not in _MEMORY:
         folder.close()
         with suppress(OSError):

@@ -67,16 +67,16 @@ def sweep(*parents: Path | None) -> None:
                     folder.remove()
 
 
-def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), foreign: bool = False) -> Dead:
+def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) -> Dead:
     """Take the record of an ended process: its box, its spool folder, or both, whichever is given.
 
     The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool``; the
-    box of a spool folder is in one of ``roots``. What is senseless gets another name, so that it is reported once.
+    box of a spool folder is in ``root``. What is senseless gets another name, so that it is reported once.
     """
     taken: list[Folder] = []
 
     def take(path: Path) -> Folder:
-        folder = Folder.open(path, foreign=foreign)
+        folder = Folder.open(path)
         opened.callback(folder.close)
         taken.append(folder)
         # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
@@ -87,18 +87,17 @@ def claim(path: Path, spool: Path | None = None, *, roots: Iterable[Path] = (), 
             raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")
         return folder
 
-    def take_other(parents: Iterable[Path | None]) -> Folder | None:
-        found = (each / path.name for each in parents if each is not None and (each / path.name).is_dir())
-        return next(map(take, found), None)
+    def take_other(parent: Path | None) -> Folder | None:
+        return take(parent / path.name) if parent is not None and (parent / path.name).is_dir() else None
 
     with ExitStack() as opened:
         try:
             given = take(path)
             if is_box(given.names()):
                 spool = spool_of(names_of(given)[0], spool)
-                dead = Dead(given, take_other([spool]), spool)
+                dead = Dead(given, take_other(spool), spool)
             else:
-                dead = Dead(take_other(roots), given)
+                dead = Dead(take_other(root), given)
         except (OSError, FolderError):
             raise
         except Exception as error:

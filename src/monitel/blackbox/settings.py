@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitel.blackbox.folder import automatic_roots
+from monitel.blackbox.folder import box_root
 from monitel.variables import BOOLEAN, FOLDER, Variable, at_least
 
 #: Bytes that the box of a process may use, without a ``black_box_size``.
@@ -36,8 +36,8 @@ class BoxSettings:
 
     @property
     def root(self) -> Path | None:
-        found = (root for root in automatic_roots() if root.parent.is_dir())
-        return (self.folder or next(found, None)) if self.enabled else None
+        root = box_root(self.folder) if self.enabled else None
+        return root if root is not None and (self.folder or root.parent.is_dir()) else None
 
 
 def box_settings(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
-from monitel.blackbox.folder import Folder, FolderError, automatic_roots
+from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
@@ -145,8 +145,7 @@ def _within(seconds: float, *reads: Callable[[], object]) -> None:
 def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    words = str(error) if isinstance(error, RecordError | FolderError) else repr(error)
-    return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
+    return str(error) if isinstance(error, RecordError | FolderError) else repr(error)
 
 
 # ---- a process that runs, from outside: only files that any process of the user may read are used
@@ -320,11 +319,16 @@ def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
     given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
-    spools, boxes = given.get("spool_dir"), given.get("black_box_dir")  # a collector may have ended some in place
-    roots = [spools or default_root(), *([boxes] if boxes else automatic_roots())]
+    spools, boxes = given.get("spool_dir") or default_root(), box_root(given.get("black_box_dir"))
+    roots = [spools, boxes]  # a collector may have ended some in place
     if target is None:
-        return [each for root in roots for each in deaths_below(root, problems)]
-    return [each for root in roots for each in ends_below(root, []) if each.has_died and each.pid == int(target)]
+        return [each for root in filter(None, roots) for each in deaths_below(root, problems)]
+    return [
+        each
+        for root in filter(None, roots)
+        for each in ends_below(root, [])
+        if each.has_died and each.pid == int(target)
+    ]
 
 
 def _nothing_known(target: str, problems: list[str]) -> FolderError:

@@ -21,7 +21,7 @@ from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import records
-from monitel.blackbox.folder import Folder, FolderError, box_roots
+from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import REPORTED, STAT, Definition
 from monitel.blackbox.process import Owner, process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot, read_record
@@ -138,12 +138,12 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
 
 def store_deaths(folder: Path, deaths: Deaths) -> None:
     """Store the deaths of the processes of a run that no exporter has collected. Their records stay. Never raises."""
-    for root in box_roots(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir")):
-        for name in records(root):
-            with suppress(Exception), closing(claim(root / name)) as dead:
-                record = read_record(dead.box, dead.disk) if dead.box is not None else None
-                if record is not None and record.run == str(folder) and not dead.has_ended:
-                    store_death(record, death_of(record, deaths), record.path)
+    root = box_root(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
+    for path in () if root is None else [root / name for name in records(root)]:
+        with suppress(Exception), closing(claim(path)) as dead:
+            record = read_record(dead.box, dead.disk) if dead.box is not None else None
+            if record is not None and record.run == str(folder) and not dead.has_ended:
+                store_death(record, death_of(record, deaths), record.path)
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:

@@ -131,18 +131,18 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
             break
 
 
-def stored_runs(root: Path, problems: list[str], *, foreign: bool = True) -> Iterator[tuple[Folder, History]]:
+def stored_runs(root: Path, problems: list[str], *, check: bool = False) -> Iterator[tuple[Folder, History]]:
     """Yield the folder and the history of each run below the folder of spools, without locking or changing anything.
 
-    A message is added to the problems for each file that cannot be read, which does not have its content. Foreign
-    folders are those of other users: JSON is safe to read, and a check would write.
+    A message is added to the problems for each file that cannot be read, which does not have its content. Folders of
+    other users are not checked: JSON is safe to read, and a check would write.
     """
     path = root / LEDGERS
     try:
-        with closing(Folder.open(path, foreign=foreign)) as ledgers:
+        with closing(Folder.open(path, check=check)) as ledgers:
             for path in sorted(ledgers.path / each for each in ledgers.names() if each.startswith(_FOLDERS)):
                 try:
-                    with closing(Folder.open(path, foreign=foreign)) as folder:
+                    with closing(Folder.open(path, check=check)) as folder:
                         yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed
@@ -164,7 +164,7 @@ def _describe(path: Path, error: Exception) -> str:
 def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
     """Store the status with which the attempt of a process id has ended, as its parent has seen it. Never raises."""
     with suppress(OSError, FolderError):
-        for folder, found in stored_runs(root, [], foreign=False):
+        for folder, found in stored_runs(root, [], check=True):
             attempt = found.attempt
             if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
                 store(folder, replace(found, attempt=replace(attempt, status=status)))

@@ -21,57 +21,50 @@ from monitel.blackbox import folder, process
 from monitel.blackbox.box import Box
 from monitel.blackbox.context_page import own_page
 from monitel.blackbox.discovery import find_boxes
-from monitel.blackbox.folder import Folder, FolderError, automatic_roots, open_root
+from monitel.blackbox.folder import Folder, FolderError, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
 from monitel.blackbox.recovery import claim, sweep
 
-NAME, DEAD = f"monitel-{os.geteuid()}", "20260101T000000-1-1-000000"
+DEAD = "20260101T000000-1-1-000000"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 
 
 @pytest.fixture
-def candidates(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
-    """The two folders that are considered without a given one, which do not exist, both in memory."""
-    shared, runtime = own_boxes / "shm", own_boxes / "runtime"
-    for each in (own_boxes, shared, runtime):
-        each.mkdir(mode=0o700)
+def usual(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of boxes without a given one, which does not exist."""
+    shared = own_boxes / "shm"
+    shared.mkdir(mode=0o700, parents=True)
     shared.chmod(0o1777)
     monkeypatch.setattr(folder, "_SHARED_MEMORY", shared)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    yield shared / NAME, runtime / NAME
-    for each in (shared / NAME, runtime / NAME):
-        if each.exists() and not each.is_symlink():
-            os.chown(each, os.geteuid(), -1)
-
-
-def choose(given: Path | None = None) -> Path:
-    root = open_root(given)
-    root.close()
-    return root.path
+    return shared / f"monitel-{os.geteuid()}"
 
 
 @needs_root
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
-def test_default_folder_is_that_of_the_user_alone(candidates: tuple[Path, Path]) -> None:
-    """Shared memory first; the runtime folder if something unsafe is in its place, about which nothing is repaired."""
-    shared, runtime = candidates
-    assert [shared, runtime] == automatic_roots()
-    assert shared == choose()
-    assert 0o700 == shared.stat().st_mode & 0o7777
-    shared.chmod(0o770)
-    assert (runtime, 0o770) == (choose(), shared.stat().st_mode & 0o7777)
-    shared.chmod(0o700)
-    os.chown(shared, 12345, 12345)
-    assert runtime == choose()
-    shared.rmdir()
-    shared.with_name("target").mkdir(mode=0o700)
-    shared.symlink_to(shared.with_name("target"))
-    assert runtime == choose()
-    assert [] == [*shared.with_name("target").iterdir()]
-    shared.unlink()
-    shared.parent.chmod(0o777)  # others could replace it
-    assert runtime == choose()
+def test_default_folder_is_that_of_the_user_alone(usual: Path) -> None:
+    """There is no box if something unsafe is in its place, about which nothing is repaired."""
+
+    def refusal() -> str:
+        with pytest.raises(FolderError) as raised:
+            open_root()
+        return str(raised.value)
+
+    open_root().close()
+    assert 0o700 == usual.stat().st_mode & 0o7777
+    usual.chmod(0o770)
+    assert ("other users can write to" in refusal(), 0o770) == (True, usual.stat().st_mode & 0o7777)
+    usual.chmod(0o700)
+    os.chown(usual, 12345, 12345)
+    assert "belongs to another user" in refusal()
+    usual.rmdir()
+    usual.with_name("target").mkdir(mode=0o700)
+    usual.symlink_to(usual.with_name("target"))
+    assert "is a symbolic link" in refusal()
+    assert [] == [*usual.with_name("target").iterdir()]
+    usual.unlink()
+    usual.parent.chmod(0o777)
+    assert "other users can replace folders" in refusal()
 
 
 def boxes(root: Path) -> list[Path]:

@@ -49,7 +49,7 @@ def process(boxes: Path, tmp_path: Path) -> Iterator[Recorded]:
 
 
 def collected(boxes: Path, tmp_path: Path, **options: Any) -> Collected:
-    found = collect([boxes], tmp_path / "other", **options)
+    found = collect(boxes, tmp_path / "other", **options)
     assert [] == found.problems
     return found
 
@@ -58,7 +58,7 @@ def delivered(path: Path, receiver: Receiver, boxes: Path, on_progress: Any = No
     transports = make_transports(resolve(receiver.url))
     try:
         found = Delivery(transports, tries=1, **options)
-        with closing(take(path, [boxes])) as dead:
+        with closing(take(path, boxes)) as dead:
             found.deliver(dead, *([on_progress] if on_progress else []))
         return found
     finally:
@@ -77,7 +77,7 @@ def test_end_that_a_parent_has_observed_is_in_the_event(process: Recorded, boxes
             assert 0 == collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).boxes
         assert boxes / KILLED not in [each.args[0] for each in claimed.call_args_list]  # else the lock is taken
         with pytest.raises(FolderError, match="is left to the monitel run"):
-            take(boxes / KILLED, [boxes])
+            take(boxes / KILLED, boxes)
         deaths.add(4194399, End(signal=9, time_ns=START + 20 * SECOND), "5")
         (death,) = collected(boxes, tmp_path, deaths=deaths, run=folder, observed_only=True).deaths
         assert "SIGKILL" == death.event().attributes["process.exit.signal"]
@@ -143,7 +143,7 @@ def test_rejected_requests_are_kept_and_sent_again_as_they_are(
     (log,) = path.glob("rejected-*.log")
     log.write_bytes(log.read_bytes() + log.read_bytes()[16:50])
     transports = make_transports(resolve(receiver.url))
-    with closing(take(path, [boxes])) as dead:
+    with closing(take(path, boxes)) as dead:
         assert dead.disk is not None
         records._store(dead, Rejected("logs", "another", 1, b""))
         assert ["'bad'", "another"] == [each.reason.rpartition(" ")[2] for each in rejected_requests(path)]

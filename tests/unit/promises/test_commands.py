@@ -94,16 +94,17 @@ def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, progra
 
 
 @pytest.mark.parametrize("command", ["cat", "replay"])
-def test_folder_that_others_can_write_to_needs_an_option(
+def test_folder_that_others_can_write_to_is_refused(
     receiver: Receiver, program: Program, runs: Path, command: str
 ) -> None:
-    """Nothing of it is read without ``--foreign``."""
+    """Nothing of it is read until its permissions are right."""
     words = [command, runs, *(["--endpoint", receiver.url] if command == "replay" else [])]
     (folder,) = runs.iterdir()
     folder.chmod(0o777)
     refused = program(*words, status=1)
-    assert ("--foreign" in refused.stderr, []) == (True, receiver.requests)
-    printed = program(*words, "--foreign")
+    assert ("run chmod go-w on it" in refused.stderr, []) == (True, receiver.requests)
+    folder.chmod(0o700)
+    printed = program(*words)
     assert EVENTS == (parse(printed.stdout).names if command == "cat" else receiver.record_names())
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.box import Box
 from monitel.blackbox.death import Deaths, signal_name
-from monitel.blackbox.folder import box_roots
+from monitel.blackbox.folder import box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import FOLDERS
@@ -62,7 +62,7 @@ class CommandTelemetry:
         self._folder = folder
         self._deaths = deaths
         self._problems = problems
-        self._roots = box_roots(given.pop("black_box_dir", None))
+        self._root = box_root(given.pop("black_box_dir", None))
         self._settings = resolve(None, **given)
         self._stopped = Event()
         self._start_logged = False
@@ -76,10 +76,10 @@ class CommandTelemetry:
 
         With ``observed_only`` those of processes whose end is not observed yet are left, so that it will be known.
         """
-        given = (self._roots, self._settings.spool_root, self._deaths, self._stopped, str(self._folder))
+        given = (self._root, self._settings.spool_root, self._deaths, self._stopped, str(self._folder))
         collected = collect(*given, observed_only=observed_only, keep_unread=True)
         self._problems += collected.problems
-        deliver_marked(collected.records, self._settings, self._roots, self._stopped)
+        deliver_marked(collected.records, self._settings, self._root, self._stopped)
         return bool(collected.records)
 
     def finish(self, end: Ended, ends: Sequence[Ended], *, recorded: bool) -> None:
@@ -87,9 +87,9 @@ class CommandTelemetry:
         recorded = self.collect() or recorded
         reports = [report for process in read_ends(self._folder)[0] for report in process.reports]
         spools = [Path(each.spool) for each in reports if each.stored and each.spool]
-        places = [[path, *(root / path.name for root in self._roots)] for path in spools]
+        places = [[root / path.name for root in (path.parent, self._root) if root is not None] for path in spools]
         found = {path for tried in places for path in [each for each in tried if each.is_dir()][:1]}
-        deliver_marked(found, self._settings, self._roots, self._stopped)
+        deliver_marked(found, self._settings, self._root, self._stopped)
         if recorded or self._settings.mark:
             self._log_events(*([] if self._start_logged else [self._started()]), self._ended(end, ends))
 
@@ -130,7 +130,7 @@ class CommandTelemetry:
             if not box.close(_TIMEOUT):
                 raise OSError(box.disk_problem)
             spool = self._settings.spool_root / box.name
-            deliver_marked([spool], self._settings, self._roots, self._stopped)
+            deliver_marked([spool], self._settings, self._root, self._stopped)
         except Exception as error:
             self._problems.append(f"the events of the attempt cannot be written: {error}")
 

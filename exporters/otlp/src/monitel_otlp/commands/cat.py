@@ -14,9 +14,10 @@ from google.protobuf.message import DecodeError
 from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError, check_platform
 from monitel.text import show, warn
-from monitel_otlp.commands.replay import add_source, nothing_left
+from monitel_otlp.commands.replay import nothing_left
 from monitel_otlp.export.records import damaged_ends, oldest_first, peek, peeked
 from monitel_otlp.messages.request import REQUESTS
+from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
-    add_source(command, "a spool folder, or a folder that holds spool folders")
+    command.add_argument("dir", metavar="DIR", type=target, help="a spool folder, or a folder that holds spool folders")
     command.set_defaults(run=_cat, interrupted="interrupted")
 
 
@@ -38,7 +39,7 @@ def _cat(arguments: argparse.Namespace) -> int:
     unreadable = 0
     for path in oldest_first(found.folders):
         try:
-            unreadable += _print(path, foreign=arguments.foreign)
+            unreadable += _print(path)
         except BrokenPipeError:
             raise
         except (FolderError, OSError) as error:
@@ -50,11 +51,11 @@ def _cat(arguments: argparse.Namespace) -> int:
     return 0 if not unreadable and not problems else 1
 
 
-def _print(path: Path, *, foreign: bool) -> int:
+def _print(path: Path) -> int:
     """Print the requests of a record, and return the number of its items that cannot be read."""
     for attempt in range(_ATTEMPTS):
         try:
-            dead = peek(path, foreign=foreign)
+            dead = peek(path)
             break
         except FileNotFoundError:  # its process has removed a file meanwhile
             if attempt == _ATTEMPTS - 1:

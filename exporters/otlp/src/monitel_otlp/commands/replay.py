@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
-from monitel.blackbox.folder import FolderError, MissingFolderError, box_roots, check_platform
+from monitel.blackbox.folder import FolderError, MissingFolderError, box_root, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recovery import sweep
 from monitel.blackbox.settings import FOLDERS, default_root
@@ -20,11 +20,7 @@ from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
 from monitel_otlp.config.settings import GRPC, HTTP, resolve
 from monitel_otlp.export.collector import collect
-from monitel_otlp.export.records import (
-    Delivery,
-    oldest_first,
-    take,
-)
+from monitel_otlp.export.records import Delivery, oldest_first, take
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Transport
 from monitel_run.arguments import target
@@ -52,11 +48,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "replay", help="deliver spooled telemetry and black boxes of killed processes, and remove acknowledged requests"
     )
-    add_source(
-        command,
-        "a spool folder, a folder that holds spool folders, or one that holds black boxes; default: MONITEL_SPOOL_DIR, "
-        "or the folder that jobs use by default",
-        optional=True,
+    command.add_argument(
+        "dir",
+        nargs="?",
+        metavar="DIR",
+        type=target,
+        help="a spool folder, a folder that holds spool folders, or one that holds black boxes; default: "
+        "MONITEL_SPOOL_DIR, or the folder that jobs use by default",
     )
     command.add_argument("--rejected", action="store_true", help="also send the refused requests again")
     add_destination(command)
@@ -77,13 +75,13 @@ def _replay(arguments: argparse.Namespace) -> int:
     root = folders.get("spool_dir") or default_root()
     places = Places(Path(arguments.dir) if arguments.dir else None, root, folders.get("black_box_dir"))
     try:
-        return _deliver_all(places, transports, rejected=arguments.rejected, foreign=arguments.foreign)
+        return _deliver_all(places, transports, rejected=arguments.rejected)
     finally:
         for transport in transports.values():
             transport.close()
 
 
-def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
+def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool) -> int:
     """Collect the records of killed processes, deliver every record that is found, and print the outcome.
 
     A record that cannot be used is reported; the others are delivered. The exit status is 0 if everything was,
@@ -101,7 +99,7 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     for path in records:
         known = len(total.troubles)
         try:
-            with closing(take(path, box_roots(places.boxes), foreign=foreign)) as dead:
+            with closing(take(path, box_root(places.boxes))) as dead:
                 if rejected:
                     total.deliver_rejected(dead)
                 with tqdm(unit="items", unit_scale=True, desc=path.name, disable=None) as progress:
@@ -137,7 +135,7 @@ def _collect_and_find(places: Places) -> Spools:
     boxes_given = given is not None and (is_box_folder(given) or holds_boxes(given))
     if given is not None and boxes_given:
         boxes = given.parent if is_box_folder(given) else given
-    collected = collect(box_roots(boxes), places.root.absolute())
+    collected = collect(box_root(boxes), places.root.absolute())
     if collected.boxes:
         number = _count(collected.boxes, "black box", "black boxes")
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
@@ -191,15 +189,6 @@ def _count(number: int, noun: str, plural: str = "") -> str:
 
 
 # ---- arguments of several commands
-
-
-def add_source(command: argparse.ArgumentParser, described: str, *, optional: bool = False) -> None:
-    command.add_argument("dir", nargs="?" if optional else None, metavar="DIR", type=target, help=described)
-    command.add_argument(
-        "--foreign",
-        action="store_true",
-        help="also use folders that belong to other users or that others can write to; only if you trust their content",
-    )
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import has_called_exec, records
-from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_roots
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
 from monitel.blackbox.reading import Record, RecordError, names_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
@@ -117,7 +117,7 @@ class Collected:
 
 
 def collect(
-    roots: Sequence[Path],
+    root: Path | None,
     spool: Path | None,
     deaths: Deaths | None = None,
     stopped: Event | None = None,
@@ -136,13 +136,14 @@ def collect(
     With ``keep_unread`` the newest boxes that hold nothing to deliver are left to ``monitel autopsy``.
     """
     found = Collected(deaths or Deaths(), run, observed_only, keep_unread)
-    for root in roots:
-        sweep(root, spool)
-        for name in records(root):
-            if stopped is not None and stopped.is_set():
-                return found
-            found.take(root, spool, name)
-        forget_unread(root)
+    if root is None:
+        return found
+    sweep(root, spool)
+    for name in records(root):
+        if stopped is not None and stopped.is_set():
+            return found
+        found.take(root, spool, name)
+    forget_unread(root)
     return found
 
 
@@ -193,10 +194,10 @@ class Leftovers:
         self._own_name = own_name
         self._settings = settings
         self._spool = settings.spool_root.absolute()
-        self._roots = box_roots(settings.box.folder) if settings.box.enabled else []
+        self._root = box_root(settings.box.folder) if settings.box.enabled else None
         self._accepted = accepted
         self._stopped = Event()
-        if (self._roots or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
+        if (self._root or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
             self.stop()
 
     def stop(self) -> None:
@@ -206,7 +207,7 @@ class Leftovers:
 
     def _run(self) -> None:
         suppress_instrumentation()
-        collected = collect(self._roots, self._spool, stopped=self._stopped, keep_unread=True)
+        collected = collect(self._root, self._spool, stopped=self._stopped, keep_unread=True)
         for problem in collected.problems:
             _log.warning("%s", problem)
         for death in collected.deaths:
@@ -215,6 +216,8 @@ class Leftovers:
             _log.info("what a killed process has left is now in %s", path)
         if self._settings.mark:
             self._accepted.wait()
-            found = {name: folder / name for folder in (*self._roots, self._spool) for name in records(folder)}
+            found = {
+                name: folder / name for folder in filter(None, (self._root, self._spool)) for name in records(folder)
+            }
             found.pop(self._own_name, None)  # a record with a spool folder is found there
-            deliver_marked(found.values(), self._settings, self._roots, self._stopped)
+            deliver_marked(found.values(), self._settings, self._root, self._stopped)

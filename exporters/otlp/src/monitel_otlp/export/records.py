@@ -35,18 +35,18 @@ _REFUSED = Answer(Consequence.REFUSED)
 # ---- records
 
 
-def take(path: Path, roots: Sequence[Path], *, foreign: bool = False) -> Dead:
+def take(path: Path, root: Path | None) -> Dead:
     """Take the record of an ended process to deliver it; what it raises is described at :func:`claim`."""
-    dead = claim(path, roots=roots, foreign=foreign)
+    dead = claim(path, root=root)
     if not dead.has_ended:
         dead.close()
         raise FolderError(f"{str(path)!r} is left to the monitel run that observes its process")
     return dead
 
 
-def peek(path: Path, *, foreign: bool = False) -> Dead:
+def peek(path: Path) -> Dead:
     """Return a record for reading. Nothing is locked or changed, and its process may run."""
-    folder = Folder.open(path, foreign=foreign, probe=False)
+    folder = Folder.open(path)
     try:
         return Dead(*((folder, None) if is_box(folder.names()) else (None, folder)))
     except BaseException:
@@ -61,7 +61,7 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 def _created_ns(path: Path) -> int:
     try:
-        with closing(Folder.open(path, foreign=True, probe=False)) as folder:
+        with closing(Folder.open(path, probe=False)) as folder:
             return int(read_names(folder)[0][0]["created_ns"])
     except Exception:  # whoever uses the record reports it
         return 0
@@ -271,7 +271,7 @@ class Delivery:
         self.troubles.append(f"{reason}; the rest is still in {path}, run this command again")
 
 
-def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[Path], stopped: Event) -> None:
+def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
     """Deliver records with the mark of the endpoints, oldest first, until one is not accepted at the first attempt.
 
     A record stays if it is in use or cannot be read. Links are not followed. Never raises.
@@ -286,7 +286,7 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, roots: Sequence[
                 return
             delivery = Delivery(transports, tries=1, stopped=stopped)
             try:
-                with closing(take(path, roots)) as dead:
+                with closing(take(path, root)) as dead:
                     delivery.deliver(dead)
             except Exception as error:  # even if its values are senseless
                 _log.debug("%s was not delivered: %s", path, error)
