@@ -11,7 +11,7 @@ import time
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import pairwise
@@ -43,7 +43,6 @@ class Screen:
     width: int = _WIDTH  # columns of a line of a text
     terminal: bool = False  # that shows more than plain lines
     colours: bool = False  # which the user has not turned off
-    encoding: str = "utf-8"
     columns: int = UNLIMITED  # of a line of a table: all those of a terminal
 
     @classmethod
@@ -60,32 +59,25 @@ class Screen:
         columns = max(columns - 1, _LEAST_WIDTH) if columns else UNLIMITED  # some terminals wrap a full line
         terminal = terminal and os.environ.get("TERM", "dumb") != "dumb"
         colours = terminal and not os.environ.get("NO_COLOR")
-        return cls(min(columns, _WIDTH), terminal, colours, getattr(stream, "encoding", None) or "", columns)
-
-    @property
-    def block(self) -> str:
-        """The character of a bar."""
-        return "█" if self.printable("█") == "█" else "#"
-
-    def printable(self, text: str) -> str:
-        """Return text from outside as it may be printed: one line, truncated, without control characters."""
-        if len(text) > _LONGEST:
-            text = f"{text[:_LONGEST]}... ({len(text) - _LONGEST:,} more characters)"
-        return self.escaped(text)
-
-    def escaped(self, text: str) -> str:
-        """Return a whole text without control characters."""
-        if text.isascii() and text.isprintable():
-            return text
-        shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-        try:
-            return shown.encode(self.encoding, "backslashreplace").decode(self.encoding)
-        except (LookupError, ValueError):  # a stream without encoding
-            return shown.encode("ascii", "backslashreplace").decode()
+        return cls(min(columns, _WIDTH), terminal, colours, columns)
 
     def paint(self, text: str, colour: str) -> str:
         """Return a text in a colour, if there are colours."""
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colours and colour and text else text
+
+
+def printable(text: str) -> str:
+    """Return text from outside as it may be printed: one line, truncated, without control characters."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text) - _LONGEST:,} more characters)"
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """Return a whole text without control characters."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def columns_of(text: str) -> int:
@@ -275,7 +267,8 @@ def _valid(value: Any) -> Any:
     return [_valid(each) for each in value]
 
 
-# ---- output of commands: each line goes through show() or warn(), which escape control characters of names and paths
+# ---- output of commands: each line goes through show() or warn(), which escape control characters of names and paths.
+# main() makes stdout escape what it cannot encode, as stderr does.
 
 
 class CommandError(Exception):
@@ -325,14 +318,6 @@ def _safe(text: str, stream: TextIO) -> str:
     """Return lines without control characters, except the colours of a terminal that has them."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    screen = Screen.of(stream)
-    if not screen.encoding:  # text in memory
-        screen = replace(screen, encoding="utf-8")
-
-    def line(content: str) -> str:
-        if not screen.colours:
-            return screen.escaped(content)
-        parts = _COLOUR.split(content)
-        return "".join(part if place % 2 else screen.escaped(part) for place, part in enumerate(parts))
-
-    return "\n".join(map(line, text.split("\n")))
+    parts = _COLOUR.split(text) if Screen.of(stream).colours else [text]  # every second one is a colour
+    parts[::2] = ("\n".join(map(escaped, part.split("\n"))) for part in parts[::2])
+    return "".join(parts)

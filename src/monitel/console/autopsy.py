@@ -19,10 +19,12 @@ from monitel.text import (
     clock_time,
     cut,
     duration,
+    escaped,
     labelled,
     moment,
     number,
     pieces,
+    printable,
     show,
     step_rate,
     table,
@@ -79,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         warn(problem)
     if problems and not processes:
         return 0
-    verdicts = [screen.printable(job.verdict.text) for job in jobs if len(job.processes) > 1]
+    verdicts = [printable(job.verdict.text) for job in jobs if len(job.processes) > 1]
     first = [counts(processes) if processes else NO_BOXES, *verdicts]
     sections = [[line for text in first for line in wrapped(text, screen.width)]]
     sections += [[*process_lines(each, screen, now_ns, complete=arguments.all)] for each in processes]
@@ -106,9 +108,9 @@ def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bo
     runs the threads of the application.
     """
     limit = _ALL if complete else _LISTED
-    yield from wrapped(screen.printable(_title(process)), screen.width)
+    yield from wrapped(printable(_title(process)), screen.width)
     for label, text in _rows(process, now_ns, limit):
-        lines = labelled(label, screen.printable(text), screen.width)
+        lines = labelled(label, printable(text), screen.width)
         if label == "state":
             yield screen.paint(next(lines), _COLOURS[process.state])
         yield from lines
@@ -215,7 +217,7 @@ def _window_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]
     titles = ("count", "mean", "last", "min", "max")
     rows: list[tuple[str, ...]] = [("open windows", *titles)]
     for series, each in windows[:limit]:
-        name = screen.printable(f"{series.name}{_attributes(series.attributes)}")
+        name = printable(f"{series.name}{_attributes(series.attributes)}")
         mean = each.sum / each.count if each.count else float("nan")
         rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
     yield from table(rows, screen.width, titles)
@@ -232,7 +234,7 @@ def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
     for event in shown:
         data = "".join(f" {key}={_value(each)}" for key, each in event.attributes.items())
         line = f"{clock_time(event.time_ns)} {event.level:<5} {event.name}{data}"
-        yield cut(screen.printable(line), screen.width) if limit == _LISTED else screen.escaped(line)
+        yield cut(printable(line), screen.width) if limit == _LISTED else escaped(line)
 
 
 def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str = "use --all") -> Iterator[str]:
@@ -250,7 +252,6 @@ def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str =
     yield "stacks now" if process.runs else "stacks"
     breaks = screen.terminal or screen.width < _USUAL_WIDTH
     for line in "\n\n".join(thread.strip("\n") for thread in shown).split("\n"):
-        printable = screen.printable(line)
-        yield from pieces(printable, screen.width) if breaks else [printable]
+        yield from pieces(printable(line), screen.width) if breaks else [printable(line)]
     if more := len(threads) - len(shown):
         yield from wrapped(f"and {_count(more, 'thread')} of monitel: {hint}", screen.width)

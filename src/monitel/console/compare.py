@@ -24,6 +24,7 @@ from monitel.text import (
     number,
     pad,
     per_second,
+    printable,
     rfc3339,
     wrapped,
 )
@@ -102,7 +103,7 @@ def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = Fa
         rows += [[title], *section] if section else []
     remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
     remarks += _remarks(runs, config)
-    texts = [line for each in remarks for line in wrapped(screen.printable(each), screen.width)]
+    texts = [line for each in remarks for line in wrapped(printable(each), screen.width)]
     return [*_lines(rows, screen), *(["", *texts] if texts else [])]
 
 
@@ -111,7 +112,7 @@ def _lines(rows: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
 
     A row without cells is the title of a section.
     """
-    rows = [[*map(screen.printable, row)] for row in rows]
+    rows = [[*map(printable, row)] for row in rows]
     short = [row for row in rows if len(row) > 1 and max(map(columns_of, row)) <= _LONGEST_CELL]
     widths = [max(map(columns_of, column)) for column in zip(*short, strict=True)]
     in_columns = sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.columns

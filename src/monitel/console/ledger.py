@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from monitel.console.runs import RUNNING, Run, Runs, add_options, report
 from monitel.runs.history import REPEATED, STEP, RunTime
 from monitel.runs.shares import largest_overhead, parts_of, sentences
-from monitel.text import Screen, columns_of, duration, labelled, moment, pad, wrapped
+from monitel.text import Screen, columns_of, duration, labelled, moment, pad, printable, wrapped
 from monitel.training.counters import DOWN
 from monitel_run.arguments import target
 
@@ -52,14 +52,14 @@ def table(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str
     between = {name: time.activities.get(name, 0) for name in (DOWN, REPEATED)}
     breaks = " and ".join(f"{duration(time_ns)} {name}" for name, time_ns in between.items() if time_ns)
     rows = {
-        "run": f"{screen.printable(time.run) or 'without an id'}{latest}",
+        "run": f"{printable(time.run) or 'without an id'}{latest}",
         "started": moment(time.start_ns),
-        "state": screen.printable(_state(run, now_ns)),
+        "state": printable(_state(run, now_ns)),
         "attempts": f"{time.attempts}{f', with {breaks}' if breaks else ''}",
         "goodput": "undefined, because no step was set" if time.goodput is None else f"{100 * time.goodput:.1f} %",
     }
     above = [line for name, value in rows.items() for line in labelled(name, value, screen.width, _LABEL)]
-    below = [line for text in sentences(time) for line in wrapped(screen.printable(text), screen.width)]
+    below = [line for text in sentences(time) for line in wrapped(printable(text), screen.width)]
     return [*above, "", *_activities(time, screen), "", *below]
 
 
@@ -76,7 +76,7 @@ def _activities(run: RunTime, screen: Screen) -> list[str]:
     """Return the rows of the activities, each with a bar and its time if there is space, and their sum."""
     parts = parts_of(run.activities)
     overhead, whole = largest_overhead(parts), sum(part.time_ns for part in parts)
-    names = [*(screen.printable(part.name) for part in parts), "total"]
+    names = [*(printable(part.name) for part in parts), "total"]
     times = [*(duration(part.time_ns) for part in parts), duration(run.elapsed_ns)]
     time_columns = max(map(len, times))
     space = screen.width - time_columns - _SHARE - 2 * len(_GAP)  # for the name and the bar
@@ -97,5 +97,5 @@ def _activities(run: RunTime, screen: Screen) -> list[str]:
     for name, shown, part in zip(names, times, parts, strict=False):
         cells = max((part.time_ns * bar_columns + whole // 2) // whole, min(part.percent, bar_columns, 1))
         colour = "green" if part.name == STEP else "red" if part is overhead else ""
-        rows.append(row(name, screen.paint(cells * screen.block, colour), cells, shown, part.share))
+        rows.append(row(name, screen.paint(cells * "█", colour), cells, shown, part.share))
     return [*rows, row("total", "", 0, times[-1], "100 %")]

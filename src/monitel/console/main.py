@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
         parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
     parsed = parser.parse_args(arguments)
+    with suppress(AttributeError):  # it is closed, or text in memory
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         write_out()  # before any work
         status: int = parsed.run(parsed)

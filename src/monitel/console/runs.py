@@ -24,7 +24,7 @@ from monitel.runs.folder import stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
 from monitel.runs.process import COMPLETED, Process, State
 from monitel.runs.values import RunValues, Value
-from monitel.text import Screen, cut, duration, moment, number, rfc3339, show, table, to_json, warn
+from monitel.text import Screen, cut, duration, moment, number, printable, rfc3339, show, table, to_json, warn
 from monitel.variables import read_variables
 from monitel_run.arguments import target
 
@@ -262,11 +262,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found, screen = Runs.given(arguments), Screen.of(sys.stdout)
+    found = Runs.given(arguments)
     runs = [found.with_outcome(each) for each in found.all[::-1]]
-    rows = [_TITLES, *(_cells(each, screen) for each in runs)]
+    rows = [_TITLES, *map(_cells, runs)]
     shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
-    lines = [*table([row[:shown] for row in rows], screen.columns, _RIGHT)] if runs else [str(found.unknown("run"))]
+    columns, table_rows = Screen.of(sys.stdout).columns, [row[:shown] for row in rows]
+    lines = [*table(table_rows, columns, _RIGHT)] if runs else [str(found.unknown("run"))]
     fields = {"time": rfc3339(time.time_ns()), "runs": [*map(_as_json, runs)]}
     return report(arguments, found.problems, fields, lines)
 
@@ -284,14 +285,14 @@ def _as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _cells(run: Run, screen: Screen) -> Sequence[str]:
+def _cells(run: Run) -> Sequence[str]:
     step, loss, title = run.time.last_step, run.loss, run.title
     return (
-        cut(screen.printable(title), _LONGEST_NAME) or _NOTHING,
+        cut(printable(title), _LONGEST_NAME) or _NOTHING,
         moment(run.time.start_ns),
-        screen.printable(run.outcome),
+        printable(run.outcome),
         duration(run.time.elapsed_ns),
         _NOTHING if step is None else f"{step:,}",
         _NOTHING if loss is None else number(loss.value),
-        "" if title == run.time.run else cut(screen.printable(run.time.run), _LONGEST_NAME),
+        "" if title == run.time.run else cut(printable(run.time.run), _LONGEST_NAME),
     )

@@ -19,7 +19,7 @@ from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
-from monitel.text import Screen, duration, labelled, named, step_rate, wrapped
+from monitel.text import Screen, duration, labelled, named, printable, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
@@ -97,7 +97,7 @@ def summary_lines(
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
         header = f"{'' if lines else _START}{_header(jobs)}"
-        lines += wrapped(screen.printable(header), screen.width, whole=True)
+        lines += wrapped(printable(header), screen.width, whole=True)
         lines += [line for label, texts in _rows(jobs) for line in _lines(label, texts, screen)]
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
@@ -116,7 +116,7 @@ def summary_lines(
 def _lines(label: str, texts: Sequence[str], screen: Screen) -> Iterator[str]:
     """Yield the lines of texts, which may be from outside, each on separate lines, beside a label."""
     for place, text in enumerate(texts[:_SHOWN]):
-        yield from labelled("" if place else f"  {label}", screen.printable(text), screen.width, _INDENT, whole=True)
+        yield from labelled("" if place else f"  {label}", printable(text), screen.width, _INDENT, whole=True)
     if len(texts) > _SHOWN:
         yield from labelled("", f"and {len(texts) - _SHOWN:,} more", screen.width, _INDENT)
 

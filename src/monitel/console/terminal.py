@@ -24,7 +24,7 @@ from monitel.console.autopsy import process_lines, stack_lines
 from monitel.console.live import Live, Look
 from monitel.console.reader import read_boxes
 from monitel.console.top import COLUMNS, View, summary, table_of
-from monitel.text import CommandError, clock_time, wrapped
+from monitel.text import CommandError, clock_time, printable, wrapped
 from monitel.text import Screen as Stream
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Details(Screen[None]):
         problems: list[str] = []
         reports = read_boxes([self._box], problems, stacks=self._asks)
         if not reports:
-            return [stream.printable("; ".join(problems)) or "the black box is gone; this was its last report"]
+            return [printable("; ".join(problems)) or "the black box is gone; this was its last report"]
         (found,) = reports
         stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")]
         if self._asks and found.runs and not stacks:
@@ -138,7 +138,7 @@ class TopApp(App[int]):
     def __init__(self, live: Live, view: View, interval: float) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
-        self._live, self._view, self._interval, self._stream = live, view, interval, Stream.of(sys.stdout)
+        self._live, self._view, self._interval = live, view, interval
         self._look: Look | None = None
         self._boxes: dict[str, Path] = {}
         self._shown: dict[str, Text] = {}
@@ -207,10 +207,10 @@ class TopApp(App[int]):
         width = self._table.container_size.width - 1  # the scroll bar takes one
         if (look := self._look) is None or width < 1:
             return
-        wanted = f"  filter {self._stream.printable(self._view.filter)!r}" if self._view.filter else ""
+        wanted = f"  filter {printable(self._view.filter)!r}" if self._view.filter else ""
         order = f"by {self._view.sort}, {'descending' if self._view.descending else 'ascending'}"
         self._head.update(f"monitel top  {clock_time(look.time_ns)}  {summary(look)}{wanted}  {order}", layout=False)
-        titles, lines = table_of(look, self._view, self._stream, width)
+        titles, lines = table_of(look, self._view, width)
         title = Text.assemble(*((text, "reverse" if each.name == self._view.sort else "") for each, text in titles))
         self._boxes = {line.key: line.process.box for line in lines}
         texts = {line.key: Text.assemble(*line.parts, no_wrap=True) for line in lines}
@@ -220,7 +220,7 @@ class TopApp(App[int]):
         elif not lines:
             notes.append("no process of this user with a black box runs here: waiting for one")
         if notes:
-            note = "\n".join(line for each in notes for line in wrapped(self._stream.printable(each), width))
+            note = "\n".join(line for each in notes for line in wrapped(printable(each), width))
             texts["notes"] = Text(note, "yellow")
         shape = [width, title, *((key, text.plain.count("\n")) for key, text in texts.items())]
         with self.batch_update():

@@ -26,6 +26,7 @@ from monitel.text import (
     pad,
     per_second,
     percent,
+    printable,
     show,
     warn,
     wrapped,
@@ -85,13 +86,13 @@ class View:
         usual = next(each.descending for each in COLUMNS if each.name == name)
         self.sort, self.descending = name, not self.descending if name == self.sort else usual
 
-    def rows(self, job: Job, screen: Screen, now_ns: int) -> list[Row]:
+    def rows(self, job: Job, now_ns: int) -> list[Row]:
         """Return the rows of a job. Unknown values come last, and equal rows keep their order."""
         rows = []
         for process in job.processes:
             if not self.filter or _matches(process, self.filter):
                 cells = ((each.name, each.cell(process, now_ns)) for each in COLUMNS)
-                shown = {name: cell and (cell[0], screen.printable(cell[1])) for name, cell in cells}
+                shown = {name: cell and (cell[0], printable(cell[1])) for name, cell in cells}
                 rows.append(Row(process, shown))
         known = [(cell[0], row) for row in rows if (cell := row.cells[self.sort])]
         known.sort(key=lambda pair: pair[0], reverse=self.descending)
@@ -128,23 +129,23 @@ def _cells(columns: Mapping[Column, int], text: Callable[[Column], str]) -> Iter
         yield column, (" " * (width - columns_of(shown)) + shown if column.number else pad(shown, width)) + " "
 
 
-def table_of(look: Look, view: View, screen: Screen, width: int) -> tuple[list[tuple[Column, str]], list[Line]]:
+def table_of(look: Look, view: View, width: int) -> tuple[list[tuple[Column, str]], list[Line]]:
     """Return the titles of the columns, and the lines of each job and of its processes, in the width of a terminal."""
-    jobs = [(job, view.rows(job, screen, look.time_ns)) for job in look.jobs]
+    jobs = [(job, view.rows(job, look.time_ns)) for job in look.jobs]
     columns = fitting([row for _, rows in jobs for row in rows], width)
     lines = []
     for number_of, (job, rows) in enumerate(jobs):
         if rows:
             about = next((row for row in rows if row.process.rank == job.verdict.rank), rows[0]).process
-            verdict = wrapped(screen.printable(job.verdict.text), width)
-            names = "\n".join(wrapped(screen.printable(_heading(job)), width))
+            verdict = wrapped(printable(job.verdict.text), width)
+            names = "\n".join(wrapped(printable(_heading(job)), width))
             colour = _VERDICTS.get(job.verdict.kind, "yellow")
             lines.append(Line([(names, "bold"), ("\n" + "\n".join(verdict), colour)], about, f"job {number_of}"))
         for row in rows:
             over = row.process.state in {State.DEAD, State.ENDED}
             styles = {"state": "yellow" if row.process.problem else _STATES.get(row.process.state, "dim")}
             parts = [(text, styles.get(each.name, "dim" * over)) for each, text in _cells(columns, row.text)]
-            remark = wrapped(screen.printable(_remark(row.process, look.time_ns)), width - 2)
+            remark = wrapped(printable(_remark(row.process, look.time_ns)), width - 2)
             parts += [(f"\n  {line}", "yellow" if row.process.problem else "red") for line in remark]
             lines.append(Line(parts, row.process, str(row.process.box)))
     return [*_cells(columns, lambda column: column.title)], lines
@@ -308,7 +309,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 warn(problem)
         problems = {*look.problems}
         if arguments.json:
-            chosen = [row.process for job in look.jobs for row in view.rows(job, Screen(), look.time_ns)]
+            chosen = [row.process for job in look.jobs for row in view.rows(job, look.time_ns)]
             show(look_as_json(look, chosen, indent=2 if arguments.once else None), flush=True)
         else:
             show("\n".join(_lines(look, view, Screen.of(sys.stdout))))
@@ -319,7 +320,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
     yield from wrapped(summary(look) if look.jobs else NO_BOXES, screen.columns)
-    titles, lines = table_of(look, view, screen, screen.columns)
+    titles, lines = table_of(look, view, screen.columns)
     for line in lines:
         is_job = line.key.startswith("job ")
         yield from [""] * is_job
@@ -327,7 +328,7 @@ def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
         yield from (each.rstrip() for each in text.split("\n"))
         yield from ["".join(title for _, title in titles).rstrip()] * is_job
     if look.jobs and not lines:
-        yield from ("", *wrapped(f"no row contains '{screen.printable(view.filter)}'", screen.columns))
+        yield from ("", *wrapped(f"no row contains '{printable(view.filter)}'", screen.columns))
 
 
 def _show_screen(arguments: argparse.Namespace, view: View, interval: float) -> int:

@@ -22,7 +22,7 @@ _S = 10**9
 
 
 class Verdict(NamedTuple):
-    """The verdict about a job. Names in its text come from the job: print it with ``Screen.printable``."""
+    """The verdict about a job. Names in its text come from the job: print it with ``printable()``."""
 
     kind: str  # the rule that applies
     text: str  # one line in plain English

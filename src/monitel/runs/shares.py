@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from monitel.runs.history import REPEATED, STEP, RunTime
-from monitel.text import Screen, cut, duration, percent
+from monitel.text import cut, duration, percent, printable
 from monitel.training.activities import ACTIVITIES
 from monitel.training.counters import DOWN
 
@@ -102,7 +102,7 @@ def print_last_line(run: RunTime) -> None:
     """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes."""
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
         if shows_work(run):
-            text = Screen.of(sys.stderr).printable(f"monitel ledger: {ledger_line(run)}")
+            text = printable(f"monitel ledger: {ledger_line(run)}")
             print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
 
 

@@ -28,7 +28,7 @@ def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END
         files.store(folder, History(RunTime(run), attempt))
 
 
-def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
+def test_table_in_a_narrow_terminal_with_colours() -> None:
     """Steps are green, and the largest overhead is red; what does not fit is wrapped or cut."""
     seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
@@ -41,15 +41,15 @@ state       killed or hung: its last heartbeat was
 attempts    1
 goodput     30.0 %
 
-step                   \x1b[32m##\x1b[0m              30 s   30 %
-waiting for the sto..  \x1b[31m#####\x1b[0m          1 min   60 %
-init                   #              9.6 s   10 %
+step                   \x1b[32m██\x1b[0m              30 s   30 %
+waiting for the sto..  \x1b[31m█████\x1b[0m          1 min   60 %
+init                   █              9.6 s   10 %
 sync                                 400 ms   <1 %
 total                            1 min 40 s  100 %
 
 60 % of the time went into the activity "waiting
 for the storage system\""""
-    screen = Screen(50, terminal=True, colours=True, encoding="ascii")
+    screen = Screen(50, terminal=True, colours=True)
     assert expected.splitlines() == table(Run(run, outcome="killed or hung"), screen, NOW)
 
 

@@ -19,7 +19,7 @@ from monitel.console.reader import KernelState, explain_silence, kernel_state
 from monitel.console.top import COLUMNS, View, fitting, table_of
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
-from monitel.text import UNLIMITED, Screen, columns_of
+from monitel.text import UNLIMITED, columns_of
 
 SECOND = 10**9
 #: 2026-01-02 03:04:05 UTC.
@@ -49,18 +49,14 @@ def look_at(*ranks: Process, verdict: Verdict = HEALTHY) -> Look:
     return Look(NOW, tuple(jobs))
 
 
-TERMINAL = Screen(200, terminal=True, colours=True)
-ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
-
-
-def lines_of(look: Look, width: int = 200, screen: Screen = TERMINAL) -> list[str]:
-    titles, lines = table_of(look, View(), screen, width)
+def lines_of(look: Look, width: int = 200) -> list[str]:
+    titles, lines = table_of(look, View(), width)
     texts = ("".join(text for text, _ in line.parts) for line in lines)
     return ["".join(text for _, text in titles), *(each for text in texts for each in text.split("\n"))]
 
 
 def order(look: Look, view: View) -> list[int | None]:
-    return [row.process.rank for job in look.jobs for row in view.rows(job, TERMINAL, NOW)]
+    return [row.process.rank for job in look.jobs for row in view.rows(job, NOW)]
 
 
 def test_order_follows_a_column() -> None:
@@ -83,7 +79,7 @@ def test_filter_leaves_rows_that_contain_its_text() -> None:
 
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
     """The rank, its state and its step are the last to go. Columns of GPUs are there if a process uses one."""
-    rows = View().rows(look_at(rank_of(0)).jobs[0], TERMINAL, NOW)
+    rows = View().rows(look_at(rank_of(0)).jobs[0], NOW)
     everywhere = [column.name for column in COLUMNS if not column.optional]
     state = ["rank", "state"]
     for width, names in (
@@ -97,16 +93,14 @@ TEXTS = st.text(max_size=30)
 
 
 @settings(max_examples=60, deadline=None)
-@given(TEXTS, TEXTS, TEXTS, st.integers(20, 220), st.sampled_from([TERMINAL, ASCII]))
-def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, screen: Screen) -> None:
+@given(TEXTS, TEXTS, TEXTS, st.integers(20, 220))
+def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int) -> None:
     """Names of any characters, wide ones included, are escaped, and take no more columns than there are."""
     row = waiting_rank(1, key, activity=name, event=PastEvent(NOW, 9, name, {}), host=name)
     verdict = Verdict("stuck", f"stuck: {key} {death}")
-    for line in lines_of(look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict), width, screen):
+    for line in lines_of(look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict), width):
         assert columns_of(line.rstrip()) <= width
         assert line.isprintable()
-        if screen is ASCII:
-            assert line.isascii()
 
 
 def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
