@@ -56,10 +56,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show outcome, time, steps, goodput, the last values and the configuration that differs of several "
         "runs, each in a column, with differences from the first one in percent. Nothing is changed.",
     )
-    text = (
-        "a training.run.id, or the start of a run without one, as monitel runs lists them; the id of the process of "
-        "rank zero, while it runs; or the spool_dir of one run. 2 to 16 runs"
-    )
+    text = "a training.run.id, or the start of a run without one, as monitel runs lists them; 2 to 16 runs"
     command.add_argument("runs", nargs="+", type=target, metavar="RUN", help=text)
     command.add_argument("--all", action="store_true", help="all values")
     add_options(command, _run)
@@ -137,27 +134,17 @@ def comparison_as_json(runs: Sequence[Run], now_ns: int) -> dict[str, Any]:
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
-    values, time = run.values, run.time
-    return {
-        "run": run.name,
-        "outcome": run.outcome,
-        **run.time_as_json,
-        "activities": run.activities_as_json,
-        "steps": time.steps or None,
-        "last_step": time.last_step,
-        "steps_per_second": run.rate,
-        "values": [
-            {
-                **{name: getattr(each, name) for name in ("name", "unit", "value")},
-                "attributes": dict(each.attributes),
-                "total": bool(each.total),
-            }
-            for each in values.values
-        ],
-        "config": values.config,
-        "attributes": values.attributes,
-        "left_out": values.left_out,
-    }
+    stored = run.values
+    values = [
+        {
+            **{name: getattr(each, name) for name in ("name", "unit", "value")},
+            "attributes": dict(each.attributes),
+            "total": bool(each.total),
+        }
+        for each in stored.values
+    ]
+    settings = {"config": stored.config, "attributes": stored.attributes, "left_out": stored.left_out}
+    return {**run.as_json, "values": values, **settings}
 
 
 def _row(

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from monitel.console.runs import RUNNING, Run, Runs, add_options, report
-from monitel.runs.history import REPEATED, STEP, RunTime
-from monitel.runs.shares import largest_overhead, parts_of, sentences
-from monitel.text import Screen, columns_of, duration, labelled, moment, pad, printable, wrapped
+from monitel.runs.history import REPEATED, RunTime
+from monitel.runs.shares import parts_of, sentences
+from monitel.text import Screen, cut, duration, labelled, moment, printable, table, wrapped
 from monitel.training.counters import DOWN
 from monitel_run.arguments import target
 
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     import argparse
 
 _LABEL = 12  # columns of the labels above the table
-_SHORT_NAME, _LONGEST_NAME = len("checkpoint.save"), 24
-_SHORTEST_BAR, _BAR, _LONGEST_BAR = 4, 8, 40
-_SHARE = len("100 %")
-_GAP = "  "
+_LONGEST_NAME, _BAR = 24, 40  # columns of the name of an activity, and of a bar of the whole time
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
-    text = "the training.run.id of a run, or another name as for compare; default: the latest run"
+    text = "the training.run.id of a run, or its start as monitel runs lists it; default: the latest run"
     command.add_argument("name", nargs="?", type=target, metavar="RUN", help=text)
     add_options(command, _run)
 
@@ -39,13 +36,11 @@ def _run(arguments: argparse.Namespace) -> int:
         run, several = found.with_outcome(found.all[-1]), len(found.all)
     else:
         raise found.unknown("run")
-    waiting = {name.replace(" ", "_"): share for name, share in run.time.waiting.items()}
-    fields = {"state": run.outcome, "run": run.time.run or None, **run.time_as_json}
-    fields |= {"activities": run.activities_as_json, "waiting": waiting}
-    return report(arguments, found.problems, fields, table(run, Screen.of(sys.stdout), time.time_ns(), several))
+    lines = ledger_lines(run, Screen.of(sys.stdout), time.time_ns(), several)
+    return report(arguments, found.problems, run.as_json, lines)
 
 
-def table(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str]:
+def ledger_lines(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str]:
     """Return the lines that describe a run, which may be the latest one of several."""
     time = run.time
     latest = f" (the latest of {latest_of:,} runs)" if latest_of > 1 else ""
@@ -60,7 +55,7 @@ def table(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str
     }
     above = [line for name, value in rows.items() for line in labelled(name, value, screen.width, _LABEL)]
     below = [line for text in sentences(time) for line in wrapped(printable(text), screen.width)]
-    return [*above, "", *_activities(time, screen), "", *below]
+    return [*above, "", *table(_rows(time), screen.width, {"share", "time"}), "", *below]
 
 
 def _state(run: Run, now_ns: int) -> str:
@@ -72,30 +67,10 @@ def _state(run: Run, now_ns: int) -> str:
     return f"{run.outcome} {when}" if run.time.status else f"{run.outcome}: its last heartbeat was {when}"
 
 
-def _activities(run: RunTime, screen: Screen) -> list[str]:
-    """Return the rows of the activities, each with a bar and its time if there is space, and their sum."""
-    parts = parts_of(run.activities)
-    overhead, whole = largest_overhead(parts), sum(part.time_ns for part in parts)
-    names = [*(printable(part.name) for part in parts), "total"]
-    times = [*(duration(part.time_ns) for part in parts), duration(run.elapsed_ns)]
-    time_columns = max(map(len, times))
-    space = screen.width - time_columns - _SHARE - 2 * len(_GAP)  # for the name and the bar
-    if space < len("total"):
-        space, time_columns = screen.width - _SHARE - len(_GAP), 0
-    name_columns = min(max(map(columns_of, names)), _LONGEST_NAME, max(space - len(_GAP) - _BAR, _SHORT_NAME))
-    bar_columns = min(space - len(_GAP) - name_columns, _LONGEST_BAR)
-    if bar_columns < _SHORTEST_BAR:
-        name_columns, bar_columns = min(name_columns, space), 0
-
-    def row(name: str, bar: str, cells: int, shown: str, share: str) -> str:
-        columns = [pad(name, name_columns)]
-        columns += [bar + (bar_columns - cells) * " "] if bar_columns else []
-        columns += [shown.rjust(time_columns)] if time_columns else []
-        return _GAP.join([*columns, share.rjust(_SHARE)])
-
-    rows = []
-    for name, shown, part in zip(names, times, parts, strict=False):
-        cells = max((part.time_ns * bar_columns + whole // 2) // whole, min(part.percent, bar_columns, 1))
-        colour = "green" if part.name == STEP else "red" if part is overhead else ""
-        rows.append(row(name, screen.paint(cells * "█", colour), cells, shown, part.share))
-    return [*rows, row("total", "", 0, times[-1], "100 %")]
+def _rows(run: RunTime) -> list[tuple[str, str, str, str]]:
+    """Return the rows of the activities, each with its share, its time and a bar, and their sum."""
+    rows = [("activity", "share", "time", "")]
+    for part in parts_of(run.activities):
+        cells = max(round(part.time_ns * _BAR / run.elapsed_ns), min(part.percent, 1))
+        rows.append((cut(printable(part.name), _LONGEST_NAME), part.share, duration(part.time_ns), cells * "█"))
+    return [*rows, ("total", "100 %", duration(run.elapsed_ns), "")]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,20 +98,26 @@ class Run:
         return "hung" if self.held else "killed or hung"  # None: on another machine
 
     @property
-    def time_as_json(self) -> dict[str, Any]:
-        """The fields about its time that all commands have in JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """The fields of a run that all commands have in JSON."""
+        time, loss = self.time, self.loss
         return {
-            "started": rfc3339(self.time.start_ns),
-            "last_seen": rfc3339(self.time.last_ns),
-            "duration_seconds": self.time.elapsed_ns / 1e9,
-            "attempts": self.time.attempts,
-            "goodput": self.time.goodput,
+            "run": time.run or None,
+            "name": self.title or None,
+            "state": self.outcome,
+            "started": rfc3339(time.start_ns),
+            "last_seen": rfc3339(time.last_ns),
+            "duration_seconds": time.elapsed_ns / 1e9,
+            "attempts": time.attempts,
+            "goodput": time.goodput,
+            "activities": {name: time_ns / 1e9 for name, time_ns in time.activities.items()},
+            "waiting": {name.replace(" ", "_"): share for name, share in time.waiting.items()},
+            "steps": time.steps or None,
+            "last_step": time.last_step,
+            "steps_per_second": self.rate,
+            "loss_name": loss and loss.name,
+            "loss": loss and loss.value,
         }
-
-    @property
-    def activities_as_json(self) -> dict[str, float]:
-        """The seconds of each activity."""
-        return {name: time_ns / 1e9 for name, time_ns in self.time.activities.items()}
 
 
 def is_given(run: str) -> bool:
@@ -135,7 +142,6 @@ class Runs:
     def __init__(self, root: Path, boxes: Path | None = None) -> None:
         self.problems: list[str] = []  # descriptions of the files that cannot be read
         self._root, self._boxes = root, boxes
-        self._ended: dict[Path | None, list[Process]] = {}  # by root; None for black boxes
         self.all = read_runs(root, self.problems)
 
     @classmethod
@@ -146,46 +152,37 @@ class Runs:
         given = arguments.spool_dir or folders.get("spool_dir")
         return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
 
-    def find(self, target: str) -> Run:
-        """Return the run that a user names by its id or start, its running process or its folder, with its outcome."""
-        root = self._root
-        found = [each for each in self.all if each.time.run == target][-1:]
-        found = found or [each for each in self.all if each.name == target]
-        if len(found) > 1:
-            advice = "give the process id of one that runs, or set training.run.id to give runs a name"
-            raise FolderError(f"{len(found):,} runs without an id have started at {target}: {advice}")
-        found = found or [each for each in self.all if each.held and each.attempt.name.endswith(f"-{target}")]
-        if not found and Path(target).is_dir():
-            root = Path(target)
-            found = read_runs(root, self.problems)
-            if len(found) > 1:
-                raise _listed(f"{target!r} holds {len(found):,} runs; give one of them by its name:", found)
-            if not found:
-                raise FolderError(f"{target!r} holds no ledger of a run: give the spool_dir of a job")
+    def find(self, name: str) -> Run:
+        """Return the run that a user names by its id or start, with its outcome."""
+        found = [each for each in self.all if each.time.run == name][-1:]
+        found = found or [each for each in self.all if each.name == name]
         if not found:
-            raise self.unknown(f"run, folder or process {target!r}")
-        return self.with_outcome(found[0], root)
+            raise self.unknown(f"run {name!r}")
+        if len(found) > 1:
+            advice = "set training.run.id to give runs a name"
+            raise FolderError(f"{len(found):,} runs without an id have started at {name}: {advice}")
+        return self.with_outcome(found[0])
 
-    def with_outcome(self, run: Run, root: Path | None = None) -> Run:
-        """Return a run with its outcome, by the ends in black boxes and below the folder of its spools."""
-        reads: dict[Path | None, Callable[[], list[Process]]] = {
-            None: lambda: read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False),
-            (root := root or self._root): lambda: ends_below(root, self.problems, ["logs"]),
-        }
-        for place, read in reads.items():
-            if place not in self._ended:
-                self._ended[place] = read()
-        return replace(run, outcome=outcome_of(run, self._ended[None] + self._ended[root], time.time_ns()))
+    def with_outcome(self, run: Run) -> Run:
+        """Return a run with its outcome, by the ends in black boxes and in the spools."""
+        return replace(run, outcome=outcome_of(run, self._ends, time.time_ns()))
+
+    @cached_property
+    def _ends(self) -> list[Process]:
+        dead = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
+        return dead + ends_below(self._root, self.problems, ["logs"])
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
         root = str(self._root)
-        if self.all:
-            return _listed(f"there is no {what}; the runs below {root!r} are", self.all)
-        return FolderError(
-            f"there is no ledger of a run below {root!r}: rank zero of a job with monitel_otlp.configure() writes one; "
-            "if it has another spool_dir, give --spool-dir"
-        )
+        if not self.all:
+            return FolderError(
+                f"there is no ledger of a run below {root!r}: rank zero of a job with monitel_otlp.configure() writes "
+                "one; if it has another spool_dir, give --spool-dir"
+            )
+        more = [f"and {len(self.all) - _LISTED:,} older ones"] if len(self.all) > _LISTED else []
+        names = [each.name for each in self.all[: -_LISTED - 1 : -1]]
+        return FolderError("\n  ".join([f"there is no {what}; the runs below {root!r} are", *names, *more]))
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
@@ -219,12 +216,6 @@ def _has_ended_in(process: Process, run: Run) -> bool:
     belongs = process.job.run == name if name else run.attempt.name.endswith(f"-{process.pid}") and not process.job.run
     began_ns = run.attempt.start_ns + TOLERANCE_NS  # the attempt may begin as soon as the one before has ended
     return belongs and process.seen_ns >= began_ns and process.before_ns < run.time.last_ns
-
-
-def _listed(text: str, runs: Sequence[Run]) -> FolderError:
-    """Return an error with the names of the newest runs."""
-    more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
-    return FolderError("\n  ".join([text, *(each.name for each in runs[: -_LISTED - 1 : -1]), *more]))
 
 
 # ---- the command
@@ -268,21 +259,8 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
     columns, table_rows = Screen.of(sys.stdout).columns, [row[:shown] for row in rows]
     lines = [*table(table_rows, columns, _RIGHT)] if runs else [str(found.unknown("run"))]
-    fields = {"time": rfc3339(time.time_ns()), "runs": [*map(_as_json, runs)]}
+    fields = {"time": rfc3339(time.time_ns()), "runs": [each.as_json for each in runs]}
     return report(arguments, found.problems, fields, lines)
-
-
-def _as_json(run: Run) -> dict[str, Any]:
-    loss = run.loss
-    return {
-        "run": run.time.run or None,
-        "name": run.title or None,
-        "state": run.outcome,
-        **run.time_as_json,
-        "last_step": run.time.last_step,
-        "loss_name": None if loss is None else loss.name,
-        "loss": None if loss is None else loss.value,
-    }
 
 
 def _cells(run: Run) -> Sequence[str]:

@@ -88,7 +88,7 @@ def wait_for_ledger(console: Console, at_least: float) -> float:
 
     def total() -> float:
         shown = console("ledger", "--spool-dir", "spool").output
-        found = re.search(r"^total +(.*?) +100 %$", shown, re.MULTILINE)
+        found = re.search(r"^total +100 % +(.*)$", shown, re.MULTILINE)
         return seconds(found[1]) if found else 0.0
 
     wait_until(lambda: any(Path("spool").glob("ledgers/*/ledger.json")), "a ledger")

@@ -47,7 +47,7 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
     runs = compared(console, "run-a", "run-b", "--spool-dir", "spool")
     for found, (run, (steps, seconds, rate, _)) in zip(runs, jobs.items(), strict=True):
         assert (run, "completed", 1, steps, steps - 1) == tuple(
-            found[name] for name in ("run", "outcome", "attempts", "steps", "last_step")
+            found[name] for name in ("run", "state", "attempts", "steps", "last_step")
         )
         times = found["activities"]
         assert {name: measured[run][name] for name in ("startup", "data")} == pytest.approx(
@@ -82,14 +82,14 @@ def test_attempts_of_a_run_are_added_up(train: Run, console: Console, tmp_path: 
     assert "state       killed: " in console("ledger", "--spool-dir", "spool").output
     killed = run_of(console, "run-a")
     assert ("killed", 10, 9, 0.5) == (
-        *(killed["outcome"], killed["steps"], killed["last_step"]),
+        *(killed["state"], killed["steps"], killed["last_step"]),
         killed["values"]["eval.accuracy"],
     )
     later = JOB.replace('monitel.log({"eval.accuracy"', 'monitel.log({"test.accuracy"') + END
     for first in (5, 15):
         train(later, first, 10, 0.02, 0.25, env=environment("run-a"))
     run = run_of(console, "run-a")
-    assert ("completed", 3, 30, 24) == tuple(run[name] for name in ("outcome", "attempts", "steps", "last_step"))
+    assert ("completed", 3, 30, 24) == tuple(run[name] for name in ("state", "attempts", "steps", "last_step"))
     assert (0.75, 0.25) == (run["values"]["test.accuracy"], run["config"]["rate"])
     assert 20 * 8 <= run["values"]["training.samples"] <= 30 * 8
     assert run["activities"]["down"] > 0
@@ -105,38 +105,33 @@ def test_outcome_is_that_of_rank_zero_with_the_death_of_another_rank(
         train(JOB + KILL, 0, 5, 0.02, 0.5, env=env | {"RANK": "1"}, returncode=-signal.SIGKILL)
         assert 1 == finish(process, "\n").status
     run = run_of(console, "run-a")
-    assert ("failed; rank 1 died", 5) == (run["outcome"], run["steps"])
+    assert ("failed; rank 1 died", 5) == (run["state"], run["steps"])
 
 
-def test_run_is_named_by_its_id_a_folder_or_a_process(train: Run, console: Console, tmp_path: Path) -> None:
-    """While it runs, by its process, too; a folder that was copied has everything."""
+def test_run_is_named_by_its_id(train: Run, console: Console, tmp_path: Path) -> None:
+    """While it runs, and in a folder that was copied, which has everything."""
     script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
     with started(tmp_path, script, 0, 5, 0.02, 0.5, env=environment("run-a")) as process:
         held(process)
 
         def known() -> bool:
-            found = compared(console, process.pid, "run-a", "--spool-dir", "spool")
-            return all(("running", 4) == (each["outcome"], each["last_step"]) for each in found)
+            found = run_of(console, "run-a")
+            return ("running", 4) == (found["state"], found["last_step"])
 
         wait_until(known)
         finish(process, "\n")
     Path("spool").rename("copied")
-    for each in compared(console, "copied", "copied"):
+    for each in compared(console, "run-a", "run-a", "--spool-dir", "copied"):
         assert ("run-a", "completed", 4, 0.5, 40) == (
-            *(each["run"], each["outcome"], each["last_step"]),
+            *(each["run"], each["state"], each["last_step"]),
             *(each["values"]["eval.accuracy"], each["values"]["training.samples"]),
         )
-    train(JOB, 0, 3, 0.01, 0.5, env=environment("run-b"))
+    train(JOB, 0, 3, 0.01, 0.5, env=environment("run-%1b[2J"))
     errors = console("compare", "run-b", "run-c", "--spool-dir", "spool", status=1).errors
-    assert "there is no run, folder or process 'run-c'; the runs below 'spool' are\n  run-b\n" in errors
+    assert "there is no run 'run-b'; the runs below 'spool' are\n  run-\\x1b[2J\n" in errors
 
 
-def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: Run, console: Console) -> None:
-    """The message names the runs, without control characters; two to sixteen runs can be compared."""
-    for run in ("run-a", "run-%1b[2J"):
-        train(JOB + END, 0, 3, 0.01, 0.5, env=environment(run))
-    errors = console("compare", "spool", "run-a", "--spool-dir", "spool", status=1).errors
-    assert "monitel: 'spool' holds 2 runs; give one of them by its name:\n" in errors
-    assert {"  run-a", "  run-\\x1b[2J"} == {*errors.splitlines()[1:]}
+def test_wrong_numbers_of_runs_are_refused(console: Console) -> None:
+    """Two to sixteen runs can be compared."""
     assert "at least two runs to compare, got one" in console("compare", "run-a", status=1).errors
     assert "at most 16 runs to compare, got 17" in console("compare", *["run-a"] * 17, status=1).errors

@@ -156,6 +156,6 @@ def test_json_has_everything() -> None:
     assert [{"name": "loss", "attributes": {"split": "val"}, "unit": "", "value": "NaN", "total": False}] == last[
         "values"
     ]
-    assert (None, 2, "died", True) == (last["steps"], last["left_out"], other["outcome"], other["values"][1]["total"])
+    assert (None, 2, "died", True) == (last["steps"], last["left_out"], other["state"], other["values"][1]["total"])
     assert {"rate": [0.1, 0.2, 0.1], "optimizer": [None, "adam", None]} == found["config_differs"]
     assert {"training.world_size": [2, 4, 2]} == found["attributes_differ"]

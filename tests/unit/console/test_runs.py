@@ -106,7 +106,11 @@ def test_json_has_a_run_for_each_ledger(program: Program) -> None:
         "duration_seconds": 9000.0,
         "attempts": 1,
         "goodput": pytest.approx(8999 / 9000),
+        "activities": {"startup": 1.0, "step": 8999.0},
+        "waiting": {},
+        "steps": None,
         "last_step": 3,
+        "steps_per_second": None,
         "loss_name": "loss.mean",
         "loss": "NaN",
     } == found["runs"][2]

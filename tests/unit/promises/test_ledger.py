@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.console.ledger import table
+from monitel.console.ledger import ledger_lines
 from monitel.console.runs import Run
 from monitel.runs.history import Attempt, History, RunTime, ascending, decode, encode
 from monitel.runs.shares import ledger_line, parts_of, print_last_line
@@ -245,16 +245,17 @@ state       {state}
 attempts    3, with 1 min 40 s down and 48 s repeated
 goodput     57.6 %
 
-step      ███████████████████████                    1 h 17 min   58 %
-data      ███████████████                           50 min 32 s   38 %
-startup   █                                          3 min 20 s    3 %
-down      █                                          1 min 40 s    1 %
-repeated                                                   48 s   <1 %
-total                                                2 h 13 min  100 %
+activity  share         time
+step       58 %   1 h 17 min  ███████████████████████
+data       38 %  50 min 32 s  ███████████████
+startup     3 %   3 min 20 s  █
+down        1 %   1 min 40 s  █
+repeated   <1 %         48 s
+total     100 %   2 h 13 min
 
 38 % of the time went into waiting for data
 of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
-        == table(shown, Screen(), now_ns)
+        == ledger_lines(shown, Screen(), now_ns)
     )
 
 
