@@ -15,7 +15,7 @@ from monitel.run_events import end_if_due, enter, leave
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
-from monitel_otel.log_records import EventFields, count_failure, write_event
+from monitel_otel.log_records import count_failure, write_event
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Installation:
     def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
         self._instruments = Instruments(meter_provider)
-        self._logger, self._fields = logger_provider.get_logger(*SCOPE), EventFields()
+        self._logger = logger_provider.get_logger(*SCOPE)
         self._spans = spans
         if spans is not None:
             spans.listen()
@@ -63,7 +63,7 @@ class Installation:
     def _write_record(self, event: monitel.Event) -> None:
         if event.window is None:
             context = None if self._spans is None else self._spans.context()
-            write_event(self._logger, self._fields, event, context)
+            write_event(self._logger, event, context)
 
     def uninstall(self) -> None:
         """Stop writing. Open windows are not closed. Idempotent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from opentelemetry.metrics import Observation
 
 import monitel
 from monitel.counter import first_of_names
-from monitel.process.os_threads import get_ident
+from monitel.process.failures import warn_once
 from monitel.training.counters import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
@@ -44,22 +44,19 @@ class Instruments:
         self._writers: dict[monitel.StatDefinition, tuple[bool, dict[str, Callable[..., None]]]] = {}
         self._instruments: dict[str, Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
-        self._warned = self._refused = self._ended = False
         self._maxima = monitel.WaitMaxima()
         self._longest: dict[str, float] = {}  # waits since the last collection, by key
         self._counters: set[str] = set()  # names
         self._wait_keys: set[str] = set()
         self._collecting = False
-        self._windows: dict[int, int] = {}  # by thread, so that no lock is needed
         self._active = True
         self._nonfinite = self._meter.create_counter(
             "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
         )
-        self._meter.create_observable_counter(
-            "monitel.windows", [self._collect], unit="{window}", description="Windows written to instruments"
-        )
-        step, (name, unit, description) = partial(_observe, monitel.get_step), GOODPUT
-        self._meter.create_observable_gauge("training.step", [step], "{step}", "Step of the process")
+        windows = "monitel.windows", "{window}", "Windows written to instruments"
+        self._windows = self._meter.create_counter(*windows)
+        self._meter.create_observable_gauge("training.step", [self._collect], "{step}", "Step of the process")
+        name, unit, description = GOODPUT
         self._meter.create_observable_gauge(name, [partial(_observe, goodput)], unit, description)
         self.refresh()
         # A job that only sets steps and enters activities logs no event after which the instrument could be created.
@@ -86,13 +83,10 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
                 writers[suffix](window.count if suffix == "count" else value, attributes)
-        thread = get_ident()
-        if thread not in self._windows:
-            self._windows[thread] = 0
-        self._windows[thread] += 1  # no call in between, so no signal handler either
-        if not (self._collecting or self._ended) and shuts_down(self._provider):
-            self._ended = True
-            _log.warning(
+        self._windows.add(1)
+        if not self._collecting and shuts_down(self._provider):
+            warn_once(
+                _log,
                 "a window of %r is lost because the MeterProvider has shut down: call monitel.flush() before that, and "
                 "record nothing afterwards",
                 definition.name,
@@ -162,18 +156,17 @@ class Instruments:
             made = getattr(self._meter, f"create_{kind}")(name, *arguments)
             write = made.set if kind == "gauge" else made.add
         except Exception:
-            if not self._refused:
-                self._refused = True
-                _log.exception("the MeterProvider refuses %r (further instruments are not logged)", name)
+            message = "the MeterProvider refuses %r (further instruments are not logged)"
+            warn_once(_log, message, name, exc_info=True)
         return self._instruments.setdefault(name, write)
 
     def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
-        if self._warned or self._since_collect is None or _CUMULATIVE.issuperset(definition.aggregations):
+        if self._since_collect is None or _CUMULATIVE.issuperset(definition.aggregations):
             return
         series = definition.name, frozenset(definition.attributes.items())
         if series in self._since_collect:
-            self._warned = True
-            _log.warning(
+            warn_once(
+                _log,
                 "Stat %r closes windows faster than the metric reader collects: gauges keep only the last window, "
                 "count and sum are complete. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
                 "or use monitel_otlp, which delivers every window.",
@@ -181,20 +174,22 @@ class Instruments:
             )
         self._since_collect.add(series)
 
-    def _collect(self, _options: CallbackOptions) -> Iterator[Observation]:
-        if self._active:
-            self._collecting = True
-            try:
-                if shuts_down(self._provider):
-                    monitel.flush()
-                else:
-                    monitel.close_expired_windows()
-            except Exception:
-                _log.exception("an event handler raised while windows were closed for a metric reader")
-            finally:
-                self._collecting = False
-            self._since_collect = set()
-            yield Observation(sum(self._windows.copy().values()))
+    def _collect(self, options: CallbackOptions) -> list[Observation]:
+        """Close windows before a reader reads their instruments; return the step."""
+        if not self._active:
+            return []
+        self._collecting = True
+        try:
+            if shuts_down(self._provider):
+                monitel.flush()
+            else:
+                monitel.close_expired_windows()
+        except Exception:
+            _log.exception("an event handler raised while windows were closed for a metric reader")
+        finally:
+            self._collecting = False
+        self._since_collect = set()
+        return _observe(monitel.get_step, options)
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:

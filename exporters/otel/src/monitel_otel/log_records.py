@@ -9,6 +9,7 @@ import monitel
 from monitel.attributes import recordable, text_of
 from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
+from monitel.process.failures import warn_once
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -19,44 +20,36 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otel")
 
 
-class EventFields:
-    """Body and attributes of the log record of an event.
+def write_event(logger: Logger, event: monitel.Event, context: Context | None) -> None:
+    """Emit an event as a log record. The name is the body, too: many backends ignore the event name.
 
     A value that the protocol cannot hold, because ``event.data`` was changed after its check, is left out.
     """
-
-    def __init__(self) -> None:
-        self._warned: set[str] = set()
-
-    def of(self, event: monitel.Event, step: int | None) -> tuple[Any, dict[str, Any]]:
-        """Return the body, None for the name of the event, and the attributes, with the training step if known."""
-        attributes: dict[str, Any] = {} if step is None else {"training.step": step}
-        if isinstance(event, monitel.RunConfig):
-            return event.config, attributes
-        found = recordable(dict(event.data), lambda key, _value: self._warn_once(event.name, text_of(key)))
-        if isinstance(event, monitel.LoggedNumbers):
-            return found, {**attributes, **event.attributes}
-        return None, {**attributes, **found} if attributes else found
-
-    def _warn_once(self, name: str, key: str) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
-
-
-def write_event(logger: Logger, fields: EventFields, event: monitel.Event, context: Context | None) -> None:
-    """Emit an event as a log record. The name is the body, too: many backends ignore the event name."""
     severity = SeverityNumber(event.severity)
-    body, attributes = fields.of(event, event.step)
+    body: Any = event.name
+    attributes: dict[str, Any] = {} if event.step is None else {"training.step": event.step}
+    if isinstance(event, monitel.RunConfig):
+        body = event.config
+    else:
+        data = recordable(dict(event.data), lambda key, _value: _warn_once(event.name, text_of(key)))
+        if isinstance(event, monitel.LoggedNumbers):
+            body = data
+            attributes |= event.attributes
+        else:
+            attributes |= data
     logger.emit(
         timestamp=timestamp_ns(event.timestamp),
         context=context,
         severity_number=severity,
         severity_text=severity.name,
-        body=event.name if body is None else body,
+        body=body,
         attributes=attributes,
         event_name=event.name,
     )
+
+
+def _warn_once(name: str, key: str) -> None:
+    warn_once(_log, "event %r: %r cannot be an attribute and is left out", name, key, key=name)
 
 
 def count_failure() -> None:

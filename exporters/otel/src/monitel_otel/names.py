@@ -11,6 +11,7 @@ from itertools import count
 import monitel
 from monitel.attributes import ascii_text
 from monitel.counter import first_of_names
+from monitel.process.failures import warn_once
 from monitel.wait_counter import wait_keys
 
 _log = logging.getLogger("monitel.otel")
@@ -30,18 +31,13 @@ _KINDS = {
     "counter": (".counter", "Counted as {!r:.255}"),
     "wait counter": ("", "WaitCounter {!r:.255}"),
 }
-_WAITS: Metrics = (
-    (".wait.time", "s", True),
-    (".wait.count", "{wait}", True),
-    (".wait.active", "{wait}", False),
-    (".wait.max", "s", False),
-)
-_WAIT_DESCRIPTIONS = (
-    "Time spent waiting",
-    "Waits that have ended",
-    "Waits in progress",
-    "The longest wait that ended since the last export",
-)
+#: Suffix, unit, and True for a monotonic sum, of each metric of a wait counter; and its description.
+_WAITS = {
+    (".wait.time", "s", True): "Time spent waiting",
+    (".wait.count", "{wait}", True): "Waits that have ended",
+    (".wait.active", "{wait}", False): "Waits in progress",
+    (".wait.max", "s", False): "The longest wait that ended since the last export",
+}
 _DISTRIBUTION = ("p50", "p90", "p95", "p99", "histogram")
 
 
@@ -165,7 +161,6 @@ class MetricNames:
         self._known: dict[tuple[object, ...], str] = {}  # by kind, name and, of a Stat, what else decides
         self._owners = dict(self._reserved)  # by stored name
         self._first: dict[str, monitel.StatDefinition] = {}  # by metric name
-        self._different: set[str] = set()  # metric names of Stats that differ
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
         self._numbers: dict[str, int] = {}
         self._named: dict[str, int] = {}  # how many counters and wait counters have names
@@ -187,14 +182,14 @@ class MetricNames:
             metrics = _metrics_of(stat.aggregations, stat.unit, monotonic=stat.monotonic)
             name = self._known.setdefault(key, self._choose(("Stat", stat.name), metrics))
         first = self._first.setdefault(name, stat)
-        differs = first is not stat and (first.unit, first.monotonic) != (stat.unit, stat.monotonic)
-        if differs and name not in self._different:
-            self._different.add(name)
-            _log.warning(
+        if first is not stat and (first.unit, first.monotonic) != (stat.unit, stat.monotonic):
+            warn_once(
+                _log,
                 "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has unit %r and monotonic=%s; "
                 "using those of the first",
                 *(first.name, first.unit, first.monotonic),
                 *(stat.name, stat.unit, stat.monotonic),
+                key=name,
             )
         return name, first
 
@@ -206,7 +201,7 @@ class MetricNames:
         return self._new(kind, name)
 
     def _new(self, kind: str, name: str) -> str:
-        metrics = _WAITS
+        metrics: Metrics = tuple(_WAITS)
         if kind == "counter":
             metrics = (("", first_of_names()[name].unit if name in first_of_names() else "", True),)
         elif kind == "logged number":
@@ -271,5 +266,5 @@ NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with
 def wait_metrics(key: str) -> list[tuple[str, str, str]]:
     """Return name, unit and description of each metric of a wait counter: time, number, in progress, the longest."""
     name = NAMES.of("wait counter", key)
-    described = zip(_WAITS, _WAIT_DESCRIPTIONS, strict=True)
-    return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, unit, _), text in described]
+    found = _WAITS.items()
+    return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, unit, _), text in found]

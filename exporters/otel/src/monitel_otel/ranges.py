@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 import monitel
 from monitel.attributes import escape_surrogates
-from monitel.process.os_threads import RLock, get_ident
+from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -22,16 +23,16 @@ BUDGET = 1000
 _WITHOUT_STEPS_NS = 5 * 10**9
 _NAMES = 10  # of the ranges with the longest total duration, in a fold
 _NAME_LENGTH = 100  # the rest of a longer name is cut off
-_SUMS = 1000  # of the names of a period, in all threads; further names share a sum for each thread
+_SUMS = 1000  # of the names of a period; further names share one
 
 
 class Period:
     """One training step, or five seconds if there are no steps: its ranges share a budget of spans.
 
-    Ranges beyond the budget are folded. No lock is needed: each thread has separate sums.
+    Ranges beyond the budget are folded.
     """
 
-    __slots__ = ("_folds", "budget", "closed", "first", "folding", "spans", "step", "until_ns")
+    __slots__ = ("_folds", "_lock", "budget", "closed", "first", "folding", "spans", "step", "until_ns")
 
     def __init__(self, step: int | None, until_ns: int | None = None, budget: int = BUDGET) -> None:
         self.step = step
@@ -41,55 +42,55 @@ class Period:
         self.closed = False  # ranges that begin from now on belong to another period
         self.first: Opened | None = None
         self.folding = Opened(self, INVALID_SPAN, kept=False)  # stands for each running range beyond the budget
-        # By thread and name (None: the others): count, duration, start, end, errors.
-        self._folds: dict[tuple[int, str | None], list[int]] = {}
+        self._lock = RLock()
+        self._folds: dict[str | None, _Sums] = {}  # by name; None: the others
 
     def takes(self, step: int | None, now_ns: int) -> bool:
         """Return True if a range that begins then belongs to the period."""
         return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
 
     def fold(self, ended: Range, end_ns: int) -> None:
-        start_ns = ended.start_ns
-        key: tuple[int, str | None] = get_ident(), ended.name
-        sums = self._folds.get(key)
-        if sums is None and len(self._folds) >= _SUMS:
-            key = key[0], None
-            sums = self._folds.get(key)
-        if sums is None:
-            sums = self._folds[key] = [0, 0, start_ns, end_ns, 0]
-        sums[0] += 1
-        sums[1] += end_ns - start_ns
-        sums[2] = min(sums[2], start_ns)
-        sums[3] = max(sums[3], end_ns)
-        if ended.error_type is not None:
-            sums[4] += 1
+        with self._lock:
+            name = ended.name if ended.name in self._folds or len(self._folds) < _SUMS else None
+            sums = self._folds.setdefault(name, _Sums(ended.start_ns, end_ns))
+            sums.count += 1
+            sums.length_ns += end_ns - ended.start_ns
+            sums.start_ns = min(sums.start_ns, ended.start_ns)
+            sums.end_ns = max(sums.end_ns, end_ns)
+            sums.errors += ended.error_type is not None
 
     @property
     def folded(self) -> int:
-        return sum(sums[0] for sums in self._folds.copy().values())
+        with self._lock:
+            return sum(each.count for each in self._folds.values())
 
     def take_folded(self) -> FoldedRanges | None:
-        folds, self._folds = self._folds, {}
+        with self._lock:
+            folds, self._folds = self._folds, {}
         if not folds:
             return None
-        by_name: dict[str | None, list[int]] = {}  # count and duration
-        for (_thread, name), (count, length_ns, *_) in folds.items():
-            sums = by_name.setdefault(name, [0, 0])
-            sums[0] += count
-            sums[1] += length_ns
-        longest = sorted((each for each in by_name if each is not None), key=lambda name: -by_name[name][1])[:_NAMES]
+        named = [(name, each) for name, each in folds.items() if name is not None]
+        longest = sorted(named, key=lambda each: -each[1].length_ns)[:_NAMES]
         attributes: dict[str, Any] = {
-            "monitel.folded.count": sum(count for count, _ in by_name.values()),
-            "monitel.folded.seconds": sum(length_ns for _, length_ns in by_name.values()) / 1e9,
-            "monitel.folded.names": [escape_surrogates(name[:_NAME_LENGTH]) for name in longest],
-            "monitel.folded.name_counts": [by_name[name][0] for name in longest],
-            "monitel.folded.name_seconds": [by_name[name][1] / 1e9 for name in longest],
+            "monitel.folded.count": sum(each.count for each in folds.values()),
+            "monitel.folded.seconds": sum(each.length_ns for each in folds.values()) / 1e9,
+            "monitel.folded.names": [escape_surrogates(name[:_NAME_LENGTH]) for name, _ in longest],
+            "monitel.folded.name_counts": [each.count for _, each in longest],
+            "monitel.folded.name_seconds": [each.length_ns / 1e9 for _, each in longest],
         }
-        if errors := sum(sums[4] for sums in folds.values()):
+        if errors := sum(each.errors for each in folds.values()):
             attributes["monitel.folded.errors"] = errors
-        return FoldedRanges(
-            min(sums[2] for sums in folds.values()), max(sums[3] for sums in folds.values()), attributes
-        )
+        begin_ns, end_ns = min(each.start_ns for each in folds.values()), max(each.end_ns for each in folds.values())
+        return FoldedRanges(begin_ns, end_ns, attributes)
+
+
+@dataclass
+class _Sums:
+    start_ns: int
+    end_ns: int
+    count: int = 0
+    length_ns: int = 0
+    errors: int = 0
 
 
 class FoldedRanges(NamedTuple):

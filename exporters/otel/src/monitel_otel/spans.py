@@ -11,6 +11,7 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
 from monitel.attributes import checked_value, escape_surrogates, items_of, text_of
+from monitel.process.failures import warn_once
 from monitel_otel.log_records import count_failure
 from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.scope import SCOPE
@@ -49,7 +50,6 @@ class Spans(Ranges[_Started]):
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
         super().__init__(**options)
         self._tracer = tracer_provider.get_tracer(*SCOPE)
-        self._attributes = RangeAttributes()
 
     def context(self) -> Context | None:
         """Return the context of the innermost running range, for log records; None: use the current context."""
@@ -64,17 +64,19 @@ class Spans(Ranges[_Started]):
     def _start(self, began: Range, period: Period, parent: _Started | None, around: Span) -> _Started:
         outside = get_current() if parent is None else set_span_in_context(parent.span)
         name = escape_surrogates(began.name) or "unnamed"
-        attributes = self._attributes.of(began)
+        step: dict[str, Attribute] = {} if began.step is None else {"training.step": began.step}
         span: Span = INVALID_SPAN
         try:
-            span = self._tracer.start_span(name, outside, attributes=attributes, start_time=began.start_ns)
+            span = self._tracer.start_span(
+                name, outside, attributes={**step, **of_track(began.track)}, start_time=began.start_ns
+            )
         except Exception:
             count_failure()
         return _Started(period, around, span, outside)
 
     def _end(self, ended: Range, opened: _Started, end_ns: int) -> None:
         if ended.args is not None:
-            opened.span.set_attributes(self._attributes.of_args(ended.name, ended.args))
+            opened.span.set_attributes(attributes_of_args(ended.name, ended.args))
         if ended.error_type is not None:
             opened.span.set_attribute("error.type", escape_surrogates(ended.error_type))
             opened.span.set_status(Status(StatusCode.ERROR))
@@ -100,40 +102,32 @@ class Spans(Ranges[_Started]):
             )
 
 
-class RangeAttributes:
-    """Converts ranges to attributes. Unsuitable arguments are left out, with one warning for each range name."""
+def attributes_of_args(name: str, args: Any) -> dict[str, Attribute]:
+    """Return the arguments of a range as attributes: a str as ``args``, a mapping as one attribute per item.
 
-    def __init__(self) -> None:
-        self._warned: set[str] = set()
+    Unsuitable arguments are left out, with one warning for each name of a range.
+    """
+    if args is None:
+        return {}
+    if isinstance(args, str):
+        return {"args": escape_surrogates(args)}
+    attributes: dict[str, Attribute] = {}
+    warn = partial(_warn_once, name)
+    for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
+        text = text_of(key)
+        try:
+            attribute = _attribute(text, value)
+        except Exception:  # of another type, or raised by its class
+            text = ""
+        if text and text not in _OWN:
+            attributes[text] = attribute
+        else:
+            warn(text_of(key))
+    return attributes
 
-    def of(self, found: Range) -> dict[str, Attribute]:
-        attributes: dict[str, Attribute] = {} if found.step is None else {"training.step": found.step}
-        return attributes | of_track(found.track)
 
-    def of_args(self, name: str, args: Any) -> dict[str, Attribute]:
-        """Return a range's arguments as attributes: a str as ``args``, a mapping as one attribute per item."""
-        if args is None:
-            return {}
-        if isinstance(args, str):
-            return {"args": escape_surrogates(args)}
-        attributes: dict[str, Attribute] = {}
-        warn = partial(self._warn_once, name)
-        for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
-            text = text_of(key)
-            try:
-                attribute = _attribute(text, value)
-            except Exception:  # of another type, or raised by its class
-                text = ""
-            if text and text not in _OWN:
-                attributes[text] = attribute
-            else:
-                warn(text_of(key))
-        return attributes
-
-    def _warn_once(self, name: str, key: object, _value: object = None) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            _log.warning("range %r: argument %r cannot be an attribute and is left out", name, key)
+def _warn_once(name: str, key: object, _value: object = None) -> None:
+    warn_once(_log, "range %r: argument %r cannot be an attribute and is left out", name, key, key=name)
 
 
 def of_track(track: Track) -> dict[str, Attribute]:

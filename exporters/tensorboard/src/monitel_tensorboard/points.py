@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.attributes import fits_int64, typed_items
+from monitel.process.failures import warn_once
 from monitel_tensorboard.event_file import Point, logger
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ class Charts:
         self._charts: dict[str, tuple[type, int, float, float]] = {}  # kind, last and highest step, last time, by tag
         self._latest: dict[Hashable, Any] = {}  # the last window of each Stat, and text of each event
         self._config: dict[str, str | bool | float] = {}
-        self._warned: set[str] = set()
 
     def add(self, entry: Point | Recorded) -> list[Point]:
         """Return the points of an entry that are to be written, with their steps; count the others."""
@@ -57,21 +57,18 @@ class Charts:
         new = type(point.value)
         kind, last, highest, walltime = self._charts.get(point.tag, (new, self._before, -math.inf, -math.inf))
         if kind is not new:
-            self._warn_once("%r has a %s, and is given a %s: dropped", point.tag, kind.__name__, new.__name__)
+            message = "%r has a %s, and is given a %s: dropped (further ones are only counted)"
+            warn_once(logger, message, point.tag, kind.__name__, new.__name__)
             return None
         step = last + 1 if point.step is None else point.step
         if point.recorded and step < last and point.walltime < walltime:
             return None
         if step <= highest and not (point.whole and step == last):
             self.replaced += 1
-            self._warn_once("%r has step %d after %d: TensorBoard hides points from it on", point.tag, step, last)
+            message = "%r has step %d after %d: TensorBoard hides points from it on (further ones are only counted)"
+            warn_once(logger, message, point.tag, step, last)
         self._charts[point.tag] = kind, step, max(step, highest), point.walltime
         return point._replace(step=step)
-
-    def _warn_once(self, message: str, *details: object) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            logger.warning(f"{message} (further ones are only counted)", *details)
 
     def _points(self, recorded: Recorded) -> Iterator[Point | None]:
         """Yield a point for each number, or the texts of an event; None for a number that no point can hold."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
-from monitel.process.os_threads import Condition, RLock, Thread, start_thread
+from monitel.process.os_threads import Condition, RLock
+from monitel.process.worker import Worker
 from monitel.stats import before_flush
+from monitel.variables import at_least, positive
 from monitel_tensorboard.event_file import EventFile, Point, logger
 from monitel_tensorboard.points import Charts, added_point, checked_number, checked_step, given
 
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 open_writers: set[SummaryWriter] = set()  # renewed in forked children, and closed at exit
 
 _DAY = 86_400.0
+_MAX_QUEUE: Any = at_least(1).check
+_SECONDS: Any = positive("a positive number of seconds, at most a day", below=_DAY + 1).check
 _SUFFIX = re.compile("[^/\\0\ud800-\udfff]{0,100}")
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
-_THREAD = "monitel-tensorboard"
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
     "points stay in the queue (the oldest are dropped when it is full) and are retried; "
@@ -79,8 +82,6 @@ class SummaryWriter:
         0
     """
 
-    _thread: Thread | None
-
     def __init__(  # noqa: PLR0917  torch's
         self,
         log_dir: str | os.PathLike[str] | None = None,
@@ -99,7 +100,7 @@ class SummaryWriter:
         with suppress(OSError):  # the thread tries again, and reports it
             Path(self.log_dir).mkdir(parents=True, exist_ok=True)
         open_writers.add(self)
-        self._thread = start_thread(self._run, _THREAD)
+        self._worker.start()
 
     def _start_in_child(self) -> None:
         """Leave the points of the parent to it: readers would show those of one of two files with the same tags."""
@@ -113,10 +114,10 @@ class SummaryWriter:
         self._queue: deque[tuple[Point | Recorded, int]] = deque()  # each with its number of points
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._written = 0  # positions in the sequence of all entries
-        self._wanted = self._ended = False
+        self._ended = False
         self._charts = Charts(self._purge_step or 0)
         self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
-        self._thread = None
+        self._worker = Worker("monitel-tensorboard", self._write, first=0.0, ended=self._write)
 
     @property
     def dropped(self) -> int:
@@ -167,9 +168,8 @@ class SummaryWriter:
             self._queue.append((entry, size))
             self._added += 1
             if len(self._queue) == self._max_queue and not self._batch:  # a failed slice waits for ``flush_secs``
-                self._wake()
-            if self._thread is None:
-                self._thread = start_thread(self._run, _THREAD)  # without one close() writes the points
+                self._worker.wake()
+            self._worker.start()  # if CPython refuses it, close() writes the points
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all points added so far are written to the operating system, at most ``timeout`` seconds.
@@ -182,8 +182,8 @@ class SummaryWriter:
         guarded(before_flush.run)
         with self._changed:
             goal = self._added
-            self._wake()
-            self._changed.wait_for(lambda: self._written >= goal or self._ended, min(timeout, TIMEOUT_MAX))
+            self._worker.wake()
+            self._changed.wait_for(lambda: self._written >= goal or self._ended, min(timeout, _DAY))
             return self._written >= goal
 
     def close(self, timeout: float = 10.0) -> bool:
@@ -196,18 +196,18 @@ class SummaryWriter:
         """
         with self._changed:
             self._closed = True
-            self._wake()
-            thread = self._thread
-        if thread is not None:
-            thread.join(min(max(timeout, 0.0), TIMEOUT_MAX))
-        elif self._queue:  # the interpreter is ending and starts no more threads
-            self._run()
+        if not self._ended:
+            self._worker.stop()
+            if self._worker.started:
+                self._worker.join(time.monotonic() + min(timeout, _DAY))
+            elif self._queue:  # the interpreter is ending and starts no more threads
+                self._write()
         with self._changed:
             left = len(self._batch) + sum(size for _, size in self._queue)
             self._lost += left
             self._batch = []
             self._queue.clear()
-            first, self._ended, self._thread = not self._ended, True, None
+            first, self._ended = not self._ended, True
             self._changed.notify_all()
         open_writers.discard(self)
         if first and self.dropped:
@@ -225,21 +225,11 @@ class SummaryWriter:
         state = "closed" if self._closed else f"{len(self._queue)} queued"
         return f"<{type(self).__name__} {self.log_dir!r}, {state}, {self.dropped} dropped>"
 
-    def _wake(self) -> None:
-        self._wanted = True
-        self._changed.notify_all()
-
-    def _run(self) -> None:
-        """Write the queue, slice by slice, and wait for further points: the thread's main function."""
-        while True:
-            written = self._write_slice()
-            with self._changed:
-                if written and self._queue:
-                    continue
-                if self._closed:
-                    return
-                self._changed.wait_for(lambda: self._wanted, self._flush_secs)
-                self._wanted = False
+    def _write(self) -> float:
+        """Write the queue, slice by slice, until it is empty or the disk fails; return the seconds to wait then."""
+        while self._write_slice() and self._queue:
+            pass
+        return self._flush_secs
 
     def _write_slice(self) -> bool:
         if not self._batch:  # otherwise the failed slice is retried
@@ -286,14 +276,10 @@ def local_dir(log_dir: object, comment: str = "") -> str:
 
 def check(max_queue: object, flush_secs: object, filename_suffix: object = "", expiry_secs: object = 1.0) -> None:
     """Raise the error of a constructor if an argument has a wrong type (TypeError) or value (ValueError)."""
-    interval = (int, float), lambda seconds: 0 < seconds <= _DAY, f"more than 0 and at most {_DAY:.0f} seconds"
-    checks: list[tuple[str, object, Any, Callable[[Any], object], str]] = [
-        ("max_queue", max_queue, int, lambda points: points >= 1, "an int of at least 1"),
-        ("flush_secs", flush_secs, *interval),
-        ("expiry_secs", expiry_secs, *interval),
-        ("filename_suffix", filename_suffix, str, _SUFFIX.fullmatch, "a text of at most 100 characters without '/'"),
-    ]
-    for name, value, kind, is_good, expected in checks:
-        if not isinstance(value, kind) or not is_good(value):
-            error = ValueError if isinstance(value, kind) else TypeError
-            raise error(f"{name} must be {expected}, got {value!r:.80}")
+    _MAX_QUEUE("max_queue", max_queue)
+    _SECONDS("flush_secs", flush_secs)
+    _SECONDS("expiry_secs", expiry_secs)
+    if not isinstance(filename_suffix, str) or not _SUFFIX.fullmatch(filename_suffix):
+        error = ValueError if isinstance(filename_suffix, str) else TypeError
+        allowed = "a text of at most 100 characters without '/'"
+        raise error(f"filename_suffix must be {allowed}, got {filename_suffix!r:.80}")

@@ -24,7 +24,7 @@ from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel.profiler.ranges import Range, Track
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
-from monitel_otel.spans import RangeAttributes, of_track
+from monitel_otel.spans import attributes_of_args, of_track
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, Plain, plain_attributes, write_attributes
 
@@ -99,7 +99,6 @@ class RangeMapping:
     """
 
     def __init__(self) -> None:
-        self._attributes = RangeAttributes()
         limits = span_limits()
         self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
 
@@ -115,7 +114,7 @@ class RangeMapping:
         span.kind = _INTERNAL
         span.start_time_unix_nano = start_ns
         span.end_time_unix_nano = end_ns
-        more: dict[str, Plain] = {} if args is None else plain_attributes(self._attributes.of_args(name, args))
+        more: dict[str, Plain] = {} if args is None else plain_attributes(attributes_of_args(name, args))
         own: tuple[Any, ...] = ()
         if found is not None:
             own = found.step, found.track, found.end_ns != end_ns
