@@ -40,30 +40,6 @@ for _ in range(5):
     assert 100 == len([record for record in receiver.records() if record.name == "child"])
 
 
-def test_items_of_a_data_loader_worker_are_dropped(receiver: Receiver, train: Run) -> None:
-    """Windows, events, log records and ranges."""
-    script = """\
-import logging, types
-from monitel.profiler import record_function
-if os.fork() == 0:
-    sys.modules["torch.utils.data"] = types.SimpleNamespace(get_worker_info=lambda: object())
-    loss = Stat("loss", [COUNT], 1e9)
-    loss.add(1)
-    loss.flush()
-    monitel.emit("event")
-    logging.error("record")
-    for _ in range(3):
-        with record_function("range"):
-            pass
-    assert pipeline.shutdown()
-    assert {0} == {each.recorded for each in pipeline.account().values()}
-    os._exit(0)
-assert 0 == os.wait()[1]
-"""
-    train(CHILD + script, receiver.url)
-    assert ["parent"] == receiver.record_names()
-
-
 BEGIN = """\
 from monitel.profiler import record_function
 

@@ -311,7 +311,9 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver,
 
 
 LOADER = """\
+import logging
 from types import ModuleType
+from monitel.profiler import record_function
 
 worker = None
 data = ModuleType("torch.utils.data")
@@ -325,6 +327,8 @@ def load():
     stat.add(1)
     stat.flush()
     monitel.log({'accuracy': 0.5})
+    logging.getLogger().error("record")
+    with record_function("range"): pass
     assert pipeline.force_flush(60) == (not pipeline.dropped)
     print(pipeline.dropped, flush=True)
 
@@ -338,13 +342,14 @@ def in_a_fork(info):
 
 """
 WITH_WORKERS = CONFIGURE.replace("export_interval", "workers=True, export_interval")
+WITH_ALL_KINDS = CONFIGURE.replace("export_interval", "spans=True, logging_level='ERROR', export_interval")
 
 
 def test_data_loader_workers_record_nothing(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """One line in each worker; another forked child is not a worker."""
-    ended = train(LOADER + CONFIGURE + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
+    ended = train(LOADER + WITH_ALL_KINDS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
     assert 2 == ended.stderr.count("use configure(workers=True) to export it")
-    assert ([], []) == (receiver.points("loss.count"), receiver.records())
+    assert ([], [], []) == (receiver.points("loss.count"), receiver.records(), receiver.spans())
     assert [] == folders(tmp_path)
     assert "{}\n" == train(LOADER + CONFIGURE + "in_a_fork(None)\n", receiver.url).stdout
     assert 3 == len(receiver.records("sample"))

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector, _HostResourceDetector
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
@@ -118,21 +117,6 @@ def test_pair_of_variables_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     monkeypatch.setenv("MONITEL_PEAK", "2e12")
     assert (1e9, 2e12) == train()
     assert [] == caplog.records
-
-
-def test_host_and_process_are_those_of_the_detectors(receiver: Receiver, start: Start) -> None:
-    """Except what is confidential."""
-    pipeline = start()
-    monitel.emit("epoch")
-    assert pipeline.force_flush(DEADLINE)
-    found = receiver.records("epoch")[-1].resource
-    detected = dict[str, Any]()
-    for detector in (_HostResourceDetector, OsResourceDetector, ProcessResourceDetector):
-        detected.update(detector().detect().attributes)
-    names = {name for name in found if name.startswith(("host.", "os.", "process."))}
-    left_out = {"host.id", "process.command", "process.executable.path", "process.parent_pid", "process.owner"}
-    assert left_out >= {*detected} - names
-    assert {name: detected[name] for name in names} == {name: found[name] for name in names}
 
 
 WARNING = "torch.distributed reports rank"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import context
-from tests.support.checks import in_time, wait_until, warnings_with
+from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
 from tests.support.pipelines import Start
 from tests.support.producers import has_arrived, record_one_of_each
@@ -66,20 +66,6 @@ def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) 
 
     wait_until(is_complete)
     assert 900 == len(receiver.records("event"))
-
-
-def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
-    """Stats, events and providers can still be used, and a flush returns at once."""
-    pipeline = start()
-    assert pipeline.shutdown(DEADLINE)
-    assert pipeline.shutdown(DEADLINE)
-    sent = len(receiver.requests)
-    monitel.emit("late")
-    pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
-    pipeline.logger_provider.get_logger("mine").emit(event_name="late")
-    with in_time(5):
-        assert pipeline.force_flush(60)
-    assert sent == len(receiver.requests)
 
 
 def test_requests_of_the_pipeline_are_not_instrumented(

@@ -13,9 +13,11 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
+import grpc
 import pytest
+from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, Answer, points_of, spans_of
+from tests.support.inbox import DEADLINE, Answer, Request, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import folders
 from tests.support.validity.requests import assert_valid
@@ -192,6 +194,7 @@ def test_rejected_request_is_set_aside_and_sent_again_on_request(
     assert "delivered 17 items from 1 spool; refused, and set aside in the spool: 1" == printed.last
     (kept,) = runs.rglob("rejected-*.log")
     assert (True, True) == (POISON in kept.read_bytes(), b"bad" in kept.read_bytes())
+    kept.write_bytes(kept.read_bytes() + kept.read_bytes()[16:50])  # as after a kill in the middle of a write
     hint = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "replay --rejected sends the refused requests again" in hint.stderr
     program("replay", runs, "--rejected", "--endpoint", receiver.url, status=1)
@@ -203,10 +206,44 @@ def test_rejected_request_is_set_aside_and_sent_again_on_request(
 
 
 def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, program: Program, runs: Path) -> None:
-    """Backends say so in words; it is not tried again."""
-    refuse(receiver, Answer(400, body=b"entry has timestamp too old: 2026-01-01T00:00:00Z"))
-    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
-    assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
+    """Backends say so in words; it is not tried again. The message has their settings, and the command for later."""
+    for number, words in enumerate((b"out of bounds", b"entry has timestamp too old: 2026-01-01T00:00:00Z")):
+        refuse(receiver, Answer(400, body=words))
+        shutil.copytree(next(runs.iterdir()), copy := runs.with_name(f"copy{number}") / "1")
+        printed = program("replay", copy.parent, "--endpoint", receiver.url, status=1)
+        assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
+        for advice in ("out_of_order_time_window", "reject_old_samples_max_age", "monitel replay --rejected"):
+            assert advice in printed.stderr
+
+
+def test_record_that_another_process_delivers_meanwhile_is_no_error(
+    receiver: Receiver, program: Program, runs: Path
+) -> None:
+    """Its folder is gone when its turn comes."""
+    others = [shutil.copytree(next(runs.iterdir()), runs / name) for name in ("x", "y")]
+
+    def deliver_the_others(_request: Request) -> None:
+        for folder in others:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    receiver.rule(deliver_the_others)
+    assert "delivered 18 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
+
+
+@pytest.mark.parametrize("protocol", SENT)
+def test_backend_that_is_down_gets_no_attempt_for_each_spool(
+    request: pytest.FixtureRequest, program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """Five for the first signal, and one for each other signal. What remains is named for each spool."""
+    backend: Any = request.getfixturevalue("grpc_receiver" if protocol == "grpc" else "receiver")
+    answer = GrpcAnswer(code=grpc.StatusCode.UNAVAILABLE) if protocol == "grpc" else Answer(503)
+    monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.01)
+    for name in ("x", "y"):
+        shutil.copytree(next(runs.iterdir()), runs / name)
+    backend.rule(lambda _: answer)
+    printed = program("replay", runs, "--endpoint", backend.url, "--protocol", protocol, status=1)
+    assert [5, 1, 1] == [len(backend.of(signal)) for signal in SIGNALS]
+    assert 9 == printed.stderr.count("run this command again")
 
 
 def test_items_that_a_backend_leaves_out_are_lost(receiver: Receiver, program: Program, runs: Path) -> None:

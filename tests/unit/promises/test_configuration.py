@@ -4,7 +4,6 @@ import base64
 import gc
 import inspect
 import logging
-import os
 import re
 import signal
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
 from tests.support import backends
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
@@ -485,18 +483,6 @@ def test_spool_is_in_the_documented_place(
     assert [*map(Path, expected)] == places
 
 
-@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
-def test_given_resource_is_used_unchanged(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is detected or read; without an instance in it, points have the rank."""
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "other")
-    monkeypatch.setenv("RANK", "3")
-    pipeline = start(resource=Resource({"service.name": "mine"}))
-    Stat("loss", [COUNT], 60.0).add(1)
-    pipeline.shutdown()
-    (point,) = receiver.points("loss.count")
-    assert ({"service.name": "mine"}, {"training.rank": 3}) == (point.resource, point.attributes)
-
-
 def test_bytes_that_are_not_utf8_are_escaped(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -513,18 +499,6 @@ def test_bytes_that_are_not_utf8_are_escaped(
     expected = {"service.name": "tr\\udce4in", "team": "\\udcff", "gr\\udcfcn": "1", "training.run.id": "j\\udce4b"}
     assert expected.items() <= receiver.records("event")[0].resource.items()
     assert "" == caplog.text
-
-
-def test_second_call_shuts_the_first_pipeline_down(receiver: Receiver, start: Start) -> None:
-    """A notebook cell can run again: what the first one has recorded is delivered once, and the second one records."""
-    start(service_name="first")
-    monitel.emit("first")
-    second = start(service_name="second")
-    monitel.emit("second")
-    assert second.force_flush(DEADLINE)
-    assert [("first", "first"), ("second", "second")] == [
-        (each.name, each.resource["service.name"]) for each in receiver.records()
-    ]
 
 
 def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path: Path) -> None:
@@ -597,10 +571,3 @@ def test_items_of_other_threads_are_in_one_of_two_pipelines(
     assert len(expected) == sum(receiver.values("loss.count"))
     found = {signal: sum(each.account()[signal].recorded for each in pipelines) for signal in ("metrics", "logs")}
     assert {"metrics": len(expected), "logs": len(expected)} == found
-
-
-def test_environment_is_not_changed(start: Start) -> None:
-    """Other libraries read the same variables."""
-    before = dict(os.environ)
-    start()
-    assert before == dict(os.environ)

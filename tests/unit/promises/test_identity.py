@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector, Resource, _HostResourceDetector
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -109,6 +109,9 @@ def test_resource_describes_host_and_process_without_secrets(receiver: Receiver,
     assert {*documented, *distro, *sdk, "service.name", "service.instance.id"} == {*resource}
     left_out = (sys.executable, *(each for each in sys.argv if "/" in each))
     assert not [each for each in left_out if each in str([*resource.values()])]
+    for detector in (_HostResourceDetector, OsResourceDetector, ProcessResourceDetector):
+        detected = {key: value for key, value in detector().detect().attributes.items() if key in resource}
+        assert detected.items() <= resource.items()
 
 
 def test_arguments_override_variables_and_these_what_is_detected(
@@ -216,3 +219,4 @@ def test_rank_is_on_every_point(
     ]
     if reason == "resource without an instance":
         assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}
+        assert {"service.name": "mine"} == receiver.points("samples")[-1].resource

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,17 +272,6 @@ def test_planted_file_is_not_followed(
     assert theirs == sorted(os.listdir(elsewhere))  # noqa: PTH208
     assert not (tmp_path / "made").exists()
     assert all(b"root:x" not in request.body for request in receiver.requests)
-
-
-_watched: list[list[str]] = []
-
-
-def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
-    if _watched and event in {"pickle.find_class", "exec", "compile"}:
-        _watched[-1].append(event)
-
-
-sys.addaudithook(_audit)  # stays for the life of the process; it does nothing between tests
 
 
 def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(start: Start, tmp_path: Path) -> None:
