@@ -1,4 +1,4 @@
-"""``python -m monitel ledger``: where the time of a run went."""
+"""The command `monitel ledger`: the time of one run over its attempts, in colours and without, and what cannot be shown."""
 
 import re
 from contextlib import closing
