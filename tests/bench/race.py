@@ -19,7 +19,6 @@ def timed(
     code: str,
     prepare: Callable[[], dict[str, Any]],
     calls: int | None = None,
-    unrolled: int = 1,
     clock: Callable[[], float] = perf_counter,
 ) -> Contender:
     """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
@@ -29,13 +28,12 @@ def timed(
             once a round.
         prepare: Gives the local names of ``code``, anew for each round; its own time does not count.
         calls: How many calls ``code`` makes.
-        unrolled: How often a repeated call stands in the loop.
         clock: Measures, in seconds: ``time.thread_time`` leaves out what other threads and processes do.
     """
     setup = "names = prepare()\n" + "\n".join(f"{name} = names[{name!r}]" for name in prepare())
-    timer = Timer("\n".join([code] * unrolled), setup, clock, {"prepare": prepare})
+    timer = Timer(code, setup, clock, {"prepare": prepare})
     number = 1 if calls else _loops_for(timer)
-    return lambda: timer.timeit(number) * 1e9 / (number * (calls or unrolled))
+    return lambda: timer.timeit(number) * 1e9 / (number * (calls or 1))
 
 
 def _loops_for(timer: Timer) -> int:
@@ -55,24 +53,6 @@ def race(contenders: Mapping[str, Contender], rounds: int = 41) -> dict[str, lis
         for name in list(contenders)[:: -1 if turn % 2 else 1]:
             costs[name].append(contenders[name]())
     return costs
-
-
-def instrumented(options: Mapping[str, Any] | None, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function for :func:`timed` that instruments torch, or restores it, and returns the names of the code.
-
-    Args:
-        options: Options of ``monitel.torch.instrument()``; None to restore torch.
-        names: The names.
-    """
-    import monitel.torch
-
-    def prepare() -> dict[str, Any]:
-        running = monitel.torch.instrument(**(options or {}))
-        if options is None:
-            running.uninstrument()
-        return names
-
-    return prepare
 
 
 def optional(name: str) -> ModuleType | None:

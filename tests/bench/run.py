@@ -17,13 +17,16 @@ from row import HEADER, Row
 
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
-_SUBJECTS = (
-    *("adding", "distributions", "free_threading", "events", "counting", "ledger", "context"),
-    *("ranges", "memory", "importing"),
-    *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans", "black_box"),
-    *("expiry", "ending", "outage", "writer", "ranks", "collector", "top"),
-)
-_BOTH_TWINS = {"adding", "distributions"}
+#: The subjects, and the package without which a subject is left out.
+_SUBJECTS: dict[str, str] = {
+    **dict.fromkeys(("adding", "free_threading", "calls", "ranges", "memory", "importing"), "monitel"),
+    **dict.fromkeys(("torch_steps", "torch_tensors"), "torch"),
+    **dict.fromkeys(("pipeline", "exporting", "spans", "black_box", "expiry", "ending", "outage"), "monitel_otlp"),
+    "ranks": "monitel_otlp",
+    "writer": "monitel_tensorboard",
+    "top": "textual",
+}
+_BOTH_TWINS = {"adding"}
 
 
 def main() -> int:
@@ -50,6 +53,8 @@ def _rows(subject: str) -> list[Row]:
 
 
 def _measure(subject: str, switch: str) -> list[Row]:
+    if find_spec(_SUBJECTS[subject]) is None:
+        return [Row(f"{subject}: {_SUBJECTS[subject]} is missing", None)]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     print(f"{subject} ...", file=sys.stderr, flush=True)
     done = subprocess.run(

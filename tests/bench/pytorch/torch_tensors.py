@@ -6,14 +6,17 @@ itself is called for (detach, one copy, record_stream) is taken off.
 
 import math
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from race import optional, race, timed
+import torch
+from race import Contender, race, timed
 from row import Row
+
+import monitel
+import monitel.torch
 
 _BUDGET_NS = 10_000
 _CALLS = 400
@@ -22,13 +25,6 @@ _TORCHS = "kept.append(loss.detach().reshape(1).to(float64, non_blocking=True, c
 
 def main() -> None:
     """Measure one add, and beside it a wait for the device, or else torch's own part."""
-    torch: Any = optional("torch")
-    if torch is None:
-        Row("torch: add(loss) of a device", None, most=_BUDGET_NS).put()
-        return
-    import monitel
-    import monitel.torch
-
     real = torch.accelerator.is_available()
     if real:
         loss, finish = torch.ones((), device=torch.accelerator.current_accelerator()), torch.accelerator.synchronize
@@ -47,7 +43,7 @@ def main() -> None:
         stat.flush()
         return {"loss": loss, "add": stat.add, "kept": [], "float64": torch.float64, "stream": stream}
 
-    def repeated(code: str) -> Callable[[], float]:
+    def repeated(code: str) -> Contender:
         return timed(f"for _ in range({_CALLS}): {code}", prepare, calls=_CALLS)
 
     with monitel.torch.instrument(sources="-compilation,-failures"):

@@ -1,6 +1,5 @@
 """Ranges: ``with record_function()`` while nobody listens and while a profile records."""
 
-import sys
 from typing import Any
 
 from race import Contender, optional, race, timed
@@ -9,60 +8,42 @@ from row import report
 from monitel.profiler import profile, record_function
 
 _CODE = "with record_function('forward'): pass"
-_RECORD_FUNCTION = "torch record_function"
+_TORCHS = "torch record_function"
 _CALLS = 1000
 
 
-class Recording:
-    """A contender that records so many ranges per round, inside a separate profile."""
+def recording(make: Any, label: Any) -> Contender:
+    """Time ranges within a profile, which starts before the clock does and stops with the next round."""
+    running: list[Any] = []
 
-    def __init__(self, make: Any, label: Any) -> None:
-        self._make, self._label = make, label
+    def prepare() -> dict[str, Any]:
+        for prof in running:
+            prof.stop()
+        running[:] = [make()]
+        running[0].start()
+        return {"record_function": label}
 
-    def contender(self) -> Contender:
-        """Time the ranges only: the profile starts before the clock does, and stops with the next round."""
-        running: list[Any] = []
+    timing = timed(f"for _ in range({_CALLS}):\n    {_CODE}", prepare, calls=_CALLS)
 
-        def prepare() -> dict[str, Any]:
-            for prof in running:
-                prof.stop()
-            running[:] = [self._make()]
-            running[0].start()
-            return {"record_function": self._label}
+    def one_round() -> float:
+        cost = timing()
+        running.pop().stop()
+        return cost
 
-        timing = timed(f"for _ in range({_CALLS}):\n    {_CODE}", prepare, calls=_CALLS)
-
-        def one_round() -> float:
-            cost = timing()
-            running.pop().stop()
-            return cost
-
-        running.pop().stop()  # timed() asks for the names once
-        return one_round
-
-
-def idle(loaded: str, *, most: float | None) -> None:
-    """Measure while nobody listens."""
-    contenders = {"monitel": timed(_CODE, lambda: {"record_function": record_function})}
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        label = torch.profiler.record_function
-        contenders[_RECORD_FUNCTION] = timed(_CODE, lambda: {"record_function": label})
-    report(f"range, nobody listens{loaded}", race(contenders), {_RECORD_FUNCTION: None} if torch else {}, most=most)
+    running.pop().stop()  # timed() asks for the names once
+    return one_round
 
 
 def main() -> None:
-    idle("", most=300)
-    torch = optional("torch")
+    torch = optional("torch.profiler")
+    idle = {"monitel": timed(_CODE, lambda: {"record_function": record_function})}
+    recorded = {"monitel": recording(profile, record_function)}
     if torch is not None:
-        idle(", torch loaded", most=None)
-        optional("torch._dynamo")
-        idle(", torch.compile loaded", most=None)
-
-    contenders = {"monitel": Recording(profile, record_function).contender()}
-    if torch is not None:
-        contenders[_RECORD_FUNCTION] = Recording(torch.profiler.profile, torch.profiler.record_function).contender()
-    report("range, recorded", race(contenders), {_RECORD_FUNCTION: None}, most=1500)
+        label = torch.record_function
+        idle[_TORCHS] = timed(_CODE, lambda: {"record_function": label})
+        recorded[_TORCHS] = recording(torch.profile, label)
+    report("range, nobody listens", race(idle), {_TORCHS: None}, most=300)
+    report("range, recorded", race(recorded), {_TORCHS: None}, most=1500)
 
 
 if __name__ == "__main__":

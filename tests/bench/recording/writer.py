@@ -1,18 +1,16 @@
-"""add_scalar of the TensorBoard writers: what it costs the caller; the queues are emptied between rounds."""
+"""add_scalar of a TensorBoard writer: what it costs the caller; the queues are emptied between rounds."""
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from race import Contender, optional, race, timed
-from row import Row, report
+from race import Contender, race, timed
+from row import report
+from tensorboard.summary import Writer  # type: ignore[import-untyped]
+
+import monitel_tensorboard
 
 _CALLS = 500
-_PEERS = {
-    "torch SummaryWriter": ("torch.utils.tensorboard", "SummaryWriter"),
-    "tensorboard summary.Writer": ("tensorboard.summary", "Writer"),
-    "tensorboardX SummaryWriter": ("tensorboardX", "SummaryWriter"),
-}
+_PEER = "tensorboard summary.Writer"
 
 
 def adding(writer: Any) -> Contender:
@@ -26,20 +24,13 @@ def adding(writer: Any) -> Contender:
 
 
 def main() -> None:
-    """Measure monitel_tensorboard beside what is installed."""
-    own = optional("monitel_tensorboard")
-    if own is None:
-        Row("TensorBoard add_scalar", None).put()
-        return
+    """Measure monitel_tensorboard beside tensorboard's own writer."""
     with tempfile.TemporaryDirectory() as folder:
-        writers = {"monitel": own.SummaryWriter(f"{folder}/monitel")}
-        for number, (peer, (module, name)) in enumerate(_PEERS.items()):
-            if found := optional(module):
-                writers[peer] = getattr(found, name)(str(Path(folder) / str(number)))
+        writers = {"monitel": monitel_tensorboard.SummaryWriter(f"{folder}/monitel"), _PEER: Writer(f"{folder}/peer")}
         costs = race({name: adding(writer) for name, writer in writers.items()})
         for writer in writers.values():
             writer.close()
-    report("TensorBoard add_scalar", costs, dict.fromkeys(_PEERS))
+    report("TensorBoard add_scalar", costs, {_PEER: None})
 
 
 if __name__ == "__main__":
