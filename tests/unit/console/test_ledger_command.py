@@ -1,4 +1,4 @@
-"""The command `monitel ledger`: the time of one run over its attempts, in colours and without, and what cannot be shown."""
+"""``python -m monitel ledger``: where the time of a run went."""
 
 import re
 from contextlib import closing
@@ -30,7 +30,7 @@ def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END
 
 
 def test_table_in_a_narrow_terminal() -> None:
-    """What does not fit is wrapped, cut, or left out from the right."""
+    """Text that does not fit is wrapped, cut, or left out from the right."""
     seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     run = RunTime("run\n7", activities, 1, START + 100 * SECOND)
