@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.forms import LogRecord
-from monitel.blackbox.process import Owner, this_process
+from monitel.blackbox.process import Owner
 from monitel.process.crash_stacks import crash_signal
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _CURRENT = "Current thread"  # the beginning of its stack
 _MOST_ENTRIES = 64  # waits and ranges in the event
 _KERNEL_LOG = Path("/dev/kmsg")
 _KILLED = re.compile(rb"^\d+,\d+,(\d{1,18}),[^;\n]*;[^\n]*\bKilled process (\d{1,10}) \(", re.MULTILINE)
-_FIRST_NAMESPACE = "4026531836"  # the log has the process ids of this namespace
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the log has the process ids of this namespace
 _MOST_RECORDS = 100_000
 
 
@@ -52,7 +52,6 @@ class Deaths:
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, str], End] = {}
-        self._viewer = this_process()
 
     def add(self, pid: int, end: End, start: str = "") -> None:
         """Add the end of a process; ``start`` is its start time in ticks since the boot, empty if it is unknown."""
@@ -67,7 +66,7 @@ class Deaths:
         self.add(pid, End(code, signal, time_ns), start)
 
     def of(self, owner: Owner) -> End | None:
-        if (owner.boot, owner.namespace) != (self._viewer.boot, self._viewer.namespace):
+        if not owner.is_near:
             return None
         return self._ends.get((owner.pid, owner.start)) or self._ends.get((owner.pid, ""))
 
@@ -268,7 +267,7 @@ def killed_for_memory(owner: Owner) -> bool:
 
     Many systems show the log only to root, and it is overwritten after a while: then the result is False.
     """
-    if owner.namespace != _FIRST_NAMESPACE or owner.boot != this_process().boot:
+    if owner.namespace != _FIRST_NAMESPACE or not owner.is_near:
         return False
     with suppress(OSError, ValueError):
         started_us, found = int(owner.start) * 1_000_000 // os.sysconf("SC_CLK_TCK"), _KILLED.findall(_read_log())

@@ -16,7 +16,7 @@ from pathlib import Path
 from monitel.blackbox.box import is_mine
 from monitel.blackbox.context_page import PAGE, Context
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
-from monitel.blackbox.process import Owner, process_facts, process_start, this_process
+from monitel.blackbox.process import Owner, process_facts, process_start
 from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
@@ -177,18 +177,18 @@ def is_alive(folder: Folder) -> bool:
     return process_start(int(match[1])) == match[2]
 
 
-def is_running(folder: Folder, owner: Owner, page: Context, viewer: Owner | None = None) -> bool:
-    """Return True if a process runs the program that has made its box; ``viewer`` is this process, if it is known.
+def is_running(folder: Folder, owner: Owner, page: Context) -> bool:
+    """Return True if a process runs the program that has made its box.
 
     Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
     decides.
     """
     if folder.is_locked():
-        return not owner.has_ended(viewer or this_process())  # else a collector has it
+        return not owner.has_ended  # else a collector has it
     beat_ns = page.heartbeat_ns
     return is_alive(folder) and beat_ns is not None and time.monotonic_ns() - beat_ns < SILENT_NS
 
 
 def has_called_exec(owner: Owner) -> bool:
     """Return True if the process of a box that is not running, as :func:`is_running` says, runs another program."""
-    return owner.is_running(this_process())
+    return owner.is_running

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ _EXITING = 0x4  # flag of a process that has released its locks, or is about to
 
 
 class Owner(NamedTuple):
-    """The identity of a process. The values have no hyphen, so that names of files may consist of them."""
+    """The identity of a process."""
 
     host: str
     boot: str  # id of the boot of the machine; empty if the system has none
@@ -27,27 +27,25 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, identity: Mapping[str, Any]) -> Owner:
-        return cls(
-            re.sub(r"[^A-Za-z0-9.]", "_", identity["host"]),
-            re.sub(r"\W", "", identity["boot"]),
-            re.sub(r"\D", "", identity["namespace"]),
-            str(int(identity["pid"])),
-            identity["start"] or "0",
-        )
+        host, boot, namespace = (str(identity[key]) for key in ("host", "boot", "namespace"))
+        return cls(host, boot, namespace, str(int(identity["pid"])), identity["start"] or "0")
 
-    def is_near(self, viewer: Owner) -> bool:
-        """Return True if both have the same boot and process id namespace: ids mean the same to both."""
-        return bool(self.boot) and (self.boot, self.namespace) == (viewer.boot, viewer.namespace)
+    @property
+    def is_near(self) -> bool:
+        """True if it has the boot and the process id namespace of this process: ids mean the same to both."""
+        return bool(self.boot) and (self.boot, self.namespace) == _place(os.getpid())
 
-    def is_running(self, viewer: Owner) -> bool:
-        """Return True if the process certainly runs, from the view of another process."""
-        return self.is_near(viewer) and process_start(int(self.pid)) == self.start
+    @property
+    def is_running(self) -> bool:
+        """True if the process certainly runs, from the view of this process."""
+        return self.is_near and process_start(int(self.pid)) == self.start
 
-    def has_ended(self, viewer: Owner) -> bool:
-        """Return True if the process has certainly ended, from the view of another process."""
-        if self.boot != viewer.boot:
-            return self.host == viewer.host  # the machine has been restarted
-        return self.is_near(viewer) and process_start(int(self.pid)) != self.start
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has certainly ended, from the view of this process."""
+        if self.boot != _place(os.getpid())[0]:
+            return self.host == socket.gethostname()  # the machine has been restarted
+        return self.is_near and process_start(int(self.pid)) != self.start
 
 
 def this_process() -> Owner:
@@ -56,12 +54,18 @@ def this_process() -> Owner:
 
 def process_facts() -> dict[str, Any]:
     """Return what tells this process from all others, now and later."""
-    boot = namespace = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
+    boot, namespace = _place(os.getpid())
     facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
     return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
+
+
+@lru_cache(maxsize=1)
+def _place(_pid: int) -> tuple[str, str]:
+    """Return the boot and the process id namespace of this process, whose id is given."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return boot, os.readlink("/proc/self/ns/pid")  # noqa: PTH115  it is not a path
+    return "", ""
 
 
 def process_start(pid: int) -> str:

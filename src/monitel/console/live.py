@@ -16,7 +16,7 @@ from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import NUMBER, Definition
-from monitel.blackbox.process import Owner, this_process
+from monitel.blackbox.process import Owner
 from monitel.blackbox.reading import Record, read_record
 from monitel.blackbox.record import ENDED
 from monitel.console.job import Job, jobs_of, replaced
@@ -166,7 +166,7 @@ class _Watched:
     def __init__(self, path: Path, show: str | None) -> None:
         self.gone = False  # the box has vanished
         self.looks = Looks()
-        self._path, self._show, self._viewer = path, show, this_process()
+        self._path, self._show = path, show
         self._values: dict[tuple[bool, bool, int, str], float] = {}  # last ones of the series that ``show`` chooses
         self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
@@ -200,7 +200,7 @@ class _Watched:
             if self._page is None:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page = _mapped(folder)
-            if is_running(folder, record.owner, record.page, self._viewer):
+            if is_running(folder, record.owner, record.page):
                 row = now(record)
                 self.looks.add(row.but(record=None), record.page)
                 rate = self.looks.rate(row, time.monotonic_ns())

@@ -15,7 +15,6 @@ from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import LogRecord
-from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.settings import FOLDERS, default_root
@@ -105,7 +104,7 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
 def _kernel(process: Process) -> KernelState | None:
     """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
     owner = process.owner
-    return kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near(this_process()) else None
+    return kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near else None
 
 
 def _with_spools(processes: Sequence[Process]) -> list[Process]:
