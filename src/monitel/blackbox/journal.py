@@ -140,7 +140,7 @@ class Journal:
         self.loading: Segment | None = None  # the segment on the disk that a sender waits for
         self.is_refused = False  # the backend refuses the items: they go to the disk soon
         self._end_reason = ""
-        self._delivered = self._uncounted = self._left_out = 0
+        self._delivered = self._uncounted = 0
         self._dropped: Counter[str] = Counter()
         self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled
         self._active: Segment | None = None
@@ -395,12 +395,6 @@ class Journal:
                 yield each, each.next - max(each.first, number)
                 number = each.next
 
-    @property
-    def left_out(self) -> int:
-        """Number of items that are or were in anonymous memory, and lost if the process was killed then."""
-        with self.lock:
-            return self._left_out + sum(each.next - each.first for each in self.segments if each.where == MEMORY)
-
     # ---- limits
 
     def truncate(self, *, disk: bool) -> None:
@@ -494,7 +488,6 @@ class Journal:
     def _discard(self, segment: Segment) -> None:
         """Remove the file of a segment, or free its memory. A damaged file is set aside."""
         if segment.where == MEMORY:
-            self._left_out += segment.next - segment.first
             self.room.change(memory=-segment.size)
             return
         folder = self.disk if segment.where == DISK else self.room.box

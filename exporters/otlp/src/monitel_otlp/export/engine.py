@@ -38,7 +38,6 @@ from monitel_otlp.metrics.points import MILLISECOND_NS, Points
 from monitel_otlp.metrics.readings import (
     COALESCED,
     DISCARDED,
-    LEFT_OUT,
     NONFINITE,
     OwnMetrics,
     Readings,
@@ -279,12 +278,10 @@ class Engine:
 
     def _write_own(self, accounts: dict[str, Account], points: Points) -> None:
         recorder = self.recorder
-        left_out = sum(self.box.journals[signal].left_out for signal in SIGNALS) if self.settings.box.root else 0
         totals = {
             NONFINITE: recorder.nonfinite,
             DISCARDED: recorder.discarded,
             COALESCED: self._totals.coalesced,
-            LEFT_OUT: left_out,
         }
         seconds = {signal: sender.seconds for signal, sender in self._senders.items()}
         spool_bytes = self.box.disk_bytes

@@ -51,14 +51,10 @@ COALESCED = (
     *("monitel.log.coalesced", "{value}"),
     "Logged numbers without a point, because a later one has the same millisecond",
 )
-LEFT_OUT = (
-    *("monitel.black_box.left_out", "{item}"),
-    "Items that were recorded in memory without a file of the black box",
-)
 _SIZE_KEY = QUEUE_SIZE[0], 0
 _WITH_ZERO = {NONFINITE, DISCARDED}  # the other counters have a series once there is something to count
 NAMES.reserve(
-    *(each[0] for each in (QUEUE_SIZE, _DURATION, _SPOOL, EXPORTED, DROPPED, NONFINITE, DISCARDED, COALESCED, LEFT_OUT))
+    *(each[0] for each in (QUEUE_SIZE, _DURATION, _SPOOL, EXPORTED, DROPPED, NONFINITE, DISCARDED, COALESCED))
 )
 
 _BOUNDS = (0.01, 0.1, 1.0)  # seconds; each bound is a series in every process of a job
