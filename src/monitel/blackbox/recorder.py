@@ -6,21 +6,22 @@ A system call is made only for the first item, which makes the box, and for a ne
 from __future__ import annotations
 
 import json
-import logging
 import marshal
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import escape_surrogates, fits_int64, recordable, text_of, typed_items
+from monitel.attributes import escape_surrogates, fits_int64, recordable, typed_items
 from monitel.blackbox.activity import describe
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition, PlainCounter
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
+from monitel.counter import leave_out
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
@@ -31,8 +32,6 @@ from monitel.wait_counter import wait_keys
 
 if TYPE_CHECKING:
     from monitel.blackbox.box import Box
-
-_log = logging.getLogger("monitel")
 
 _SHORT = 4096  # bytes of an event in the snapshot
 _MOST_ENDED = 1000  # Stats
@@ -116,7 +115,6 @@ class Recorder:
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
-        self._failed = False
         self.definitions: dict[int, Definition] = {}  # by their numbers
         self.lost: Counter[str] = Counter()  # number of items of each signal that could not be recorded
         self.nonfinite = 0  # number of windows whose sum was left out of the total of their series
@@ -262,8 +260,9 @@ class Recorder:
             record += ids
         try:
             payload = marshal.dumps(record, 2)
-        except ValueError:  # the data was changed after its check
-            payload = self._cleaned(record)
+        except ValueError:  # an earlier handler has changed the data
+            attributes, body = (each and recordable(each, partial(leave_out, "emit()")) for each in record[5:7])
+            payload = marshal.dumps((*record[:5], attributes, body, *record[7:]), 2)
         self._logs.append(EVENT, payload)
         if not is_numbers:
             is_short = len(payload) <= _SHORT
@@ -276,25 +275,22 @@ class Recorder:
 
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
-        return [each for each in self.numbers.copy().values() if type(each[2]) in {int, float}]  # as in the journal
+        return [*self.numbers.copy().values()]
 
     def _append_numbers(self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int) -> None:
         identity = self._table.identity(attributes)
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
+            if type(value) not in {int, float}:  # an earlier handler has changed it
+                self.lose("metrics", 1)
+                continue
             series = self._table.of_number(name, attributes, identity)
             if not series.number:
                 (series.number,) = self._define(NUMBER, [(series, ())])
             last = self.numbers[series] = series.number, time_ns, value
             found.append(last)
-        try:
-            payload = marshal.dumps(found, 2)
-        except ValueError:  # an earlier handler has changed the values
-            sound = [each for each in found if type(each[2]) in {int, float}]
-            self.lose("metrics", len(found) - len(sound))
-            found, payload = sound, marshal.dumps(sound, 2)
         if found:
-            self._metrics.append(NUMBERS, payload, len(found))
+            self._metrics.append(NUMBERS, marshal.dumps(found, 2), len(found))
 
     def _define_stats(self, serials: tuple[int, ...]) -> None:
         """Define the Stats with some serial numbers, and forget those that have ended."""
@@ -336,18 +332,6 @@ class Recorder:
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
         """Return trace id, span id and flags of the innermost open range or span; nothing without one."""
         return ()
-
-    def _cleaned(self, record: tuple[Any, ...]) -> bytes:
-        """Return a record without the values that the protocol cannot hold; the first one is logged."""
-
-        def leave_out(key: object, _value: object) -> None:
-            if not self._failed:
-                self._failed = True
-                words = "event %r: %r cannot be an attribute and is left out (others are not logged)"
-                _log.warning(words, record[3], text_of(key))
-
-        attributes, numbers = recordable(record[5], leave_out), record[6] and recordable(record[6], leave_out)
-        return marshal.dumps((*record[:5], attributes, numbers, *record[7:]), 2)
 
 
 def _counters() -> list[PlainCounter]:
