@@ -18,7 +18,6 @@ import marshal
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -44,29 +43,15 @@ from monitel.blackbox.record import (
     SlotFile,
     mark_ended,
 )
-from monitel.process import crash_stacks, os_threads
+from monitel.process import crash_stacks
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import Empty, Event, Lock, SimpleQueue, Thread, start_thread
+from monitel.process.os_threads import Event, Lock
+from monitel.process.worker import Worker
 
 _RETRY_S = 60.0  # between two attempts to make a box
-_FRAMES = 30  # of the main thread's stack
 _log = logging.getLogger("monitel")
 _live: dict[str, Box] = {}  # boxes of this process, by name
-
-
-class _Wake:
-    """Wakes a thread. A signal handler that interrupts ``set()`` may call it, unlike that of an event."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        if self._queue.empty():
-            self._queue.put(None)
-
-    def wait(self, timeout: float) -> None:
-        with suppress(Empty):
-            self._queue.get(timeout=max(0.0, timeout))
 
 
 class Box:
@@ -104,20 +89,22 @@ class Box:
         self.names = Names({**identity, **facts, "parent": parent, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
         self.room.others = self._other_bytes
-        self._wake_writer, self._wake_disk = _Wake(), _Wake()
+        self._writer = Worker("monitel", self._write, interval_s)
+        self._mover = Worker("monitel-disk", self._move, interval_s)
         self.journals = {name: Journal(name, self.room, self._wake) for name in (*JOURNALS, REJECTED)}
         self.journals[REJECTED].reader = "disk"
         for name, journal in self.journals.items():
             journal.before_remove = self._note_removal
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
-        self.sources: dict[str, Callable[[], Any]] = {"stack": main_stack}  # parts of the snapshot, as plain values
+        self.sources: dict[str, Callable[[], Any]] = {
+            "stack": crash_stacks.main_stack
+        }  # parts of the snapshot, as plain values
         #: Returns the bytes of all open windows, and for each of them the number of its definition. It is called with
         #: the lock of the journal of metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]  # append what was collected, before a snapshot
         self.disk_problem = ""  # why nothing is moved to the spool folder
-        self._warned: set[str] = set()
         self.folder: Folder | None = None  # the box, and its files
         self._state: SlotFile | None = None
         self._settled: Settled | None = None
@@ -126,9 +113,7 @@ class Box:
         self._snapshotting, self._opening = Lock(), Lock()
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
         self._next_round = Event()  # to be set after the next round of the disk thread
-        self._writer: Thread | None = None
-        self._mover: Thread | None = None
-        self._retry_at_s = math.inf
+        self._snapshot_at_s, self._retry_at_s = time.monotonic() + interval_s, math.inf
         self._stacks = Path()
         self._keep_stacks()  # in the thread that configures, so that an overflow of its stack is recorded
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
@@ -138,10 +123,9 @@ class Box:
         return sum(on_disk.size_on_disk(self.journals[name]) for name in JOURNALS)
 
     def start(self) -> None:
-        if self._writer is None:
-            self._writer = start_thread(self._write, "monitel")
-            if self.spool is not None:
-                self._mover = start_thread(self._move, "monitel-disk")
+        self._writer.start()
+        if self.spool is not None:
+            self._mover.start()
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -160,19 +144,15 @@ class Box:
         else:
             self.disk_problem = str(error)
             noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
-        self._warn_once(place, "%s cannot be used, so %s: %s", noun, effect, error)
-
-    def _warn_once(self, subject: str, message: str, *arguments: object) -> None:
-        if subject not in self._warned:
-            self._warned.add(subject)
-            _log.warning(message, *arguments)
+        warn_once(_log, "%s cannot be used, so %s: %s", noun, effect, error, key=self.name)
 
     def _try(self, part: str, step: Callable[[], Any]) -> Any:
         """Return what a part of the writer's work returns; None if it fails: the others do not depend on it."""
         try:
             return step()
         except Exception as error:  # a defect; the next round may succeed
-            self._warn_once(part, "the black box is not complete, because of its %s: %r", part, error)
+            words = "the black box is not complete, because of its %s: %r"
+            warn_once(_log, words, part, error, key=(self.name, part))
             return None
 
     # ---- the box in memory
@@ -264,19 +244,17 @@ class Box:
 
     def _wake(self) -> None:
         """Have segments made ahead, moved or loaded soon. Called by any thread, also in signal handlers."""
-        self._wake_disk.set()
-        self._wake_writer.set()
+        self._mover.wake()
+        self._writer.wake()
 
-    def _write(self) -> None:
-        due_s = time.monotonic() + self._interval_s
-        while not self._stopping:
-            self._wake_writer.wait(due_s - time.monotonic())
-            for journal in self.journals.values():
-                self._try("journals", journal.prepare)
-            if time.monotonic() >= due_s:
-                due_s = time.monotonic() + self._interval_s
-                self._try("folder", self._try_to_open)
-                self.snapshot()
+    def _write(self) -> float:
+        for journal in self.journals.values():
+            self._try("journals", journal.prepare)
+        if time.monotonic() >= self._snapshot_at_s:
+            self._snapshot_at_s = time.monotonic() + self._interval_s
+            self._try("folder", self._try_to_open)
+            self.snapshot()
+        return self._snapshot_at_s - time.monotonic()
 
     def snapshot(self, timeout: float = 1.0) -> None:
         """Append what was collected, and write the snapshot, as the writer does each second. Any thread may call it."""
@@ -329,7 +307,7 @@ class Box:
         """Write which items are settled or being sent. To be called around each request, in its sender's thread."""
         settled = self._settled
         if settled is None and self.disk is not None:  # a collector finds it there, at most a request behind
-            self._wake_disk.set()
+            self._mover.wake()
         if settled is not None and not self._is_over:
             with suppress(OSError):
                 settled.note_position()
@@ -344,17 +322,15 @@ class Box:
 
     # ---- the disk thread
 
-    def _move(self) -> None:
-        while True:
-            self._wake_disk.wait(self._interval_s)
-            closes, done, self._next_round = self._closes, self._next_round, Event()
-            if closes:
-                self._end_disk()
-            else:
-                self.tend_disk(self._disk_after_s)
-            done.set()
-            if closes:
-                return
+    def _move(self) -> float:
+        done, self._next_round = self._next_round, Event()
+        if self._closes:
+            self._mover.stop()
+            self._end_disk()
+        else:
+            self.tend_disk(self._disk_after_s)
+        done.set()
+        return self._interval_s
 
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
@@ -389,7 +365,7 @@ class Box:
             self._report("disk", error)
             return False
         except Exception as error:  # a defect; the next round may succeed
-            self._warn_once("disk thread", "the spool folder is not complete: %r", error)
+            warn_once(_log, "the spool folder is not complete: %r", error, key=self.name)
         return True
 
     def _open_disk(self) -> Folder:
@@ -425,8 +401,8 @@ class Box:
         if not any(journal.is_in_memory(end) for journal, end in kept):
             return True  # the disk, which may hang, is not needed
         done = self._next_round
-        self._wake_disk.set()
-        if self._mover is None or not self._mover.is_alive():
+        self._mover.wake()
+        if not self._mover.started:
             self.tend_disk(self._disk_after_s)
         elif not done.wait(timeout):
             return False
@@ -444,9 +420,8 @@ class Box:
             return True
         self._stopping = True
         crash_stacks.uninstall(self._stacks)
-        self._wake_writer.set()
-        if self._writer is not None:
-            self._writer.join(timeout / 2)
+        self._writer.stop()
+        self._writer.join(time.monotonic() + timeout / 2)
         self.snapshot(max(0.0, deadline - time.monotonic()))
         self._is_over = True
         with suppress(OSError):
@@ -455,13 +430,11 @@ class Box:
         for journal in self.journals.values():
             journal.keep_from = sys.maxsize
         self._closes = True
-        self._wake_disk.set()
-        if self._mover is None:
+        self._mover.wake()
+        if not self._mover.started:
             self._end_disk()
-        else:
-            self._mover.join(max(0.0, deadline - time.monotonic()))
+        moves = not self._mover.join(deadline)
         _live.pop(self.name, None)
-        moves = self._mover is not None and self._mover.is_alive()
         reason = "disk" if self.disk_problem else "exit"
         left = True in [journal.end(reason) for journal in self.journals.values()]
         if self.folder is not None:
@@ -477,7 +450,7 @@ class Box:
         """Leave everything to the parent. Called in a forked child."""
         self._is_over = self._stopping = True
         self._close_folders()
-        self.folder = self.disk = self._disk_settled = self._writer = self._mover = None
+        self.folder = self.disk = self._disk_settled = None
         self._forget_files()
         self._snapshotting, self._opening = Lock(), Lock()  # perhaps held
         self.names.renew()
@@ -496,19 +469,6 @@ def has_box() -> bool:
 
 def is_mine(name: str) -> bool:
     return name in _live
-
-
-def main_stack() -> list[str]:
-    """Return the stack of the main thread, innermost first, as ``file:line function``."""
-    idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
-    found = list[str]()
-    with os_threads.frames() as frames:
-        frame = next((frames[ident] for ident in idents if ident in frames), None)
-        del frames  # a cycle with the frame of this function, which would keep all frames and their objects
-        while frame is not None and len(found) < _FRAMES:
-            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
-            frame = frame.f_back
-    return found
 
 
 def _abandon_all() -> None:

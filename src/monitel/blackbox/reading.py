@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -160,9 +159,7 @@ class Record:
     @property
     def stack(self) -> str:
         """The stack of the main thread at the snapshot, in the form of faulthandler; empty without one."""
-        frames = [re.fullmatch(r"(.*):(\d+|None) (\S+)", each) for each in self._value("stack") or ()]
-        lines = [f'  File "{found[1]}", line {found[2]} in {found[3]}' for found in frames if found]
-        return "\n".join(["Main thread in the last second (most recent call first):", *lines, ""]) if lines else ""
+        return str(self._value("stack") or "")
 
     @property
     def exception(self) -> tuple[str, str, str] | None:

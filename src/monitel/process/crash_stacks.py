@@ -16,11 +16,12 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from traceback import walk_stack
+from types import FrameType
 
 from monitel.process import os_threads
 from monitel.process.fork import register_at_fork
 
-__all__ = ["check", "crash_signal", "install", "stacks_now", "uninstall"]
+__all__ = ["check", "crash_signal", "install", "main_stack", "stacks_now", "uninstall"]
 
 _FATAL = re.compile(r"Fatal Python error: (.+)\n")
 _SIGNALS = {
@@ -33,6 +34,7 @@ _SIGNALS = {
 }
 _SURVIVED_S = 10  # seconds after a signal
 _MOST_FRAMES = 100  # of a thread, as in faulthandler
+_MOST_MAIN_FRAMES = 30  # in each snapshot
 _CUT = "\n... (cut)\n"
 _HIGH = 900  # the lowest number of a descriptor that an application which closes others is likely to leave alone
 
@@ -144,15 +146,31 @@ def stacks_now(limit: int = 256 << 10) -> str:
         for ident in sorted(frames, key=lambda ident: ident != threading.main_thread().ident):
             now = "Current thread" if ident == os_threads.get_ident() else "Thread"
             found.append(f"{now} 0x{ident:016x} [{_printable(names.get(ident, ''))}] (most recent call first):")
-            stack = list(islice(walk_stack(frames[ident]), _MOST_FRAMES + 1))
-            for frame, line in stack[:_MOST_FRAMES]:
-                code, name = frame.f_code, _printable(frame.f_code.co_name)
-                found.append(f'  File "{_printable(code.co_filename)}", line {line or "???"} in {name}')
-            found += ["  ..."] * (len(stack) > _MOST_FRAMES) + [""]
+            found += [*_lines(frames[ident], _MOST_FRAMES), ""]
         frames.clear()  # a cycle with the frame of this function
     text = "\n".join([*found, ""])
     return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT
 
 
+def main_stack() -> str:
+    """Return the stack of the main thread, to be shown when it is a second old. Waits for no lock."""
+    idents = (each.main_thread().ident for each in (threading, os_threads._threading))  # gevent changes the first one
+    with os_threads.frames() as frames:
+        innermost = next((frames[ident] for ident in idents if ident in frames), None)
+        frames.clear()
+        lines = [] if innermost is None else _lines(innermost, _MOST_MAIN_FRAMES)
+    return "\n".join(["Main thread in the last second (most recent call first):", *lines, ""]) if lines else ""
+
+
+def _lines(innermost: FrameType, most: int) -> list[str]:
+    lines = []
+    for frame, line in islice(walk_stack(innermost), most):
+        code = frame.f_code
+        lines.append(f'  File "{_printable(code.co_filename)}", line {line or "???"} in {_printable(code.co_name)}')
+    return [*lines, "  ..."] if len(lines) == most else lines
+
+
 def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

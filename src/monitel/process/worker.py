@@ -56,8 +56,9 @@ class Worker:
         return True
 
     def wake(self) -> None:
-        """Call the function now. Takes no lock."""
-        self._wakes.put(None)
+        """Call the function now. A signal handler may call it, and may interrupt it."""
+        if self._wakes.empty():  # else a function that hangs would let the queue grow
+            self._wakes.put(None)
 
     def stop(self) -> None:
         """End the thread after the current call."""
@@ -66,7 +67,8 @@ class Worker:
 
     def join(self, deadline: float) -> bool:
         """Wait until the thread has ended or a monotonic deadline has passed; return True if it has ended."""
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self.started:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
     def _run(self) -> None:
