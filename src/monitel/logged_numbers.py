@@ -36,10 +36,9 @@ class LoggedNumbers(Event):
         ({'loss': 0.25}, 10, {'split': 'validation'})
     """
 
-    __slots__ = ("_attributes", "_left_out")
+    __slots__ = ("_attributes",)
 
     _attributes: dict[str, AttributeValue]
-    _left_out: int
 
     def __init__(
         self,
@@ -47,21 +46,15 @@ class LoggedNumbers(Event):
         *,
         step: int | None = None,
         attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
-        left_out: int = 0,
     ) -> None:
         super().__init__(_EVENT, clock.now(), data)
         self._timestamp, self._time_ns = None, clock.time_ns()
-        self._step, self._attributes, self._left_out = step, dict(attributes), left_out
+        self._step, self._attributes = step, dict(attributes)
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
         """Attributes of each number. Read-only."""
         return MappingProxyType(self._attributes)
-
-    @property
-    def left_out(self) -> int:
-        """Number of values of the call that are not recorded: not a number, without a name, or a wrong attribute."""
-        return self._left_out
 
     @property
     def time_ns(self) -> int:
@@ -70,9 +63,8 @@ class LoggedNumbers(Event):
 
     def _later(self, data: dict[str, Any]) -> LoggedNumbers:
         """Return the event of further numbers of the same call, which are recorded later."""
-        left_out, self._left_out = (0, self._left_out) if self._data else (self._left_out, 0)
         event = self._of(_EVENT, self._time_ns, data, self._step)
-        event._timestamp, event._attributes, event._left_out = self._timestamp, self._attributes, left_out
+        event._timestamp, event._attributes = self._timestamp, self._attributes
         return event
 
     def _fields(self) -> tuple[Any, ...]:
@@ -92,8 +84,8 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
     for it, others do not.
 
     Values that are not numbers, such as None, strings and arrays of several elements, are left out. They are counted
-    (:attr:`monitel.LoggedNumbers.left_out`), and the first one is logged. So are values with an empty name, and
-    attributes of other types.
+    in ``monitel.log.left_out``, and the first one is logged. So are values with an empty name, and attributes of other
+    types.
 
     Args:
         values: Numbers by name: Python numbers, and objects that convert to a float, such as arrays and tensors of one
@@ -124,30 +116,25 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
         )
     own_step = get_step() if step is None else checked_step(step)
     numbers: dict[str, Any] = {}
-    left_out: list[object] = []  # the names of values
     write: Log = log_event
-    checked = recordable(attributes, partial(_leave_out, left_out)) if attributes else {}
-    if not _flatten(values, "", numbers, left_out, 0) or waiting:
-        numbers, write = _converted(numbers, left_out)
+    checked = recordable(attributes, _left_out) if attributes else {}
+    if not _flatten(values, "", numbers, 0) or waiting:
+        numbers, write = _converted(numbers)
     event = LoggedNumbers._of(_EVENT, clock.time_ns(), numbers, own_step)
-    event._attributes, event._left_out = checked, len(left_out)
+    event._attributes = checked
     write(event)
 
 
-def _leave_out(left_out: list[object], name: object, value: object) -> bool:
-    """Count a value in the process, where the first one is logged, and in the call; return False."""
-    left_out.append(name)
-    leave_out("log()", name, value)
-    return False
+_left_out = partial(leave_out, "log()")
 
 
-def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left_out: list[object], depth: int) -> bool:
+def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], depth: int) -> bool:
     """Collect the values by dotted name; return True if all of them are exactly floats and ints, as usual."""
     plain = True
-    for key, value in values.items() if type(values) is dict else items_of(values, partial(_leave_out, left_out)):
+    for key, value in values.items() if type(values) is dict else items_of(values, _left_out):
         name = key if type(key) is str and key and key.isascii() else text_of(key)
         if not name:
-            _leave_out(left_out, key, value)
+            _left_out(key, value)
             continue
         if prefix:
             name = f"{prefix}.{name}"
@@ -155,25 +142,25 @@ def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left
         if kind is float or (kind is int and fits_int64(value)):
             found[name] = value
         elif isinstance(value, Mapping) and depth < _DEEPEST:
-            plain = _flatten(value, name, found, left_out, depth + 1) and plain
+            plain = _flatten(value, name, found, depth + 1) and plain
         else:
             found[name] = value
             plain = False
     return plain
 
 
-def _converted(values: dict[str, Any], left_out: list[object]) -> tuple[dict[str, Any], Log]:
+def _converted(values: dict[str, Any]) -> tuple[dict[str, Any], Log]:
     """Return the numbers, and the function that logs their Event.
 
     A number that is still on a device is not among the numbers: the function adds it when it has arrived.
     """
-    details, write = details_of(values, partial(_leave_out, left_out))
+    details, write = details_of(values, _left_out)
     numbers = {}
     for name, value in details.items():
         try:
             numbers[name] = _number(value)
         except Exception:
-            _leave_out(left_out, name, value)
+            _left_out(name, value)
     return numbers, write
 
 

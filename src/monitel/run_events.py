@@ -132,17 +132,13 @@ def end_on_sigterm(timeout: float) -> None:
         thread.join(timeout)
 
 
-def status() -> str:
-    """Return the status of the last run, or that of a run that would end now, as ``run.ended`` has it.
+def final_status() -> str:
+    """Return the status of this process, as ``run.ended`` has it, in the thread that ends it.
 
     Without run events a failure is known only by an exception or SIGTERM.
     """
-    return _PREEMPTED if _preempted else _due or _last or _status_at_exit()
-
-
-def final_status() -> str:
-    """Return the status of this process in the thread that ends it, which may handle the exception that does."""
-    return _status_of_the_end() if (found := status()) == _COMPLETED else found
+    found = _PREEMPTED if _preempted else _due or _last or _COMPLETED
+    return _status_of_the_end() if found == _COMPLETED else found
 
 
 def end_if_due() -> None:
@@ -242,13 +238,9 @@ def _status_of_the_end() -> str:
     global _exception
     error = sys.exc_info()[1]
     _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
-    return _status_at_exit() if error is None else _status_of(error)
-
-
-def _status_at_exit() -> str:
-    if _is_interactive():  # an exception there does not end it
+    if error is None and _is_interactive():  # an exception there does not end it
         return _COMPLETED
-    error = getattr(sys, "last_value", None)
+    error = error or getattr(sys, "last_value", None)
     return _exit[1] if error is None else _status_of(error)
 
 

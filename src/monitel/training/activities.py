@@ -31,7 +31,6 @@ ACTIVITIES = (
 _OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load", "stuck", "shutdown"}
 _ENDS_STARTUP = {name: name not in _OF_STARTUP for name in ACTIVITIES}
 _MOST_NAMES = 64  # metrics have one series for each
-_DEPTH = 256  # of nested activities; deeper ones are ignored
 _HOUR_NS = 3600 * 10**9
 
 #: True from the first step of this process on.
@@ -51,8 +50,7 @@ class Ledger:
         start_ns: The start, in nanoseconds since the Unix epoch.
         origin: The start: ``"process"``, ``"import"`` of monitel if the start of the process is not known, or
             ``"fork"``.
-        ignored: Number of activities without effect: those of other threads than the training thread, and those
-            nested more deeply than 256.
+        ignored: Number of activities without effect: those of other threads than the training thread.
     """
 
     elapsed_ns: int
@@ -96,7 +94,8 @@ class Activity:
             if get_ident() == activities._owner:
                 activities._enter(self._entry)
             else:
-                activities._ignore(self._entry)
+                activities._ignored += 1
+                self._entry.ignored += 1
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -137,11 +136,6 @@ class Activities:
     def __init__(self, clock: Callable[[], int] = since_boot_ns) -> None:
         self._now = clock
         self.stop()
-        self.forget_names()
-
-    def forget_names(self) -> None:
-        """Know the names that monitel itself uses only."""
-        self._names = dict(_ENDS_STARTUP)
 
     def activity(self, name: str) -> Activity:
         """Return an activity with this name."""
@@ -164,6 +158,7 @@ class Activities:
         self._between = ""  # the name of the time without an activity
         self._is_starting = False
         self._stack: list[_Entry] = []
+        self._names = dict(_ENDS_STARTUP)  # each name that counts: whether it ends startup
 
     def begin_startup(self) -> None:
         """From now on time without an activity is ``startup``, and ``other`` after the first activity that ends it."""
@@ -190,7 +185,8 @@ class Activities:
         with self._lock:
             if not self._owner or changed_ns not in {None, self._changed_ns}:
                 return None
-            return activity if self._enter(activity._entry) else None
+            self._enter(activity._entry)
+        return activity
 
     def position(self) -> tuple[int, str, int]:
         """Return the owner, its current activity, and when that became the current one; ``(0, "", 0)`` after stop().
@@ -243,22 +239,13 @@ class Activities:
             self._totals[name] += now_ns - self._since_ns
             self._since_ns = now_ns
 
-    def _enter(self, entry: _Entry) -> bool:
-        """Enter an activity, and return True; False if activities are nested too deeply."""
-        if len(self._stack) >= _DEPTH:
-            return self._ignore(entry)
+    def _enter(self, entry: _Entry) -> None:
         self._advance()
         if self._is_starting and self._names.get(entry.name, True):
             self._between, self._is_starting = "other", False
         entry.entered += 1
         self._changed_ns = self._since_ns
         self._stack.append(entry)
-        return True
-
-    def _ignore(self, entry: _Entry) -> bool:
-        self._ignored += 1
-        entry.ignored += 1
-        return False
 
     def _leave(self, entry: _Entry) -> None:
         """Remove the innermost entry of an activity; an interrupt before that leaves it entered."""
@@ -456,7 +443,6 @@ def _begin(begin_ns: int, origin: str) -> None:
 
 def _open() -> None:
     """Start the ledger of this process."""
-    _activities.forget_names()
     start_ns = _process_start_ns()
     _begin(*((since_boot_ns(), "import") if start_ns is None else (start_ns, "process")))
 

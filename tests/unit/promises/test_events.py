@@ -164,7 +164,7 @@ def test_log_makes_one_event_of_its_numbers(events: list[Any], clock: Any) -> No
     assert isinstance(event, installed.LoggedNumbers)
     assert {"loss": 0.25, "val.accuracy": 1, "val.top.5": 0.75} == event.data
     assert ("run.log", 10, {"split": "test"}) == (event.name, event.step, dict(event.attributes))
-    assert (clock.time_ns(), 0, None) == (event.time_ns, event.left_out, event.window)
+    assert (clock.time_ns(), 0, None) == (event.time_ns, left_out(), event.window)
     for below_ns in (1, 600, 999):  # rounded up, the record would be a millisecond later than the point
         with installed.testing.ManualClock(1_767_225_600_551_000_000 - below_ns):
             installed.log({"loss": 0.25})
@@ -202,7 +202,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
     for value, number in table:
         installed.log({"x": value})
         found = events[-1].data["x"]
-        assert (number, type(number), 0) == (found, type(found), events[-1].left_out)
+        assert (number, type(number), 0) == (found, type(found), left_out())
 
 
 def test_log_leaves_out_what_is_not_a_number(
@@ -214,11 +214,14 @@ def test_log_leaves_out_what_is_not_a_number(
     nested: dict[str, Any] = {"x": 1.0}
     nested["self"] = nested  # nesting has a limit
     names: dict[Any, Any] = {0: 0.5, "": 1.0, _Unprintable(): 2.0, None: 3, "\udc80": 4, "iou": {1: 5, "": 6}}
+    counted = []
     with caplog.at_level(logging.WARNING, "monitel"):
         for each in (values, {"x": None}, nested, names):
             installed.log(each)
+            counted.append(left_out())
         installed.log({"x": 1}, split=None, fold=2)
-    assert [(1, 5), (0, 1), (6, 1), (4, 3), (1, 1)] == [(len(event.data), event.left_out) for event in events]
+    assert [5, 6, 7, 10, 11] == [*counted, left_out()]
+    assert [1, 0, 6, 4, 1] == [len(event.data) for event in events]
     assert {"0": 0.5, "None": 3, "\\udc80": 4, "iou.1": 5} == events[3].data
     assert {"fold": 2} == events[4].attributes
     (record,) = caplog.records
