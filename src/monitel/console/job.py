@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from monitel.console.lateness import Times, compared_times, cycle, stage_times, suspects
+from monitel.console.lateness import Times, compared_times, stage_times
 from monitel.console.verdict import ENOUGH_STEPS, Verdict, verdict
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, JobName, Process, State
@@ -16,14 +16,6 @@ from monitel.runs.process import COMPLETED, EXITED, STOPPED, JobName, Process, S
 _TERMINATED = "killed by SIGTERM"
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
 _BEATS_NS = 2 * 10**9  # within which a process sends a heartbeat: it may have lived longer than the last one shows
-
-
-class Late(NamedTuple):
-    seconds: float
-    rank: int
-    stage: str
-    group: str
-    share: float  # of the cycle
 
 
 @dataclass
@@ -88,14 +80,6 @@ class Job:
         rank = process.rank
         found = {group: times[rank] for group, times in self.times.items() if rank is not None and rank in times}
         return found or stage_times(process)
-
-    def late(self) -> list[Late]:
-        found = [
-            Late(seconds, rank, stage, group, seconds / cycle(times))
-            for group, times in self.times.items()
-            for seconds, rank, stage in suspects(times)
-        ]
-        return sorted(found, reverse=True)
 
     # ---- all processes
 

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
         parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
     parsed = parser.parse_args(arguments)
-    with suppress(AttributeError):  # it is closed, or text in memory
+    with suppress(AttributeError, OSError):  # it is closed, text in memory, or another file than at the start
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         write_out()  # before any work

@@ -178,20 +178,12 @@ def _rows(jobs: Sequence[Job]) -> list[tuple[str, list[str]]]:
     ledger = [ledger_line(time)] if time is not None and shows_work(time) else []
     deaths = sorted((each for job in jobs for each in job.deaths), key=lambda each: each.seen_ns)
     endings = [text for job in reversed(jobs) for text in _endings(job, several=len(jobs) > 1)]
-    verdict, late = jobs[-1].verdict.text, [*_late(_last(jobs))]
-    died = [*map(_death, deaths)]
-    return [("verdict", [verdict]), ("ledger", ledger), ("late", late), ("died", died), ("ended", endings)]
-
-
-def _late(job: Job) -> Iterator[str]:
-    ranks = len({rank for times in job.times.values() for rank in times})
-    compared = f" (compared: {ranks:,} of {job.world_size:,} ranks)" if ranks < job.world_size else ""
-    if job.times and not job.late():
-        yield f"none of {ranks:,} ranks{compared}"
-    for seconds, rank, stage, group, share in job.late():
-        where = f"rank {rank}{f' of group {group}' if group else ''}, {stage}"
-        yield f"{where}, {1000 * seconds:,.1f} ms a step ({100 * share:.0f} % of the cycle){compared}"
-        compared = ""
+    return [
+        ("verdict", [jobs[-1].verdict.text]),
+        ("ledger", ledger),
+        ("died", [*map(_death, deaths)]),
+        ("ended", endings),
+    ]
 
 
 def _death(process: Process) -> str:

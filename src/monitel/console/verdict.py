@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.blackbox.activity import Wait
+from monitel.console.lateness import cycle, suspects
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
 from monitel.text import duration, named, percent, step_rate, verb
 
@@ -77,8 +78,8 @@ def _ended_badly(job: Job) -> Verdict | None:
         text += f", {duration(first.silent_ns)} ago"
     if others := len(ended) - len(alike):
         text += f"; {others:,} more ended{'' if unknown else ' after it'}"
-    if shared := shared_waits(job.running, len(job.running) // 2 + 1):
-        key, waiting = shared[0][0], [each for each, _ in shared[0][1]]
+    key, waiting = _shared_wait(job.running, len(job.running) // 2 + 1)
+    if waiting:
         text += f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
     elif kind == "ended" and job.running:
         text += f"; {named(job.running)} {verb(job.running, 'runs', 'run')} on"
@@ -180,20 +181,17 @@ def _since_ns(ranks: Sequence[Process]) -> int:
     return min(ages) if ages else max(stuck, default=0)
 
 
-def shared_waits(processes: Sequence[Process], least: int) -> list[tuple[str, list[tuple[Process, int]]]]:
-    """Return the waits that at least this many of several processes are in: first one that some are not in.
+def _shared_wait(processes: Sequence[Process], least: int) -> tuple[str, list[Process]]:
+    """Return the key of a wait that at least this many of several processes are in, and these; empty without one.
 
-    Each has its key, and the processes in it with the time since its begin in ns; of equal ones the longest is first.
+    One that some are not in comes before others, then the longest.
     """
-    found: dict[str, list[tuple[Process, int]]] = {}
-    for each in processes:
-        for key in dict.fromkeys(wait.key for wait in each.waits):
-            age_ns = max(wait.age_ns for wait in each.waits if wait.key == key)
-            found.setdefault(key, []).append((each, age_ns))
-    shared = [(key, waiting) for key, waiting in found.items() if len(waiting) >= least]
-    return sorted(
-        shared, key=lambda wait: (len(wait[1]) == len(processes), -max(age_ns for _, age_ns in wait[1]), wait[0])
-    )
+    ages: dict[str, int] = {}
+    for wait in (wait for each in processes for wait in each.waits):
+        ages[wait.key] = max(wait.age_ns, ages.get(wait.key, 0))
+    found = [(key, [each for each in processes if any(key == wait.key for wait in each.waits)]) for key in ages]
+    shared = [each for each in found if len(each[1]) >= least]
+    return min(shared, key=lambda each: (each[1] == processes, -ages[each[0]], each[0]), default=("", []))
 
 
 def _lasting(process: Process, since_ns: int) -> Process:
@@ -229,8 +227,8 @@ def _held(ranks: Sequence[Process]) -> _Held:  # noqa: PLR0911  a rule each
     def by(holding: Sequence[Process], key: str = "", stage: str = "", *, sure: bool = True) -> _Held:
         return _Held(holding, [each for each in ranks if each not in holding], key, stage, sure)
 
-    shared = next((key for key, _ in shared_waits(ranks, max(len(ranks) // 2 + 1, 2))), "")
-    if shared and (outside := [each for each in ranks if shared not in {wait.key for wait in each.waits}]):
+    shared, inside = _shared_wait(ranks, max(len(ranks) // 2 + 1, 2))
+    if shared and (outside := [each for each in ranks if each not in inside]):
         return by(outside, key=shared)
     syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
     outside = [each for each in ranks if each not in syncing]
@@ -418,18 +416,19 @@ def _late_rank(job: Job) -> Verdict | None:
     ranks = {each.rank: each for each in job.measured}
     fewest = {group: min(ranks[rank].made for rank in times) for group, times in job.times.items()}
     found = [
-        late
-        for late in job.late()
-        if late.share >= max(_LATE, _CHANCE / math.sqrt(fewest[late.group]))
-        and late.seconds > _PAUSES * _longest(ranks[late.rank], late.group, late.stage)
+        (seconds, rank, stage, group, share)
+        for group, times in job.times.items()
+        for seconds, rank, stage in suspects(times)
+        if (share := seconds / cycle(times)) >= max(_LATE, _CHANCE / math.sqrt(fewest[group]))
+        and seconds > _PAUSES * _longest(ranks[rank], group, stage)
     ]
     if not found:
         return None
-    seconds, rank, stage, group, share = found[0]
+    seconds, rank, stage, group, share = max(found)
     of_group = f" of group {group}" if group else ""
     took = "took" if job.over else "takes"
     text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
-    more = len({(each.rank, each.stage) for each in found}) - 1
+    more = len({each[1:3] for each in found}) - 1
     text += f" ({percent(share)} of each step{f'; {more:,} more' if more else ''})"
     return Verdict("late-rank", text, rank, stage, seconds, share)
 

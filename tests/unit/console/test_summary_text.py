@@ -44,7 +44,6 @@ monitel run: train, run run-7, 4 ranks, 200 steps, 8 steps/s
             of each step)
   ledger    1 min 40 s (step 80 %, startup 10 %, data 10 %); 10 % of the time
             went into starting up
-  late      rank 2, data, 30.0 ms a step (22 % of the cycle)
   exported  1,200 windows and numbers, 8 events"""
     assert expected == text(ranks)
 
