@@ -12,6 +12,9 @@ from opentelemetry._logs import LoggerProvider as APILoggerProvider
 from opentelemetry._logs import NoOpLoggerProvider, SeverityNumber, get_logger_provider, set_logger_provider
 from opentelemetry._logs import _internal as logs_internal
 from opentelemetry.exporter.otlp.proto.common._internal.metrics_encoder import OTLPMetricExporterMixin
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, LogRecordProcessor
 from opentelemetry.sdk._logs._internal import std_to_otel
@@ -23,6 +26,9 @@ from monitel.process.failures import warn_once
 _log = logging.getLogger("monitel.otlp")
 
 _UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
+
+#: The functions that make a request of what the SDK hands to the exporter of a signal.
+ENCODERS: dict[str, Callable[[Any], Any]] = {"metrics": encode_metrics, "logs": encode_logs, "traces": encode_spans}
 
 _Made = TypeVar("_Made")
 

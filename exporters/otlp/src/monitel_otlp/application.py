@@ -1,4 +1,4 @@
-"""The providers for an application that records by OpenTelemetry's API, with the official OTLP exporters."""
+"""The providers for an application that records by OpenTelemetry's API, with the SDK's reader and processors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from importlib import import_module
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from monitel.process.os_threads import Event, RLock, SimpleQueue, get_ident
 from monitel_otlp._compat import (
+    ENCODERS,
     APILoggerProvider,
     BatchLogRecordProcessor,
     LoggerProvider,
@@ -30,29 +30,21 @@ from monitel_otlp._compat import (
     log_record_limits,
     span_limits,
 )
-from monitel_otlp.config.endpoint import Endpoint
-from monitel_otlp.config.secret import MASKED
-from monitel_otlp.config.settings import GRPC, Settings
+from monitel_otlp.messages.request import Request
+from monitel_otlp.transport import make_transport
+from monitel_otlp.transport.answer import Consequence
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider as APITracerProvider
 
+    from monitel_otlp.config.endpoint import Endpoint
+    from monitel_otlp.config.settings import Settings
+
 _log = logging.getLogger("monitel.otlp")
 
-_PACKAGES = "opentelemetry.exporter.otlp.proto"
-#: Module and class of the exporter of each signal.
-_EXPORTERS = {
-    "metrics": ("metric_exporter", "OTLPMetricExporter"),
-    "logs": ("_log_exporter", "OTLPLogExporter"),
-    "traces": ("trace_exporter", "OTLPSpanExporter"),
-}
-#: Loggers of exporters, which may log an address.
-_LOGGERS = [f"{_PACKAGES}.http.{module}" for module, _ in _EXPORTERS.values()]
-_LOGGERS += [f"{_PACKAGES}.grpc.exporter", "urllib3.connectionpool"]
-_HEADERS_LOGGER = "opentelemetry.util.re"  # it logs malformed entries of the variables, which may be tokens
-_masks: dict[int, Callable[[str], str]] = {}  # of all secrets so far: an exporter may outlive its pipeline
+_PAUSE = 1.0  # seconds before the second attempt
 
 
 class ApplicationTelemetry:
@@ -117,7 +109,7 @@ class ApplicationTelemetry:
                 try:
                     self._exports[signal] = self._make(signal, self._endpoints[signal], meters)
                 except Exception as error:  # a variable of the SDK
-                    _report(signal, self._endpoints[signal], error)
+                    _log.warning("the application's %s by OpenTelemetry's API go nowhere: %r", signal, error)
         return self._exports.get(signal)
 
     def _make(self, signal: str, endpoint: Endpoint, meters: MeterProvider | None) -> Any:
@@ -184,77 +176,41 @@ class _Processor(SpanProcessor, LogRecordProcessor):
 
 
 class _Exporter(OTLPMetricExporterMixin):
-    """The official exporter, which is imported by the thread that sends first: the application waits for no import.
+    """Sends what the SDK hands over, by monitel's transport: one deadline for all attempts, and no secret in a log.
 
     In a forked child nothing is sent: the SDK would send the values of the parent a second time.
     """
 
     def __init__(self, signal: str, endpoint: Endpoint) -> None:
         self._signal = signal
-        self._endpoint = endpoint
+        self._timeout = endpoint.timeout
+        self._transport = make_transport(signal, endpoint)
         self._pid = os.getpid()
-        self._official: Any = None
-        self._failed = False
+        self._fails = False
+        self._ended = threading.Event()
         if signal == "metrics":
             self._common_configuration()  # temporality and aggregation, for the reader
 
-    def export(self, data: Any, **options: Any) -> None:
-        if self._official is None and not self._failed and os.getpid() == self._pid:
-            try:
-                self._official = _official_exporter(self._signal, self._endpoint)
-            except Exception as error:  # a package, a file, a credential provider
-                self._failed = True
-                _report(self._signal, self._endpoint, error)
-        if self._official is not None and os.getpid() == self._pid:
-            self._official.export(data, **options)
+    def export(self, data: Any, **_options: Any) -> None:
+        if os.getpid() != self._pid:
+            return
+        request = Request(self._signal, ENCODERS[self._signal](data).SerializeToString())
+        deadline, pause = time.monotonic() + self._timeout, _PAUSE
+        answer = self._transport.send(request)
+        while answer.consequence is Consequence.RETRY:
+            pause = max(pause, answer.retry_after or 0.0)
+            if time.monotonic() + pause >= deadline or self._ended.wait(pause):
+                break
+            pause *= 2
+            answer = self._transport.send(request, deadline - time.monotonic())
+        fails = answer.consequence is not Consequence.DELIVERED or answer.rejected > 0
+        if fails and not self._fails:
+            _log.warning("the application's %s by OpenTelemetry's API are lost: %s", self._signal, answer.reason)
+        self._fails = fails
 
     def force_flush(self, *_given: Any, **_named: Any) -> bool:
         return True
 
     def shutdown(self, *_given: Any, **_named: Any) -> None:
-        if self._official is not None:
-            self._official.shutdown()
-
-
-def _official_exporter(signal: str, endpoint: Endpoint) -> Any:
-    _masks[hash(tuple(endpoint.secrets()))] = endpoint.mask
-    for logger in _LOGGERS:
-        logging.getLogger(logger).addFilter(_mask)
-    logging.getLogger(_HEADERS_LOGGER).addFilter(_without_values)
-    address, module, name = endpoint.address, *_EXPORTERS[signal]
-    options: dict[str, Any] = {"headers": {name: value.reveal() for name, value in endpoint.headers.items()}}
-    if endpoint.protocol == GRPC:
-        import_module("monitel_otlp.transport.grpc")  # first: it sets what gRPC reads when it is imported
-        kinds = import_module("grpc").Compression
-        compression = {"gzip": kinds.Gzip, "deflate": kinds.Deflate}.get(endpoint.compression, kinds.NoCompression)
-        url = f"{address.scheme}://{address.netloc}"
-        options["insecure"] = address.scheme == "http"
-    else:
-        user, query = address.userinfo.reveal(), address.query.reveal()
-        url = f"{address.scheme}://{user and f'{user}@'}{address.netloc}{address.path}{(query and f'?{query}') or ''}"
-        compression = import_module(f"{_PACKAGES}.http").Compression(endpoint.compression)
-    protocol = "grpc" if endpoint.protocol == GRPC else "http"
-    kind = getattr(import_module(f"{_PACKAGES}.{protocol}.{module}"), name)
-    return kind(url, compression=compression, timeout=endpoint.timeout, **options)
-
-
-def _report(signal: str, endpoint: Endpoint, error: Exception) -> None:
-    missing = "the exporter is missing; over gRPC run `pip install 'monitel-otlp[grpc]'`"
-    text = endpoint.mask(missing if isinstance(error, ImportError) else f"{error!r:.300}")
-    _log.warning("the application's %s by OpenTelemetry's API go nowhere: %s", signal, text)
-
-
-def _mask(record: logging.LogRecord) -> bool:
-    """Mask the secrets of all endpoints in a message of an exporter; a filter. An exception with one is left out."""
-    text, error = record.getMessage(), str(record.exc_info[1]) if record.exc_info else ""
-    for mask in [*_masks.values()]:
-        text = record.msg = mask(text)
-        record.args = None
-        if mask(error) != error:
-            record.exc_info = None
-    return True
-
-
-def _without_values(record: logging.LogRecord) -> bool:
-    record.args = tuple(MASKED for _ in record.args or ())
-    return True
+        self._ended.set()
+        self._transport.close()

@@ -8,19 +8,20 @@ from monitel_otlp.config.settings import GRPC, Settings
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
+    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.transport.answer import Transport
 
 
 def make_transports(settings: Settings) -> dict[str, Transport]:
-    """Return a transport for each signal that is not off and has an endpoint. No connection is opened yet."""
-    transports: dict[str, Transport] = {}
-    for signal, endpoint in settings.endpoints.items():
-        if signal in settings.off:
-            continue
-        if endpoint.protocol == GRPC:
-            from monitel_otlp.transport.grpc import GrpcTransport  # late: the import of gRPC affects the process
+    """Return a transport for each signal that is not off and has an endpoint."""
+    endpoints = settings.endpoints.items()
+    return {signal: make_transport(signal, endpoint) for signal, endpoint in endpoints if signal not in settings.off}
 
-            transports[signal] = GrpcTransport(signal, endpoint)
-        else:
-            transports[signal] = HttpTransport(endpoint)
-    return transports
+
+def make_transport(signal: str, endpoint: Endpoint) -> Transport:
+    """Return a transport, without a connection yet."""
+    if endpoint.protocol == GRPC:
+        from monitel_otlp.transport.grpc import GrpcTransport  # late: the import of gRPC affects the process
+
+        return GrpcTransport(signal, endpoint)
+    return HttpTransport(endpoint)
