@@ -1,25 +1,28 @@
-"""Spools on disk: writing and reading them, and the last line of a run, which reports them."""
+"""Spools on disk, as a user sees them: by ``monitel cat``, and by the last line of a run, which reports them."""
 
-import marshal
+import base64
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tests.support.inbox import DEADLINE, points_of, records_of
+from google.protobuf.json_format import Parse
+from tests.support.commands import command
+from tests.support.inbox import Point, Record, Span, points_of, records_of, spans_of
+from tests.support.receiver import MESSAGES
 from tests.support.validity.requests import assert_valid
 
-from monitel.blackbox.box import Box
 from monitel.blackbox.discovery import find_spools
-from monitel.blackbox.forms import NUMBER, Definition
-from monitel.blackbox.record import EVENT, REJECTED
-from monitel_otel.scope import SCOPE
-from monitel_otlp.config.resource import describe_process
-from monitel_otlp.export.records import oldest_first, peek, peeked
+from monitel.blackbox.record import REJECTED
+from monitel_otlp.export.records import peek
 from monitel_otlp.export.sender import Rejected
-from monitel_otlp.messages.request import REQUESTS, encode_resource
+from monitel_otlp.messages.request import REQUESTS
+
+_SIGNALS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
 
 
 def folders(root: Path) -> list[Path]:
@@ -30,31 +33,59 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def leave(spool: Path, records: Iterable[tuple[str, int, Any]]) -> Path:
-    """Write the record of a process that has ended without delivering anything.
+@dataclass(frozen=True)
+class Content:
+    requests: list[tuple[str, Any]]
 
-    Args:
-        spool: The folder that holds the spools.
-        records: For each record the journal, the kind and the value. Numbers refer to the series ``lr``.
+    @property
+    def records(self) -> list[Record]:
+        return [each for message in self._of("logs") for each in records_of(message)]
 
-    Returns:
-        The record.
-    """
-    identity = {"resource": encode_resource(describe_process()), "scope": tuple(SCOPE)}
-    box = Box(spool, None, identity)
-    box.names.define([("lr", tuple(Definition(NUMBER, "lr", "lr", "", "", False, {})))])
-    for journal, kind, value in records:
-        box.journals[journal].append(kind, marshal.dumps(value, 2), len(value) if kind != EVENT else 1)
-    assert box.close(DEADLINE)
-    return spool / box.name
+    @property
+    def names(self) -> list[str]:
+        return [record.name for record in self.records]
+
+    @property
+    def spans(self) -> list[Span]:
+        return [each for message in self._of("traces") for each in spans_of(message)]
+
+    def points(self, metric: str) -> list[Point]:
+        """Return the points of a metric, without the zeros at the start of a running total."""
+        found = [each for message in self._of("metrics") for each in points_of(message)]
+        return [each for each in found if each.metric == metric and (each.value or each.kind == "gauge")]
+
+    def values(self, metric: str) -> list[float]:
+        return [each.value for each in self.points(metric)]
+
+    def _of(self, signal: str) -> Iterator[Any]:
+        return (message for kind, message in self.requests if kind == signal)
 
 
-def requests_in(root: Path) -> list[tuple[str, Any]]:
+def parse(printed: str) -> Content:
     found = []
-    for path in oldest_first(folders(root)):
-        with closing(peek(path)) as dead:
-            found += [(signal, REQUESTS[signal].FromString(body)) for signal, body in peeked(dead)]
-    return found
+    for line in printed.splitlines():
+        document = json.loads(line, object_hook=_with_base64_ids)
+        (field,) = document
+        found.append((_SIGNALS[field], Parse(json.dumps(document), MESSAGES[_SIGNALS[field]][0]())))
+    return Content(found)
+
+
+def cat(folder: str | PathLike[str]) -> Content:
+    """Return the requests in the spools below a folder; ``cat`` must read everything."""
+    printed = command("cat", folder)
+    assert (0, "") == (printed.status, printed.errors)
+    return parse(printed.output)
+
+
+def files(folder: str | PathLike[str]) -> list[Path]:
+    """Return the files of the spools below a folder that hold telemetry: journals, and rejected requests."""
+    found = [each for each in sorted(Path(folder).rglob("*")) if each.is_file() and "ledgers" not in each.parts]
+    return [each for each in found if each.suffix == ".log"]
+
+
+def _with_base64_ids(value: dict[str, Any]) -> dict[str, Any]:
+    ids = {"traceId", "spanId", "parentSpanId"} & value.keys()
+    return {**value, **{name: base64.b64encode(bytes.fromhex(value[name])).decode() for name in ids}}
 
 
 def rejected_requests(root: Path) -> list[Rejected]:
@@ -75,17 +106,9 @@ def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]
 
     All requests must be valid; with ``distro=False`` their resource may belong to the application.
     """
-    counts: list[float] = []
-    names: list[str] = []
-    requests = requests_in(root)
-    for signal, message in requests:
-        if signal == "metrics":
-            points = (point for point in points_of(message) if point.metric == "loss.count")
-            counts += [point.value for point in points if point.value]
-        elif signal == "logs":
-            names += [record.name for record in records_of(message)]
-    assert_valid(requests, distro=distro)
-    return counts, names
+    found = cat(root) if folders(root) else Content([])
+    assert_valid(found.requests, distro=distro)
+    return found.values("loss.count"), found.names
 
 
 @dataclass(frozen=True)

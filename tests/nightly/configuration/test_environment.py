@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import redirect_stderr
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.inbox import points_of, records_of
-from tests.support.spools import requests_in
+from tests.support.spools import cat
 
 import monitel
 import monitel_otlp
@@ -125,7 +124,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[tuple[str, Any]]]:
             output.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
         finally:
             logging.getLogger().removeHandler(handler)
-        kept = requests_in(Path(pipeline.spool_dir))
+        kept = cat(pipeline.spool_dir).requests
     return output.getvalue(), kept
 
 

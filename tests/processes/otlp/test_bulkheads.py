@@ -13,8 +13,7 @@ from tests.support.hostile import refusing_url, url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, Terminate
-from tests.support.spools import folders, last_line
-from tests.unit.promises.spool_content import cat
+from tests.support.spools import cat, folders, last_line
 
 # A name server that does not answer. The healthy backend has an IP address.
 NAMES = """\

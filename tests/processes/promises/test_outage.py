@@ -13,8 +13,7 @@ from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
-from tests.support.spools import last_line
-from tests.unit.promises.spool_content import Content, cat, files
+from tests.support.spools import Content, cat, files, last_line
 
 #: An attempt could last an hour: only the exit itself is short.
 PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}

@@ -10,7 +10,7 @@ import pytest
 from tests.support.inbox import points_of
 from tests.support.paths import EXAMPLES
 from tests.support.scripts import Run
-from tests.support.spools import requests_in
+from tests.support.spools import cat
 
 TRAIN = EXAMPLES / "train_ddp.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -22,7 +22,7 @@ def stages(folder: Path) -> dict[int, dict[str, float]]:
     """Return the median of the windows' means of each stage in seconds, by rank, from what is on disk."""
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
     for point in (
-        each for signal, message in requests_in(folder) if signal == "metrics" for each in points_of(message)
+        each for signal, message in cat(folder).requests if signal == "metrics" for each in points_of(message)
     ):
         if point.metric == "training.stage.duration.mean":
             found[point.resource["training.rank"], point.attributes["training.stage"]].append(point.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.inbox import points_of, records_of
 from tests.support.paths import EXAMPLES
 from tests.support.scripts import Run
-from tests.support.spools import requests_in
+from tests.support.spools import cat
 
 PLAIN, WITH_TELEMETRY = EXAMPLES / "torch_char_model.py", EXAMPLES / "train_torch.py"
 SMALL = ("--batch-size", "8")
@@ -16,7 +16,7 @@ TIMEOUT = 240
 def spooled(folder: Path) -> Counter[str]:
     """Return the number of points of each metric, and of records of each event, in the spool."""
     found: Counter[str] = Counter()
-    for signal_name, message in requests_in(folder / "state/monitel"):
+    for signal_name, message in cat(folder / "state/monitel").requests:
         if signal_name == "metrics":
             found.update(point.metric for point in points_of(message))
         elif signal_name == "logs":

@@ -25,7 +25,7 @@ from tests.support.producers import (
     run_together,
 )
 from tests.support.receiver import Receiver, partial_success
-from tests.unit.promises.spool_content import Content, cat
+from tests.support.spools import Content, cat
 
 import monitel
 import monitel_otlp

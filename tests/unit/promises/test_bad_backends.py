@@ -16,8 +16,7 @@ from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
 from tests.support.pipelines import Start
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver, partial_success
-from tests.support.spools import rejected_requests
-from tests.unit.promises.spool_content import cat
+from tests.support.spools import cat, rejected_requests
 
 import monitel
 from monitel import COUNT, Stat

@@ -19,10 +19,9 @@ from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, Request, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
-from tests.support.spools import folders
+from tests.support.spools import folders, parse
 from tests.support.validity.requests import assert_valid
 from tests.unit.promises.program import Program
-from tests.unit.promises.spool_content import parse
 
 import monitel
 import monitel_otlp

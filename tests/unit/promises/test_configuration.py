@@ -23,9 +23,10 @@ import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, Stat
 from monitel.profiler import record_function
-from monitel.testing import ManualClock
 
 TOKEN = "sesame-4711"
+HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+EXPONENTIAL = "base2_exponential_bucket_histogram"
 PARAMETERS = inspect.signature(monitel_otlp.configure).parameters
 PAGE = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
 SECTION = PAGE.partition("\n## configure\n")[2].partition("\n### ")[0]
@@ -310,101 +311,55 @@ def test_everything_is_sent_each_interval(receiver: Receiver, monkeypatch: pytes
             receiver.wait_until(lambda number=number: receiver.records(f"event {number}"))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("no", ["false", "0", "OFF"])
-def test_booleans_are_read_in_any_case(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, no: str) -> None:
-    """The variable switches the events of the run off, and the argument overrides it."""
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", no)
-    with monitel_otlp.configure(endpoint=receiver.url):
-        pass
-    assert [] == receiver.record_names()
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", {"0": "1", "OFF": " On "}.get(no, "yes"))
-    with monitel_otlp.configure(endpoint=receiver.url):
-        pass
-    assert ["run.started", "run.ended"] == receiver.record_names()
-    with monitel_otlp.configure(endpoint=receiver.url, run_events=False):
-        pass
-    assert 2 == len(receiver.records())
-
-
-def test_distributions_override_the_standard_variable(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
-    """``both`` gives both forms, the standard variable gives the histogram, and the default is percentiles."""
-    found = []
-    for own, standard in (("both", "on"), ("", "base2_exponential_bucket_histogram"), ("", "")):
-        monkeypatch.setenv("MONITEL_DISTRIBUTIONS", own)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", standard)
-        receiver.requests.clear()
-        with monitel_otlp.configure(endpoint=receiver.url):
-            Stat("x", [HISTOGRAM], 60.0).add(1.0)
-            clock.advance(60)
-        found.append({point.metric for point in receiver.all_points()} & {"x.histogram", "x.p50"})
-    assert [{"x.histogram", "x.p50"}, {"x.histogram"}, {"x.p50"}] == found
-
-
-def test_points_have_the_rank_and_share_series_beyond_the_limit(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MONITEL_RANK_ATTRIBUTE and MONITEL_SERIES_LIMIT."""
-    for name, text in {"RANK": "3", "MONITEL_RANK_ATTRIBUTE": "true", "MONITEL_SERIES_LIMIT": "1"}.items():
-        monkeypatch.setenv(name, text)
-    with monitel_otlp.configure(endpoint=receiver.url):
-        for layer in range(3):
-            Stat("wide", [COUNT], 60.0, attributes={"layer": layer}).add(1.0)
-    found = {point.attributes.get("layer", "others"): point for point in receiver.points("wide.count")}
-    assert {3} == {point.attributes["training.rank"] for point in found.values()}
-    assert {0: 1, "others": 2} == {layer: point.value for layer, point in found.items()}
-
-
-def test_ranges_become_spans_within_the_budget(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MONITEL_SPANS, MONITEL_SPAN_BUDGET and MONITEL_SPAN_STEPS; without the first there are no spans."""
-    found = []
-    for spans in ("true", "false"):
-        for name, value in {"SPANS": spans, "SPAN_BUDGET": "1", "SPAN_STEPS": "2"}.items():
-            monkeypatch.setenv(f"MONITEL_{name}", value)
-        receiver.requests.clear()
-        with monitel_otlp.configure(endpoint=receiver.url):
-            for step in range(4):
-                monitel.set_step(step)
-                for name in ("own", "folded", "folded"):
-                    with record_function(name):
-                        pass
-        found.append(sorted((span.name, span.attributes["training.step"]) for span in receiver.spans()))
-    assert [[("monitel.folded", 0), ("monitel.folded", 2), ("own", 0), ("own", 2)], []] == found
-
-
-def test_step_traces_have_one_trace_per_step(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MONITEL_STEP_TRACES, without MONITEL_SPANS: all ranks derive the same ids. ``spans=False`` overrides it."""
-    monkeypatch.setenv("MONITEL_STEP_TRACES", "on")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run-7")
-    traces = []
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        with monitel_otlp.configure(endpoint=receiver.url):
-            for step in range(2):
-                monitel.set_step(step)
-                with record_function(f"rank {rank}, step {step}"):
-                    pass
-        spans = [span for span in receiver.spans() if span.name.startswith(f"rank {rank}")]
-        traces.append([span.trace_id for span in sorted(spans, key=lambda each: each.name)])
-    assert traces[0] == traces[1]
-    assert 2 == len(set(traces[0]))
+def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
+    """Record something of each kind; return points by metric and attributes, names of records, and spans by step."""
     receiver.requests.clear()
-    with monitel_otlp.configure(endpoint=receiver.url, spans=False), record_function("range"):
-        pass
-    assert [] == receiver.spans()
+    with monitel_otlp.configure(endpoint=receiver.url, **arguments):
+        for step in range(4):
+            monitel.set_step(step)
+            for name in ("own", "folded", "folded"):
+                with record_function(name):
+                    pass
+        for layer in range(3):
+            Stat("wide", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}).add(1.0)
+        logging.getLogger("mine").warning("below")
+        logging.getLogger("mine").error("at the level")
+    points = {(each.metric, repr(each.attributes)) for each in receiver.all_points() if each.metric[:4] == "wide"}
+    spans = {(each.name, each.attributes["training.step"]) for each in receiver.spans()}
+    return points | spans | {each.name or each.body for each in receiver.records()}
 
 
-def test_log_records_are_exported_from_a_level_on(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MONITEL_LOGGING_LEVEL is a name or a number; records of monitel itself are left out."""
-    for level in ("error", "40"):
-        monkeypatch.setenv("MONITEL_LOGGING_LEVEL", level)
-        with monitel_otlp.configure(endpoint=receiver.url):
-            logging.getLogger("mine").warning("below %s", level)
-            logging.getLogger("mine").error("at %s", level)
-            logging.getLogger("monitel.otlp").error("own")
-    assert ["at error", "at 40"] == [record.body for record in receiver.records()]
+@pytest.mark.parametrize(
+    ("variables", "arguments"),
+    [
+        ({"MONITEL_RUN_EVENTS": " On "}, {"run_events": True}),
+        ({"MONITEL_SPANS": "TRUE"}, {"spans": True}),
+        ({"MONITEL_SPANS": "1", "MONITEL_SPAN_BUDGET": "1"}, {"spans": {"budget": 1}}),
+        ({"MONITEL_SPANS": "yes", "MONITEL_SPAN_STEPS": "2"}, {"spans": {"steps": 2}}),
+        ({"MONITEL_STEP_TRACES": "on"}, {"spans": {"step_traces": True}}),
+        ({"MONITEL_RANK_ATTRIBUTE": "true"}, {"rank_attribute": True}),
+        ({"MONITEL_SERIES_LIMIT": "1"}, {"series_limit": 1}),
+        (
+            {"MONITEL_DISTRIBUTIONS": "both", HISTOGRAMS: "base2_exponential_bucket_histogram"},
+            {"distributions": "both"},
+        ),
+        ({HISTOGRAMS: EXPONENTIAL}, {"distributions": "histogram"}),
+        ({"MONITEL_LOGGING_LEVEL": "error"}, {"logging_level": "ERROR"}),
+        ({"MONITEL_LOGGING_LEVEL": "40"}, {"logging_level": 40}),
+    ],
+)
+def test_variable_is_the_default_of_its_argument(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], arguments: dict[str, Any]
+) -> None:
+    """Both change what is sent in the same way; the argument overrides the variable."""
+    for name, text in {"RANK": "3", "WORLD_SIZE": "4", "MONITEL_RUN_EVENTS": "OFF"}.items():
+        monkeypatch.setenv(name, text)
+    usual, expected = what_is_sent(receiver), what_is_sent(receiver, **arguments)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    assert usual != expected == what_is_sent(receiver)
+    if "spans" in arguments:
+        assert usual == what_is_sent(receiver, spans=False)
 
 
 @pytest.mark.parametrize(("value", "handled"), [("false", False), ("true", True), ("auto", True)])

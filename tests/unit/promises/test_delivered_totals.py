@@ -15,8 +15,8 @@ from tests.support.pipelines import Start, reported_drops
 from tests.support.producers import run_together, wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
+from tests.support.spools import cat
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
-from tests.unit.promises.spool_content import cat
 
 import monitel
 from monitel import COUNT, Stat, WaitReading

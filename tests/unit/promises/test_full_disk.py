@@ -16,7 +16,7 @@ from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
-from tests.unit.promises.spool_content import cat, files
+from tests.support.spools import cat, files
 
 import monitel as monitel_api
 from monitel import COUNT, Stat

@@ -14,7 +14,7 @@ from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import Start, busy_encoder
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
-from tests.unit.promises.spool_content import cat, files
+from tests.support.spools import cat, files
 
 import monitel as monitel_api
 from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat

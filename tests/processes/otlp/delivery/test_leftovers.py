@@ -8,8 +8,7 @@ from tests.support.inbox import DEADLINE, Answer, Request
 from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
-from tests.support.spools import folders, spooled
-from tests.unit.promises.spool_content import cat
+from tests.support.spools import cat, folders, spooled
 
 import monitel
 
