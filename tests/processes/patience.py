@@ -20,5 +20,4 @@ def patience(seconds: float = LONG) -> str:
 
 
 def with_patience(script: str, seconds: float = LONG) -> str:
-    """Return a script whose process has so many seconds for its exit."""
     return patience(seconds) + script

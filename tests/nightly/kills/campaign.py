@@ -159,7 +159,6 @@ def start(function: Callable[[], object], log: Path | None = None) -> int:
 
 
 def _runs(pid: int, group: int) -> bool:
-    """Return True if a process of a process group has not ended."""
     try:
         state, _, of, *_ = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -333,7 +332,6 @@ class Batch:
         return [f"{each} is left" for each in (*boxes, *spools) if self._box]
 
     def _end(self, pid: int, seconds: float) -> None:
-        """Wait for the end of a collector, and kill it after so many seconds."""
         deadline, pause = time.monotonic() + seconds, Event()
         while not os.waitpid(pid, os.WNOHANG)[0]:
             if time.monotonic() >= deadline:
@@ -352,7 +350,6 @@ class Batch:
             Event().wait(1.0)
 
     def _compare(self, deaths: list[Death], repeats: int) -> None:
-        """Compare the operations of each process with its telemetry at the backend."""
         problems, outcome = self._left(), self._outcome
         for log in self._folder.glob("*.log"):
             if "Traceback" in (text := log.read_text("utf-8", "replace")):
@@ -419,7 +416,6 @@ def import_everything() -> None:
 
 
 def main() -> int:
-    """Run batches until there are enough kills, and print their outcome."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)

@@ -24,8 +24,6 @@ _SUFFIXES = frozenset({"count", "sum", "min", "max", "value", "mean", "stddev", 
 
 
 class ProcessId(NamedTuple):
-    """A process of a job: the number of the job, and that of the process."""
-
     job: int
     pid: int
 
@@ -101,7 +99,6 @@ def _items(signal: str, message: Any) -> Iterator[tuple[dict[str, Any], Point | 
 
 
 def _key(item: Point | Record | Span) -> object:
-    """Return everything in an item: its name, times and values."""
     return (item.metric, item.temporality, item.proto.SerializeToString()) if isinstance(item, Point) else repr(item)
 
 
@@ -111,8 +108,6 @@ def _process(resource: dict[str, Any]) -> ProcessId:
 
 @dataclass
 class Verdict:
-    """The result of a comparison."""
-
     problems: list[str] = field(default_factory=list)  # breaches of the promise, in words
     lost: int = 0  # number of operations that were done and have not arrived
     done: int = 0  # number of operations that were done
@@ -265,7 +260,6 @@ def _of_shared(windows: Mapping[int, Window], thread: int, verdict: Verdict) -> 
 
 
 def _of_counter(name: str, points: list[Point], verdict: Verdict) -> int:
-    """Check the points of a counter that rises by one; return its total."""
     total = before_ns = 0
     for point in sorted(points, key=lambda point: point.time_ns):
         if point.time_ns <= before_ns:

@@ -62,8 +62,6 @@ class HistoryWriter:
 
 
 class History(NamedTuple):
-    """The content of a file."""
-
     configured_ns: int  # time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here
     exiting_ns: int  # time at which the exit of the pipeline began; 0 if it did not
     stopped_ns: int  # time just before the process ended itself; 0 if it did not
@@ -96,7 +94,6 @@ class History(NamedTuple):
 
 
 def read_history(path: Path) -> History:
-    """Return the content of the file of an ended process."""
     words = memoryview(path.read_bytes()).cast("q")
     facts = {**dict.fromkeys(_FACTS, 0), **dict(zip(_FACTS, words, strict=False))}  # killed before it had a size: empty
     length = facts.pop("names")

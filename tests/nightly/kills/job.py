@@ -40,8 +40,6 @@ _RECORD = str(Path(blackbox.__file__).parent)
 
 @dataclass
 class Job:
-    """The properties of a job."""
-
     folder: Path  # folder of the histories
     number: int
     seed: int  # seed of what it does
@@ -228,7 +226,6 @@ class _Lane:
         self._history.set(step=self._step)
 
     def repeat(self, kind: str, operation: Callable[[int], object], times: int = 1) -> None:
-        """Do something several times, with a history."""
         self._history.do(f"{kind}.{self._number}", operation, times)
 
     def emit(self, number: int) -> None:

@@ -21,8 +21,6 @@ _TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 class Healthy:
-    """The operations of a job that nobody killed, and its telemetry at the backend."""
-
     def __init__(self, history: History, arrivals: Arrivals, process: ProcessId) -> None:
         self.history = history
         self.arrivals = arrivals
@@ -77,7 +75,6 @@ def _live(folder: Path, temporality: str, life: float) -> Healthy:
 
 
 def test_healthy_job_has_no_problem(healthy: Healthy) -> None:
-    """The job has recorded something of every kind, and all of it has arrived."""
     assert [] == healthy.problems(healthy.arrivals)
     assert _KINDS == healthy.kinds
 
@@ -106,7 +103,6 @@ def test_lost_or_doubled_request_is_found(healthy: Healthy, signal: str) -> None
 
 
 def _points(message: Any, name: str) -> Any:
-    """Return the points of a metric in a request; an empty list if there is none."""
     for each in message.resource_metrics:
         for metric in (metric for scope in each.scope_metrics for metric in scope.metrics):
             if metric.name == name:
@@ -131,16 +127,6 @@ def test_damaged_window_is_found(healthy: Healthy, suffix: str) -> None:
         assert healthy.problems(healthy.changed("metrics", change))
 
 
-def test_other_start_of_totals_is_found(healthy: Healthy) -> None:
-    """Totals that begin again are another series for a backend."""
-
-    def change(message: Any) -> None:
-        for point in _points(message, "tile1.0.sum")[-1:]:  # cumulative in any case
-            point.start_time_unix_nano += 1
-
-    assert healthy.problems(healthy.changed("metrics", change))
-
-
 def test_age_decides_whether_samples_may_be_lost(healthy: Healthy) -> None:
     """The last windows may be lost unless they are too old; an event may not."""
     latest = max(done_ns[-1] for done_ns in healthy.history.done_ns.values() if done_ns)
@@ -152,18 +138,3 @@ def test_age_decides_whether_samples_may_be_lost(healthy: Healthy) -> None:
     assert [] == rest.problems(without, died_ns=latest)
     assert rest.problems(without, died_ns=latest + 2 * 10**9)
     assert rest.problems([arrival for arrival in healthy.arrivals if arrival[0] != "logs"], died_ns=latest)
-
-
-def test_exit_may_drop_only_if_it_waited_beyond_its_two_seconds(healthy: Healthy) -> None:
-    """A short exit may lose nothing, and neither may a long one that had a processor, beside a dead backend."""
-    begin = 10**12
-    history = healthy.history._replace(exiting_ns=begin, awake_ns=[begin, begin + 3 * 10**9])
-
-    def had_no_time(lasted_s: float, waited_s: float) -> bool:
-        ended = history._replace(waited_ns=[0, int(waited_s * 1e9)])
-        return ended.exit_had_no_time(begin + int(lasted_s * 1e9))
-
-    assert had_no_time(2.5, 1.0)
-    assert not had_no_time(1.9, 1.0)
-    assert not had_no_time(2.5, 0.1)
-    assert not healthy.history._replace(exiting_ns=0).exit_had_no_time(begin)

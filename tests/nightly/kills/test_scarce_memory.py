@@ -1,63 +1,16 @@
 """Jobs where memory is scarce: a full file system for the boxes, and the kernel's OOM killer."""
 
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.processes.promises.jobs import replay, running
-from tests.support.commands import command
 from tests.support.receiver import Receiver
-from tests.support.scripts import finish
 
 _GROUPS = Path("/sys/fs/cgroup")
 _LIMIT = 120 << 20  # bytes
-
-
-@contextmanager
-def small_memory(boxes: Path, size: str) -> Iterator[None]:
-    boxes.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700,uid={os.geteuid()}", "monitel", str(boxes)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"this process may not mount a file system: {mounted.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(boxes)], check=True)
-
-
-def _fill(boxes: Path) -> None:
-    """Write until no byte is free."""
-    with (boxes / "filler").open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096):
-            with suppress(OSError):
-                while file.write(bytes(size)) == size:
-                    pass
-
-
-@pytest.mark.parametrize(("size", "killed"), [("256k", False), ("32m", False), ("32m", True)])
-def test_full_memory_disturbs_nothing(
-    tmp_path: Path, own_boxes: Path, receiver: Receiver, size: str, killed: bool
-) -> None:
-    """A job goes on, and ends as without a box; a killed one may lose more, and nothing of it arrives twice."""
-    with small_memory(own_boxes, size):
-        with running(tmp_path, receiver.url) as job:
-            job.do("configure()\nfor n in range(100): monitel.emit('left', number=n)")
-            _fill(own_boxes)
-            job.do("for n in range(100, 2000): monitel.emit('left', number=n, text='x' * 1000)")
-            if killed:
-                job.kill()
-            else:
-                assert 0 == finish(job.process).status
-        (own_boxes / "filler").unlink()
-        if killed:
-            command("replay", tmp_path, "--endpoint", receiver.url)
-    found = [record.attributes["number"] for record in receiver.records("left")]
-    assert sorted({*found}) == found
-    assert killed or [*range(2000)] == found
 
 
 @contextmanager

@@ -42,7 +42,6 @@ def url(request: pytest.FixtureRequest, receiver: Receiver) -> Iterator[str]:
 
 
 def check_exit(ended: Ended) -> None:
-    """Check that the process has ended in time after it printed the time."""
     assert ended.at - float(ended.stdout.splitlines()[-1]) < limit(EXIT)
 
 

@@ -38,13 +38,11 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
 
 def check(name: str, expected: object, actual: object) -> None:
-    """End the program unless both are equal."""
     if expected != actual:
         raise SystemExit(f"{name}: expected {expected!r}, got {actual!r}")
 
 
 def command(*arguments: str) -> str:
-    """Run the console script beside the interpreter, and return its output."""
     script = Path(sys.executable).with_name("monitel")
     ended = subprocess.run([script, *arguments], check=False, capture_output=True, text=True, timeout=60)
     check(f"status of monitel {arguments}: {ended.stderr}", 0, ended.returncode)
@@ -52,7 +50,6 @@ def command(*arguments: str) -> str:
 
 
 def record(url: str, folder: str) -> None:
-    """Record a few steps and export them in every way."""
     events: list[str] = []
     with (
         monitel.register_event_handler(lambda event: events.append(event.name)),

@@ -52,7 +52,6 @@ OF_THE_SYSTEM = ("AddressSanitizer failed to allocate", "AddressSanitizer failed
 
 
 def build() -> None:
-    """Copy the tree, and install it with the sanitizers."""
     BUILD.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(TREE, ignore_errors=True)
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
@@ -124,7 +123,6 @@ def reports() -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, and run the tests. A report of a sanitizer fails the run, too."""
     build()
     options = ["-n", "4", "--dist", "worksteal", "-m", MARKERS]
     options += [f"--ignore={name}" for name in LEFT_OUT]

@@ -56,14 +56,12 @@ def split(stderr: str) -> tuple[str, str]:
 
 
 def both(command: Sequence[str], stdin: str = "", **options: Any) -> tuple[Outcome, Outcome]:
-    """Return the end of a command without and with ``monitel run``."""
     without, with_run = (outcome([*prefix, *command], stdin, **options) for prefix in PREFIXES)
     assert not without.summary
     return without, with_run
 
 
 def check_same(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
-    """Check that a command ends with ``monitel run`` as without, and return that end."""
     without, with_run = both(command, stdin, **options)
     assert without == Outcome(with_run.status, with_run.stdout, with_run.stderr, "")
     return with_run

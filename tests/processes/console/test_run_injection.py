@@ -67,7 +67,6 @@ def test_search_path_is_that_of_the_user(value: str | None) -> None:
 
 
 def test_variable_does_not_grow() -> None:
-    """Each process of a chain has the same PYTHONPATH."""
     script = (
         "import os, subprocess, sys\nprint(os.environ['PYTHONPATH'], flush=True)\n"
         "if sys.argv[2:]: subprocess.run([sys.executable, '-c', sys.argv[1], *sys.argv[1:-1]])"
@@ -96,7 +95,6 @@ def test_sitecustomize_of_the_user_is_loaded(like_torch: Path, content: str) -> 
 
 
 def test_failed_import_is_that_of_the_program(like_torch: Path) -> None:
-    """The exception is the same, and a later import works."""
     (like_torch / "torch/__init__.py").write_text(
         "import os\nif 'OK' not in os.environ: raise ImportError('no CUDA')\n"
     )

@@ -39,7 +39,6 @@ def test_command_inherits_everything(tmp_path: Path) -> None:
 
 
 def test_blocked_and_ignored_signals_are_inherited() -> None:
-    """A mask of the caller is restored in the command."""
     block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1});"
     block += "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGPIPE, signal.SIG_DFL);"
     block += "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -64,7 +63,6 @@ def test_command_starts_at_once() -> None:
 
 
 def test_reader_that_goes_away() -> None:
-    """The command ends by SIGPIPE, as without."""
     script = '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"'
     without, with_run = (outcome(["bash", "-c", script, "bash", *prefix]) for prefix in ((), RUN))
     assert ("y\n141\n", "y\n141\n") == (without.stdout, with_run.stdout)
@@ -79,7 +77,6 @@ def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
-    """Only its owner can use it."""
     with running([*RUN, "sh", "-c", 'echo "$MONITEL_RUN_FOLDER"; read line']) as process:
         folder = Path(line(process))
         assert folder.parent == own_boxes.parent

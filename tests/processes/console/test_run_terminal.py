@@ -10,47 +10,12 @@ from tests.processes.console.commands import RUN
 from tests.processes.console.tmux import needs_tmux, shell
 
 pytestmark = [pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"), needs_tmux]
-
-#: Prints its signals until a file is there.
-WAITING = """\
-import os, signal, time
-def note(number, frame):
-    try:
-        os.write(1, b"[%s]\\n" % signal.Signals(number).name.encode())
-    except OSError:
-        pass  # the terminal is gone
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-    signal.signal(number, note)
-print("[ready]", flush=True)
-while not os.path.exists("go"):
-    time.sleep(0.01)
-os.rename("go", "gone")
-raise SystemExit(5)
-"""
 #: Reads a line, and prints that it was continued.
 READING = """\
 import os, signal, sys
 signal.signal(signal.SIGCONT, lambda *_: os.write(1, b"[SIGCONT]\\n"))
 print("got=" + sys.stdin.readline(), flush=True)
 """
-
-
-def waiting() -> str:
-    Path("waiting.py").write_text(WAITING)
-    return shlex.join([*RUN, sys.executable, "-I", "-S", "waiting.py"])
-
-
-def test_stopped_job_continues_in_the_background(tmp_path: Path) -> None:
-    """``bg`` and ``wait`` work, and the status is that of the command."""
-    with shell(tmp_path) as screen:
-        screen.press(waiting(), "Enter")
-        screen.until_shown("[ready]")
-        screen.press("C-z")
-        screen.until_shown("Stopped")
-        screen.press("bg; wait $!; echo status=$?", "Enter")
-        screen.until_shown("waiting.py &")
-        Path("go").touch()
-        screen.until_shown("status=5")
 
 
 def test_command_that_stops_itself(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
-import pytest
 from tests.processes.console.commands import RUN, running
 from tests.processes.console.jobs import Console, Job, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
@@ -49,36 +47,6 @@ def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Co
         for verdict in (rows[0]["verdict"], report["jobs"][0]["verdict"], *(each["verdict"] for each in later)):
             assert ("dead", 1) == (verdict["kind"], verdict["rank"])
         assert [[1], 2] == [report["jobs"][0]["dead"], len(later)]
-
-
-@pytest.mark.parametrize(
-    ("ending", "verdict"),
-    [("raise ValueError", ("failed", 1)), ("sys.exit(3)", ("failed", 1)), ("pass", ("unknown", None))],
-)
-def test_status_is_known_from_the_spool(
-    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch, ending: str, verdict: tuple[str, int | None]
-) -> None:
-    """Without ``monitel run``, from the event about the end."""
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
-    script = loop(until=10, then=f"sys.stdin.readline()\n{ending}")
-    with ranks(tmp_path, SHORT, script) as (first, second), console.watching() as until:
-        until(lambda rows: len(rows) == 2)
-        for each in (second, first):
-            end(each)
-        rows = until(lambda rows: states(rows) == {0: "ended", 1: "ended"})
-        assert verdict == (rows[0]["verdict"]["kind"], rows[0]["verdict"]["rank"])
-
-
-def test_end_without_a_status_is_not_healthy(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """The spool is gone, because a backend has it."""
-    with ranks(tmp_path, loop(), SHORT) as (_, second), console.watching() as until:
-        until(lambda rows: len(rows) == 2)
-        end(second)
-        rmtree(second.folder / "spool")
-        found = until(lambda rows: states(rows)[1] == "ended")[0]["verdict"]
-        assert ("ended", 1) == (found["kind"], found["rank"])
-        assert found["text"].startswith("ended: rank 1 ended for an unknown reason at step 9, ")
-        assert found["text"].endswith(" ago; rank 0 runs on; look at the end of the output")
 
 
 def test_death_is_known_from_monitel_run(tmp_path: Path, console: Console, own_boxes: Path) -> None:

@@ -153,26 +153,3 @@ with Checkpoint(SAVE, "parent"):
 def test_fork_within_a_checkpoint(run: Run) -> None:
     """The child's checkpoints are not part of the parent's."""
     assert ["True child", "False parent"] == lines(run, CHECKPOINTS)
-
-
-STEPS = """
-from monitel.training.step import advance, first_step, unwatch, watch
-
-seen = []
-watch(seen.append)
-advance(3)
-found = [first_step()]
-monitel.set_step(700)
-monitel.set_step(50)
-found.append(first_step())
-if os.fork() == 0:
-    monitel.set_step(9)
-    os._exit(first_step() if seen == [3, 700, 50] else 99)
-found.append(os.waitstatus_to_exitcode(os.wait()[1]))
-say(found, seen)
-"""
-
-
-def test_first_step_is_the_first_one_that_was_set(run: Run) -> None:
-    """A step that a source has counted is not it; a forked child has its own, and calls no function of its parent."""
-    assert ["[None, 700, 9] [3, 700, 50]"] == lines(run, STEPS)

@@ -6,7 +6,6 @@ RunScript = Any
 
 
 def test_forked_child(run_script: RunScript) -> None:
-    """A forked child has none of the parent's listeners, and its ranges have its thread's id."""
     ended = run_script("""
 from monitel.profiler import ranges, record_function
 received = []

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def check_numbers(found: dict[str, Any], job: Job) -> None:
 
 
 def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """Its waits, numbers, events and stacks while it hangs; after SIGKILL the same without stacks."""
+    """Its waits, numbers, events and stacks while it hangs; after SIGKILL the same without stacks, in a spool too."""
     with jobs(tmp_path, loop(until=50, then=HANGS)) as (job,):
         pid = job.process.pid
         (found,) = console.until(complete, "autopsy", pid)["processes"]
@@ -65,28 +64,11 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         )
         assert text.endswith("\nto deliver the telemetry of dead processes: monitel replay\n")
         assert before == {each.name: each.read_bytes() for each in box.iterdir()}, "nothing of a dead process changes"
-
-
-def test_crashed_process_has_its_signal_and_stacks(tmp_path: Path, console: Console) -> None:
-    then = "def crash_here():\n    os.kill(os.getpid(), 11)\ncrash_here()\n"
-    with jobs(tmp_path, loop(until=5, then=then)) as (job,):
-        assert -signal.SIGSEGV == job.process.wait(60)
-        (found,) = console.json("autopsy")["processes"]
-        assert ("dead", "killed by SIGSEGV", True) == (found["state"], found["death"], "crash_here" in found["stacks"])
-        assert "state          dead: killed by SIGSEGV; " in console("autopsy").output
-
-
-def test_collected_process_is_found_in_its_spool(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """After ``monitel replay`` has made a spool of its box, by the folder and by the process id."""
-    with jobs(tmp_path, loop(until=50, then=HANGS)) as (job,):
-        pid = job.process.pid
-        console.until(complete, "autopsy", pid)
-        job.kill()
         console("replay", own_boxes, status=1, env={"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/"})
         assert [] == [*own_boxes.iterdir()]
         spool = job.folder / "spool"
-        for target, env in ((spool, {}), (pid, {"MONITEL_SPOOL_DIR": str(spool)})):
-            text = console("autopsy", target, env=env).output
+        for words, env in (([spool], {}), ([pid], {"MONITEL_SPOOL_DIR": str(spool)})):
+            text = console("autopsy", *words, env=env).output
             assert f"process {pid}, host " in text
             assert re.search(r"\nstep           49, set .* before the last sign of life", text)
             assert "process.died" in text

@@ -1,6 +1,5 @@
 """``monitel compare``: the numbers of real runs side by side, as text and as JSON, with its exit status."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,10 @@ from tests.processes.promises.recorded_runs import (
     held,
     run_of,
     truth,
-    wait_for_ledger,
 )
 from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script
-
-KILL = "os.kill(os.getpid(), 9)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -66,46 +62,6 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
         } == found["values"]
         assert {"rate": rate, "model.layers": "[2, 2]", "model.width": 64} == found["config"]
     assert "2" == runs[1]["attributes"]["training.world_size"]
-
-
-def test_attempts_of_a_run_are_added_up(train: Run, console: Console, tmp_path: Path) -> None:
-    """Steps and totals are those of all attempts, a killed one included; last values are the latest of each name."""
-    script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
-    with started(tmp_path, script, 0, 10, 0.02, 0.5, env=environment("run-a")) as process:
-        _, reached = held(process)
-        wait_for_ledger(console, reached + 0.1)
-        wait_until(lambda: "eval.accuracy" in run_of(console, "run-a")["values"])
-        assert " running " in console("runs", "--spool-dir", "spool").output
-        process.send_signal(signal.SIGKILL)
-        finish(process)
-    assert " killed " in console("runs", "--spool-dir", "spool").output
-    assert "state       killed: " in console("ledger", "--spool-dir", "spool").output
-    killed = run_of(console, "run-a")
-    assert ("killed", 10, 9, 0.5) == (
-        *(killed["state"], killed["steps"], killed["last_step"]),
-        killed["values"]["eval.accuracy"],
-    )
-    later = JOB.replace('monitel.log({"eval.accuracy"', 'monitel.log({"test.accuracy"') + END
-    for first in (5, 15):
-        train(later, first, 10, 0.02, 0.25, env=environment("run-a"))
-    run = run_of(console, "run-a")
-    assert ("completed", 3, 30, 24) == tuple(run[name] for name in ("state", "attempts", "steps", "last_step"))
-    assert (0.75, 0.25) == (run["values"]["test.accuracy"], run["config"]["rate"])
-    assert 20 * 8 <= run["values"]["training.samples"] <= 30 * 8
-    assert run["activities"]["down"] > 0
-
-
-def test_outcome_is_that_of_rank_zero_with_the_death_of_another_rank(
-    train: Run, console: Console, tmp_path: Path
-) -> None:
-    """A run that ends with an exception has failed."""
-    env = environment("run-a", {"training.world_size": 2}) | {"WORLD_SIZE": "2"}
-    script = write_script(tmp_path, JOB + HOLD + "raise ValueError\n").rename(tmp_path / "zero.py")
-    with started(tmp_path, script, 0, 5, 0.02, 0.5, env=env | {"RANK": "0"}) as process:
-        train(JOB + KILL, 0, 5, 0.02, 0.5, env=env | {"RANK": "1"}, returncode=-signal.SIGKILL)
-        assert 1 == finish(process, "\n").status
-    run = run_of(console, "run-a")
-    assert ("failed; rank 1 died", 5) == (run["state"], run["steps"])
 
 
 def test_run_is_named_by_its_id(train: Run, console: Console, tmp_path: Path) -> None:

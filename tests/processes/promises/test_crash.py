@@ -173,16 +173,11 @@ crashing(signal.SIGABRT)
     assert 1 == len(receiver.records("process.died"))
 
 
-def test_without_a_black_box_python_ends_as_before(train: Run) -> None:
-    """Nothing is installed, and nothing is printed."""
+def test_without_a_black_box_and_after_the_end_python_ends_as_before(train: Run) -> None:
+    """Nothing is installed any more, and nothing is printed."""
     script = BEGIN.replace("export_interval", "black_box=False, export_interval") + "configure()\ncrashing()\n"
     assert "" == train(script, returncode=-11).stderr
-
-
-def test_end_of_the_pipeline_ends_the_record_of_crashes(train: Run) -> None:
-    """A crash after the shutdown is as without monitel."""
-    ended = train(BEGIN + "configure()\nshut_down()\ncrashing()\n", returncode=-11)
-    assert "Fatal" not in ended.stderr
+    assert "Fatal" not in train(BEGIN + "configure()\nshut_down()\ncrashing()\n", returncode=-11).stderr
 
 
 def test_signal_that_the_process_survives(train: Run) -> None:

@@ -11,7 +11,7 @@ from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN, Ended, Run
 from tests.support.series import increase
-from tests.support.spools import LastLine, last_line, spooled
+from tests.support.spools import last_line, spooled
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])
@@ -46,14 +46,9 @@ def test_everything_is_delivered_however_the_script_ends(
     ended = train(TRAIN + end, receiver.url, returncode=status)
     assert ALL == arrived(receiver)
     assert 55 == receiver.values("loss.sum")[-1]
-    assert LastLine(11, 1, None, None, None, None) == last_line(ended.stderr)
+    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr[ended.stderr.index("monitel: ") :]
     assert [] == [*tmp_path.rglob("*.spool")]
     assert ("Error" in end or "Interrupt" in end) == ended.stderr.count("Traceback")
-
-
-def test_last_line_is_the_documented_one(receiver: Receiver, train: Run) -> None:
-    """The only line, if nothing is wrong."""
-    assert "monitel: exported 11 windows and numbers, 1 events\n" == train(TRAIN, receiver.url).stderr
 
 
 @pytest.mark.parametrize(

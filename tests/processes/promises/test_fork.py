@@ -130,21 +130,6 @@ count(1)
             )
 
 
-def test_child_that_only_adds_exports_at_a_flush_and_at_its_end(receiver: Receiver, train: Run) -> None:
-    """A child that counts nothing exports nothing, even if it flushes."""
-    child = """\
-for number in (7, 0):
-    if os.fork() == 0:
-        samples.add(number) if number else None
-        monitel.flush()
-        sys.exit()
-    os.wait()
-"""
-    train(CONFIGURE + COUNT + child, receiver.url)
-    assert 107 == increase(receiver, "samples")
-    assert 2 == len({point.resource["process.pid"] for point in receiver.points("samples")})
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
     """A child ends without ``atexit``: a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""

@@ -52,15 +52,21 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(
         assert "state       running; its last heartbeat was" in console("ledger", "--spool-dir", "spool").output
         process.send_signal(signal.SIGKILL)
         finish(process)
+    assert " killed " in console("runs", "--spool-dir", "spool").output
     before = run_of(console, "run-7")
     assert {"startup", "step", "data"} == before["activities"].keys()
+    assert ("killed", 10, 109, 0.5) == (
+        *(before["state"], before["steps"], before["last_step"]),
+        before["values"]["eval.accuracy"],
+    )
     steps = moments(printed)
     assert 0 <= steps[100] - before["activities"]["startup"] < 5  # printed after the step has begun
     ended = train(JOB + END, 105, 4, 0.04, 0.5, env=RUN)
     whole = time.time() - began
     run = run_of(console, "run-7")
     own, activities = truth(ended.stdout), run["activities"]
-    assert ("completed", 2) == (run["state"], run["attempts"])
+    assert ("completed", 2, 14, 108) == tuple(run[name] for name in ("state", "attempts", "steps", "last_step"))
+    assert 14 * 8 == run["values"]["training.samples"]
     made_again = kept - steps[105]  # with the time that belongs to data
     assert made_again - before["activities"]["data"] - 1.2 < activities["repeated"] < whole
     made = before["activities"]["step"] + own["step"]

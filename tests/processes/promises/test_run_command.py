@@ -298,7 +298,10 @@ def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
     assert names == receiver.record_names()
     assert [5] == receiver.values("loss.count")[-1:]
     died, last = receiver.records()[2].attributes, receiver.records()[-1].attributes
-    assert ("SIGKILL", 4) == (died["process.exit.signal"], died["training.step"])
+    assert ("signal", "SIGKILL", "parent", 4) == (
+        *(died[f"process.exit.{name}"] for name in ("reason", "signal", "time.source")),
+        died["training.step"],
+    )
     assert ("SIGKILL", "killed by SIGKILL") == (last["process.exit.signal"], last["attempt.first_death"])
     assert "killed by SIGKILL at step 4" in " ".join(summary.split())
 
@@ -340,16 +343,6 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: in
     refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
     assert (2, False) == (refused.status, Path("started").exists())
     assert "require an exporter: pip install monitel-otlp" in refused.stderr + refused.summary
-
-
-def test_program_is_on_disk_without_an_endpoint() -> None:
-    """The printed command delivers it: it names a folder that holds the spools."""
-    Path("train.py").write_text(LOSS)
-    ended = outcome([*RUN, sys.executable, "train.py"])
-    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
-    words = " ".join(ended.summary.split())
-    assert f"deliver with: monitel replay {Path('state/monitel').resolve()} --endpoint http://HOST:4318" in words
-    assert any(Path("state/monitel").iterdir())
 
 
 def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:

@@ -1,11 +1,8 @@
 """A job that is killed at any moment loses at most the last second, and its death is reported; all at the receiver."""
 
-import json
-import mmap
 import os
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
@@ -15,19 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import Parse
 from tests.processes.promises.jobs import autopsy, replay, running
 from tests.support.checks import wait_until
 from tests.support.commands import command
-from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, points_of, records_of
-from tests.support.pipelines import Start
-from tests.support.receiver import MESSAGES, Receiver
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
+from tests.support.receiver import Receiver
 from tests.support.scripts import finish, started, write_script
+from tests.unit.promises.spool_content import parse
 
-import monitel
 from monitel.console.runs import read_runs
-
-_COLLECTORS = 18  # killed at as many places of their work
 
 
 def numbers(receiver: Receiver, name: str = "left") -> list[Any]:
@@ -217,47 +210,6 @@ def test_killed_inside_c_code_with_the_gil(tmp_path: Path, receiver: Receiver) -
     assert ([1], [1, 3]) == (numbers(receiver), [value for value in receiver.values("loss.sum") if value])
 
 
-def test_next_job_collects_a_killed_one(tmp_path: Path, receiver: Receiver, start: Start) -> None:
-    """Its events, windows and death arrive once, with its resource; the account of the new job is without them."""
-    with running(tmp_path, receiver.url) as job:
-        job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)\nloss.add(4)\nmonitel.emit('left', number=1)")
-        job.wait_for_sample(4)
-        job.kill()
-    pipeline = start()
-    monitel.emit("first")
-    assert pipeline.force_flush(DEADLINE)
-    receiver.wait_until(lambda: receiver.records("process.died") and receiver.values("loss.count"))
-    pipeline.shutdown()
-    assert ([1], [1]) == (numbers(receiver), receiver.values("loss.count"))
-    assert 1 == pipeline.account()["logs"].recorded
-    assert {job.pid} == {each.resource["process.pid"] for each in receiver.records("left")}
-    assert {os.getpid()} == {each.resource["process.pid"] for each in receiver.records("first")}
-    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status  # nothing is left
-
-
-@pytest.mark.parametrize(
-    ("end", "status", "reason"),
-    [
-        ("os.kill(os.getpid(), 9)", -9, {"reason": "signal", "signal": "SIGKILL"}),
-        ("os._exit(3)", 3, {"reason": "code", "code": 3}),
-    ],
-)
-def test_run_collects_the_job_that_it_has_started(
-    tmp_path: Path, receiver: Receiver, end: str, status: int, reason: dict[str, Any]
-) -> None:
-    """``monitel run`` ends as the job does, has delivered everything by then, and knows how the job has died."""
-    script = f"monitel_otlp.configure(spool_dir='spool')\nmonitel.emit('left', number=1)\n{end}\n"
-    options = ["-m", "monitel", "run", "--endpoint", receiver.url, "--"]
-    with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
-        assert status == finish(process).status
-    assert [1] == numbers(receiver)
-    (died,) = receiver.records("process.died")
-    prefix = "process.exit."
-    known = {name.removeprefix(prefix): value for name, value in died.attributes.items() if name.startswith(prefix)}
-    assert {**reason, "time.source": "parent"} == {name: value for name, value in known.items() if name != "time"}
-    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
-
-
 def test_run_alone_collects_the_processes_that_it_has_started(tmp_path: Path, receiver: Receiver) -> None:
     """While it runs, other collectors leave a dead rank to it, because it observes the ends of ranks."""
     script = """\
@@ -278,32 +230,6 @@ sys.stdin.readline()
         assert 0 == finish(process, "\n").status
     assert 1 == len(receiver.records("process.died"))
     assert [1] == numbers(receiver)
-
-
-def test_two_ranks_die_as_ranks(tmp_path: Path, receiver: Receiver) -> None:
-    """``autopsy`` shows them as one job, with the rank that is late; each death has its rank."""
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    with running(tmp_path, receiver.url, ranks[0]) as zero, running(tmp_path, receiver.url, ranks[1]) as one:
-        for rank, job in enumerate((zero, one)):
-            job.do("configure(service_name='llm')\nloss = Stat('loss', [COUNT], 3600.0)")
-            job.do(f"monitel.set_step({5 - rank})\nloss.add({rank + 1})\nmonitel.emit('left', number={rank})")
-        zero.do("guard = monitel.WaitCounter('all_reduce').guard()\nguard.__enter__()")
-        for rank, job in enumerate((zero, one)):
-            job.wait_for_sample(rank + 1)
-            job.kill()
-    report = autopsy()
-    (found,) = report["jobs"]
-    assert ("llm", 2, [0, 1], [0, 1]) == tuple(found[name] for name in ("service", "world_size", "ranks", "dead"))
-    assert {0: 5, 1: 4} == {each["rank"]: each["step"] for each in report["processes"]}
-    replay(tmp_path / "spool", receiver.url)
-    died = {each.resource["training.rank"]: each.attributes for each in receiver.records("process.died")}
-    assert {0: (zero.pid, 5), 1: (one.pid, 4)} == {
-        rank: (facts["process.pid"], facts["training.step"]) for rank, facts in died.items()
-    }
-    assert [["all_reduce"], None] == [died[rank].get("wait.keys") for rank in range(2)]
-    assert [0, 1] == sorted(numbers(receiver))
-    assert [1, 1] == receiver.values("loss.count")
 
 
 def test_forked_child_and_its_parent_die_separately(tmp_path: Path, receiver: Receiver) -> None:
@@ -344,7 +270,7 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
 
 
 def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver) -> None:
-    """The next one delivers what the first has left; time between them is ``down``, repeated steps are ``lost``."""
+    """The next one delivers what the first has left, once; time between is ``down``, repeated steps are ``lost``."""
     run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=r1"}
     with running(tmp_path, receiver.url, run) as job:
         job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)")
@@ -357,10 +283,13 @@ def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver)
     with running(tmp_path, receiver.url, run) as again:
         again.do("pipeline = configure()\nmonitel.set_step(2)\nfor _ in range(10**7): pass\nmonitel.set_step(3)")
         again.do("monitel.emit('left', number=2)\nassert pipeline.force_flush()")
+        again.do("assert 1 == pipeline.account()['logs'].recorded, 'its own event'")
         receiver.wait_until(lambda: receiver.records("process.died") and receiver.values("loss.count"))
         assert 0 == finish(again.process).status
-    assert [1, 2] == sorted(numbers(receiver))
-    assert [1] == receiver.values("loss.count")
+    assert {1: job.pid, 2: again.pid} == {
+        each.attributes["number"]: each.resource["process.pid"] for each in receiver.records("left")
+    }
+    assert (2, [1]) == (len(receiver.records("left")), receiver.values("loss.count"))
     (died,) = receiver.records("process.died")
     assert (job.pid, "r1", 4) == (
         died.attributes["process.pid"],
@@ -390,19 +319,9 @@ def left(tmp_path: Path) -> Path:
 
 def spooled(folder: Path) -> tuple[list[int], list[int], int]:
     """Return the numbers of the events, the values of the count, and the number of deaths that ``cat`` prints."""
-    messages: list[Any] = []
-    for line in command("cat", folder).output.splitlines():
-        (kind,) = json.loads(line)
-        messages.append(
-            (kind, Parse(line, MESSAGES[{"resourceMetrics": "metrics", "resourceLogs": "logs"}[kind]][0]()))
-        )
-    points = [each for kind, message in messages if kind == "resourceMetrics" for each in points_of(message)]
-    records = [each for kind, message in messages if kind == "resourceLogs" for each in records_of(message)]
-    return (
-        [each.attributes["number"] for each in records if each.name == "left"],
-        [int(each.value) for each in points if each.metric == "loss.count" and each.value],
-        sum(each.name == "process.died" for each in records),
-    )
+    content = parse(command("cat", folder).output)
+    left = [each.attributes["number"] for each in content.records if each.name == "left"]
+    return left, [*map(int, content.values("loss.count"))], content.names.count("process.died")
 
 
 def collect_in_a_child(folder: Path, prepare: Callable[[], object]) -> int:
@@ -421,46 +340,6 @@ def collect_in_a_child(folder: Path, prepare: Callable[[], object]) -> int:
 
 def status_of(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-class Lines:
-    def __init__(self) -> None:
-        self._count = memoryview(mmap.mmap(-1, 4096)).cast("q")
-
-    @property
-    def count(self) -> int:
-        return self._count[0]
-
-    def kill_at(self, number: int) -> None:
-        """Kill this process at a line from now on; 0 means never."""
-        self._count[0] = 0
-
-        def local(_frame: Any, event: str, _argument: Any) -> Any:
-            if event == "line":
-                self._count[0] += 1
-                if self._count[0] == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return local
-
-        sys.settrace(lambda frame, _event, _argument: local if "/monitel" in frame.f_code.co_filename else None)
-
-
-def test_killed_collector_loses_and_doubles_nothing(left: Path, tmp_path: Path) -> None:
-    """Wherever it is killed, the next one continues: each event, sample and death is in the spool once."""
-    kept, spool, lines = shutil.copytree(left, tmp_path / "kept"), tmp_path / "spool", Lines()
-    assert 1 == status_of(collect_in_a_child(spool, lambda: lines.kill_at(0)))
-    whole = lines.count
-    for number in range(1, _COLLECTORS + 1):
-        shutil.rmtree(spool)
-        shutil.copytree(kept, left)
-        line = int(whole * (0.2 + 0.7 * number / _COLLECTORS))  # before it, the command starts
-        assert -signal.SIGKILL == status_of(collect_in_a_child(spool, lambda: lines.kill_at(line)))  # noqa: B023
-        events, counts, deaths = spooled(spool)  # the rest is in the box
-        assert ([*range(len(events))], [4][: len(counts)]) == (events, counts), line
-        assert deaths <= 1, line
-        status_of(collect_in_a_child(spool, lambda: None))
-        assert ([0, 1, 2], [4], 1) == spooled(spool), line
-        assert [] == [*left.parent.iterdir()], line
 
 
 def begin_together(gate: int, opened: int) -> None:

@@ -168,10 +168,32 @@ def test_later_handler_that_calls_this_one_decides(receiver: Receiver, terminate
     assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
 
 
-def test_later_handler_may_end_the_process(receiver: Receiver, terminate: Terminate) -> None:
-    """The flush comes before."""
-    terminate(BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, receiver.url, status=7)
+def test_later_handler_stays_after_the_shutdown(receiver: Receiver, terminate: Terminate) -> None:
+    """The one that it calls does nothing any more."""
+    ended = terminate(BEGIN + LATER + "pipeline.shutdown()\n" + LIVE_ON, receiver.url, status=0)
+    assert ("later\n", 1) == (ended.stdout, ended.stderr.count("monitel: exported"))
+
+
+DUMP = "import faulthandler, signal\nfaulthandler.register(signal.SIGTERM, all_threads=False, chain={})\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [DUMP.format(False) + WITH_TRUE, BEGIN + DUMP.format(True) + "pipeline.force_flush(60)\n"],
+    ids=["from before", "later"],
+)
+def test_handler_of_a_c_library_is_called(receiver: Receiver, terminate: Terminate, script: str) -> None:
+    """Python cannot see it: one from before is called after the delivery, and a later one decides."""
+    ended = terminate(script + LIVE_ON + "print('alive')\n", receiver.url, status=0)
+    assert ("alive\n", 1) == (ended.stdout, ended.stderr.count("most recent call first"))
     assert ALL == arrived(receiver)
+
+
+def test_end_that_fails_does_not_keep_the_process_alive(receiver: Receiver, terminate: Terminate) -> None:
+    """The exception is logged, and the signal ends the process, inside C code too."""
+    fail = "monitel_otlp.Pipeline._terminate = lambda *_: sys.exit('no')\n"
+    for where in (PAUSE, "blocked()\n"):
+        assert "SystemExit: no" in terminate(fail + BEGIN + where, receiver.url).stderr
 
 
 TEMPORARY = "before = signal.signal(signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGTERM, before)\n"
@@ -308,9 +330,11 @@ def test_signal_during_the_exit_lets_it_finish(
 
 
 def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminate: Terminate) -> None:
-    """The default action is restored, for code in C too."""
-    ended = terminate(BEGIN + "pipeline.shutdown()\nblocked()\n", receiver.url)
-    assert 1 == ended.stderr.count("monitel: exported")
+    """The default action is restored, for code in C too, and after a shutdown in another thread."""
+    for end in ("pipeline.shutdown()\n", "thread = threading.Thread(target=pipeline.shutdown)\nthread.start()\n"):
+        join = "thread.join()\n" if "thread" in end else ""
+        ended = terminate(BEGIN + end + join + "blocked()\n", receiver.url)
+        assert 1 == ended.stderr.count("monitel: exported")
 
 
 LOCKED = """\

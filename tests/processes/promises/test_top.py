@@ -1,7 +1,6 @@
 """``monitel top``: its rows and its verdict agree with what the processes have noted themselves."""
 
 import os
-import re
 import shlex
 import sys
 import time
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, jobs, loop, ranks
+from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, loop, ranks
 from tests.processes.console.tmux import needs_tmux, terminal
 from tests.processes.promises.test_live_record import moment
 from tests.support.checks import wait_until
-from tests.support.scripts import Run
 
 #: The fields of a row, as docs/reference/commands.md has them.
 FIELDS = {
@@ -30,11 +28,6 @@ def verdict(rows: Mapping[Any, Any]) -> tuple[str, int | None]:
     found = {(row["verdict"]["kind"], row["verdict"]["rank"]) for row in rows.values()}
     assert 1 == len(found)
     return found.pop()
-
-
-def files_below(folder: Path) -> dict[str, tuple[int, ...]]:
-    found = ((path, path.lstat()) for path in [folder, *folder.rglob("*")])
-    return {str(path): (each.st_ino, each.st_size, each.st_mode, each.st_mtime_ns) for path, each in found}
 
 
 def check_row(row: dict[str, Any], job: Job) -> None:
@@ -87,33 +80,13 @@ def test_late_rank_is_named(tmp_path: Path, console: Console) -> None:
         assert "late rank: rank 1 takes 30.0 ms longer than the others in data (23 % of each step)" == found["text"]
 
 
-def test_stuck_rank_shows_its_wait(tmp_path: Path, console: Console) -> None:
-    """The wait has the age that the rank has noted, and no rate; the other rank goes on."""
-    with ranks(tmp_path, loop(), loop(until=10, then=HANG)) as running, console.watching() as until:
-        rows = until(
-            lambda rows: len(rows) == 2 and ("stuck", 1) == verdict(rows) and rows[1]["waits"][0]["seconds"] > 1
-        )
-        now_s = time.monotonic()
-        (wait,) = rows[1]["waits"]
-        assert running[1].ended_at is not None
-        assert ("all_reduce", pytest.approx(now_s - running[1].ended_at, abs=20.0)) == (wait["key"], wait["seconds"])
-        assert (9, "alive", "stuck") == tuple(rows[1][name] for name in ("step", "state", "activity"))
-        assert [] == rows[0]["waits"]
-        assert re.fullmatch(
-            r"stuck: rank 1 has waited in all_reduce for \S+ s; rank 0 goes on", rows[1]["verdict"]["text"]
-        )
-        assert rows[0]["step"] > 9
-
-
-def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console) -> None:
     """The step is exact, by --json and --once, which are of the same rows; a filter leaves rows out."""
     with ranks(tmp_path, loop(), loop()) as running:
         console.until(
             lambda rows: [True] * 2 == [row["value"] is not None for row in rows], "top", "--once", "--interval", "0.1"
         )
         running[1].kill()
-        (box,) = own_boxes.glob(f"*-{running[1].process.pid}-*")
-        before = files_below(box)
         alive, dead = console.rows()
         assert [(0, "alive"), (1, "dead")] == [(row["rank"], row["state"]) for row in (alive, dead)]
         last = running[1].notes[-1].step  # it may have died between a step and its note
@@ -129,26 +102,8 @@ def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, ow
         assert lines[7].startswith("  cause unknown, as after SIGKILL or by the OOM killer; last sign of life ")
         assert "LAST EVENT" in lines[4]  # nothing is cut without a terminal
         assert [1] == [row["rank"] for row in console.rows("--filter", "RANK 1")]
-        assert [] == console.rows("--filter", "no such name")
-        steps = [row["step"] for row in console.rows("--sort", "step")]
-        assert steps == sorted(steps, reverse=True)
-        narrow = console.top(env={"COLUMNS": "50"}).splitlines()
-        assert ["RANK", "STATE", "STEP", "STEP/S", "WAITING"] == next(line for line in narrow if "RANK" in line).split()
-        assert 50 >= max(map(len, narrow))
-        pid = running[1].process.pid
-        assert [pid] == [row["pid"] for row in console.rows(pid)]
-        assert before == files_below(box)
-
-
-def test_numbers_and_names_are_safe(tmp_path: Path, console: Console, run: Run) -> None:
-    """NaN and infinities are strings in JSON, and control characters of a name do not reach the terminal."""
-    then = "loss.add(float('nan')); monitel.emit('\\x1b]0;x\\x07', ratio=float('inf')); time.sleep(1000)"
-    with jobs(tmp_path, loop(until=5, then=then, service="\x1b[2J日本語")):
-        (row,) = console.until(lambda rows: rows[0]["value"] == "NaN", "top", "--once", "--interval", "0.1")
-        assert ("Infinity", None, None) == (row["event"]["attributes"]["ratio"], row["rank"], row["world_size"])
-        text = run(*MONITEL, "top", "--once", env={"PYTHONIOENCODING": "utf-8"}).stdout
-        assert "\x1b" not in text
-        assert "\\x1b[2J日本語, 1 process, on " in text
+        assert 50 >= max(map(len, console.top(env={"COLUMNS": "50"}).splitlines()))
+        assert [1] == [row["rank"] for row in console.rows(running[1].process.pid)]
 
 
 def test_nothing_there_and_wrong_arguments(tmp_path: Path, console: Console) -> None:

@@ -217,16 +217,3 @@ def test_providers_of_an_application_are_not_replaced(receiver: Receiver, train:
         (point.resource["service.name"], point.resource["monitel.pipeline"]) for point in receiver.all_points()
     }
     assert [] == receiver.spans()
-
-
-def test_pipeline_exports_what_the_application_records_by_the_sdk(receiver: Receiver, train: Run) -> None:
-    """Its providers become the global ones; instruments, records and spans arrive at exit, once, with one resource."""
-    pipeline = 'monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", service_name="mine")\n'
-    train(pipeline + RECORD, receiver.url)
-    assert RECORDED == totals(receiver)
-    (span,), (own,) = receiver.spans(), receiver.records("own")
-    assert ("step", "own", "mine") == (span.name, own.body, own.scope)
-    assert ["epoch", "own", "run.log"] == sorted(receiver.record_names())
-    every: list[Any] = [*receiver.all_points(), *receiver.records(), *receiver.spans()]
-    assert {"mine"} == {each.resource["service.name"] for each in every}
-    assert 1 == len({each.resource["service.instance.id"] for each in every})

@@ -212,22 +212,6 @@ def test_files_that_cannot_be_removed_do_not_silence_the_process(
     assert begun != own_page().heartbeat_ns
 
 
-def test_journal_that_is_off_is_for_an_autopsy_only(make: Callable[..., Box], own_boxes: Path, tmp_path: Path) -> None:
-    """Its items are in the box, never on the disk, and a collector has nothing to deliver of them."""
-    box = make(off=("logs",))
-    assert box.spill(30.0)
-    box.tend_disk(0.0)
-    assert b"first" in Folder.open(own_boxes / box.name).read("logs-1.log")
-    assert not (tmp_path / "spool").exists()
-    assert 0 == box.journals["logs"].account().recorded
-    box.abandon()  # as if the process had been killed
-    record = claim((own_boxes / box.name).rename(own_boxes / DEAD))
-    record.end({"logs": [(EVENT, "died")]})
-    assert record.is_delivered
-    record.remove()
-    record.close()
-
-
 def test_source_that_fails_is_left_out_of_the_snapshot(
     make: Callable[..., Box], own_boxes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,31 +225,6 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
     assert snapshot is not None
     assert {"good", "next", "stack"} == {*snapshot.values}
     assert 3 == len(warnings_with(caplog, "black box"))
-
-
-def test_full_disk_stops_no_delivery(make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items on the disk are loaded, and removed when it is settled."""
-    box, plain = make(), Folder.open_file
-    logs, metrics = box.journals["logs"], box.journals["metrics"]
-    box.tend_disk(0.0)
-    (path,) = (tmp_path / "spool").glob("*/logs-*.log")
-
-    def open_file(self: Folder, name: str, flags: int) -> int:
-        if flags & os.O_CREAT and self.path.parent.name == "spool":
-            raise OSError(errno.ENOSPC, "the disk is full")
-        return plain(self, name, flags)
-
-    monkeypatch.setattr(Folder, "open_file", open_file)
-    metrics.append(EVENT, marshal.dumps("kept", 2))
-    assert [] == logs.read()
-    box.tend_disk(0.0)
-    (item,) = logs.read()
-    logs.settle(item.last, 1)
-    box.tend_disk(0.0)
-    assert ("the disk is full" in box.disk_problem, False) == (True, path.exists())
-    monkeypatch.undo()
-    box.tend_disk(0.0)
-    assert ("", 1) == (box.disk_problem, metrics.account().on_disk)
 
 
 def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
@@ -324,20 +283,6 @@ def test_record_of_another_version_is_left_alone(
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
         claim(path)
     assert path.exists()
-
-
-def test_definitions_are_decoded_once(make: Callable[..., Box], own_boxes: Path) -> None:
-    """A record that was read before has those that it had; the file of another process has none of them."""
-    box, other = make(), make()
-    box.names.define([("one", ["one"])])
-    with closing(Folder.open(own_boxes / box.name)) as opened:
-        earlier = read_record(opened, journals=())
-        box.names.define([("two", ["two"])])
-        found = read_record(opened, journals=(), earlier=earlier)
-    assert [["one"], ["two"]] == [*found.names[1:]]
-    assert [True, True] == [found.names[number] is each for number, each in enumerate(earlier.names)]
-    with closing(Folder.open(own_boxes / other.name)) as opened:
-        assert [other.name] == [each["name"] for each in read_record(opened, journals=(), earlier=earlier).names]
 
 
 def test_folder_that_is_about_to_be_locked_is_not_swept(tmp_path: Path) -> None:

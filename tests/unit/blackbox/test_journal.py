@@ -5,7 +5,6 @@ import gc
 import logging
 import marshal
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, make_folder, open_root
 from monitel.blackbox.journal import DISK, MEMORY, Journal, Room
-from monitel.blackbox.record import EVENT, HEAD, RANGES, Item, Names, SlotFile, pack_file, read_names, read_slots
+from monitel.blackbox.record import EVENT, HEAD, Item, Names, SlotFile, pack_file, read_names, read_slots
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
 
@@ -74,18 +73,6 @@ def drain(of: Journal) -> list[Any]:
 # ---- append
 
 
-def test_records_are_read_in_order_and_settled_by_item(box: Folder) -> None:
-    """A record with several items is settled in parts; what is not settled is read again."""
-    made = new(box)
-    add(made, "a")
-    assert made.append(RANGES, marshal.dumps([1, 2, 3], 2), items=3) == 4
-    assert made.read() == [Item(1, 1, EVENT, "a"), Item(2, 3, RANGES, [1, 2, 3])]
-    made.settle(3, delivered=2, rejected=1)
-    assert made.read() == [Item(4, 1, RANGES, [3])]
-    assert made.account() == Account(4, 2, waiting=1, dropped={"rejected": 1})
-    assert Item(2, 3, RANGES, [1, 2, 3]).split(1) == (Item(2, 1, RANGES, [1]), Item(3, 2, RANGES, [2, 3]))
-
-
 @pytest.mark.parametrize("ahead", [False, True], ids=["made at once", "made ahead"])
 def test_append_can_be_interrupted_at_every_call(box: Folder, ahead: bool) -> None:
     """A signal handler appends between any two calls, while a segment is written or made."""
@@ -119,42 +106,6 @@ def test_append_can_be_interrupted_at_every_call(box: Folder, ahead: bool) -> No
         made.settle(made.next)
         made.truncate(disk=False)
     assert interruptions > 20
-
-
-def test_destructors_and_handlers_append_inside_append(box: Folder) -> None:
-    """Garbage collections and a timer interrupt appends; each record is there once."""
-    made = new(box, box_bytes=1 << 30)
-    calls: dict[str, list[None]] = {"destructor": [], "handler": [], "main": []}  # += could be interrupted
-
-    class Cycle:
-        def __init__(self) -> None:
-            self.own = self
-
-        def __del__(self) -> None:
-            calls["destructor"].append(None)
-            add(made, "destructor")
-
-    def handler(*_: object) -> None:
-        calls["handler"].append(None)
-        add(made, "handler")
-
-    before, threshold = signal.signal(signal.SIGALRM, handler), gc.get_threshold()
-    gc.set_threshold(3)
-    signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
-    try:
-        while len(calls["main"]) < 1000 or (len(calls["handler"]) < 100 and len(calls["main"]) < 100_000):
-            Cycle()
-            calls["main"].append(None)
-            add(made, "main")
-            made.prepare()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        gc.set_threshold(*threshold)
-    gc.collect()
-    counts = Counter({name: len(each) for name, each in calls.items()})
-    assert counts == Counter(item.value for item in stored(made))
-    assert made.next - 1 == counts.total()
 
 
 def test_handlers_faster_than_a_file_record_in_anonymous_memory(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,18 +268,6 @@ def test_each_flipped_byte_is_a_counted_loss(box: Folder, tmp_path: Path, caplog
         sound = drain(found)
         assert [[each, "é", None] for each in range(len(sound))] == sound
         assert found.account() == Account(6, len(sound), dropped={"unreadable": 6 - len(sound)})
-
-
-def test_senseless_record_sets_its_file_aside(box: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A right checksum with something that is not a value: the rest of the file is unreadable, and kept aside."""
-    made, spool = new(box), Folder.open(tmp_path)
-    made.append(EVENT, b"senseless")
-    disk.move(made, lambda: spool)
-    assert [] == drain(made)
-    made.truncate(disk=True)
-    assert ["logs-000000000000001.log.corrupt"] == spool.names()
-    assert made.account() == Account(1, dropped={"unreadable": 1})
-    assert "is damaged" in caplog.text
 
 
 def test_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,6 @@ def text(found: Process, screen: Screen | None = None, *, complete: bool = False
 
 
 def test_report_of_a_dead_process() -> None:
-    """Every finding is in the report, with its unit."""
     expected = """\
 rank 2 of 4, process 31337, host n04, llm, run run-7, attempt 1
 state          dead: killed by SIGSEGV; last sign of life at 2026-01-02
@@ -160,7 +159,6 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
     ],
 )
 def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
-    """A finding that is missing or impossible is described."""
     assert expected in text(dead_process(**changes), Screen(width=400))
 
 
@@ -243,7 +241,6 @@ def test_findings_are_in_the_object() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    """The reference names the fields of the report, of a process and of a job."""
     page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     found = report(alive(0, waits=(Wait("a", 2 * SECOND),)), alive(1))
     fields = {*found, *found["processes"][0], *found["jobs"][0]}

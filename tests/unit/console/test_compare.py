@@ -112,7 +112,6 @@ def test_comparison_fits_the_screen(columns: int, runs: int) -> None:
 
 
 def test_sixteen_runs_are_in_columns_in_a_file() -> None:
-    """A table has as many columns as it needs where nothing has to fit."""
     first, *_ = comparison_lines([changed(FIRST, f"run-{number}") for number in range(16)], Screen())
     assert [f"run-{number}" for number in range(16)] == first.split()
 

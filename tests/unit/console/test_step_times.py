@@ -19,7 +19,6 @@ class Seen:
         self._looked_ns = 0
 
     def make(self, steps: int, seconds: float, *, every: float = 0.0) -> Seen:
-        """Make steps, and look at the process after each, or in intervals and at the end."""
         for number in range(steps):
             self.now_ns += round(seconds * SECOND)
             self.step, self.step_ns = self.step + 1, self.now_ns
@@ -39,7 +38,6 @@ class Seen:
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """The median, and the time that 99 of 100 steps do not exceed."""
         row = self.looks.numbers()
         return row["step_p50"], row["step_p99"]
 
@@ -67,7 +65,6 @@ def test_rate_is_that_of_the_last_ten_seconds(every: float) -> None:
 
 
 def test_rate_falls_when_a_step_is_overdue() -> None:
-    """After ten seconds without a step the rate is zero."""
     seen = Seen().make(200, 0.1, every=1.0)
     for later_s, rate in ((0.1, 10.0), (5, 5.0), (11, 0.0)):
         assert seen.rate(later_s) == pytest.approx(rate, rel=0.02)

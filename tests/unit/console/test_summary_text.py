@@ -119,7 +119,6 @@ def test_processes_that_still_run(tmp_path: Path) -> None:
 
 
 def test_long_lists_are_shortened() -> None:
-    """The summary stays on one screen, with many ranks, attempts and jobs."""
     dead = [
         ended(rank, job=JobName("", f"job {job}"), attempt=attempt, death="killed by SIGKILL", status="", made=9)
         for job in range(9)
@@ -168,7 +167,6 @@ def equal_ranks(**fields: Any) -> list[Process]:
 
 
 def test_only_the_last_attempt_counts_in_the_verdict() -> None:
-    """An earlier death is in another row."""
     killed = ended(2, attempt=0, made=9, death="killed by SIGKILL", status="", owner=owner_of(9))
     ranks = [killed, *equal_ranks(attempt=1)]
     assert row("verdict", ranks).startswith("healthy: 4 ranks")

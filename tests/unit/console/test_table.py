@@ -70,7 +70,6 @@ def test_order_follows_a_column() -> None:
 
 
 def test_filter_leaves_rows_that_contain_its_text() -> None:
-    """The filter applies to names, states, waits and events."""
     other = rank_of(9, job=JobName("", "vision", ""))
     look = look_at(rank_of(0), dead_rank(1), waiting_rank(2, "Barrier"), other)
     for text, ranks in {"KILLED": [1], "barr": [2], "vision": [9], "rank 2": [2], "n04": [0, 1, 2, 9]}.items():

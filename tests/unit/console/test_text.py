@@ -43,7 +43,6 @@ def test_padded_text_has_the_columns_it_should(text: str, columns: int) -> None:
 
 
 def test_columns_of_characters() -> None:
-    """ASCII, wide and combining characters have their known widths."""
     assert [1, 2, 1, 6] == [columns_of(each) for each in ("a", "日", "e\u0301", "日本語")]
     assert "日本.. " == pad("日本語語", 7)
 

@@ -412,7 +412,6 @@ def test_checkpoint_is_an_activity_and_one_event(events: list[Any], tmp_path: Pa
 
 
 def without_duration(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an event of a checkpoint without its duration."""
     return {name: value for name, value in data.items() if name != "checkpoint.duration"}
 
 

@@ -28,8 +28,6 @@ MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  torch's events are na
 
 
 def raising(kind: type[BaseException], *arguments: object) -> Callable[[Event], None]:
-    """Return a handler that raises a new exception, which keeps nothing alive that a test has made."""
-
     def handler(_event: Event) -> None:
         raise kind(*arguments)
 

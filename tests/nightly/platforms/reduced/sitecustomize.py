@@ -35,7 +35,6 @@ import time
 import urllib.request as _requests  # noqa: F401
 import uuid  # noqa: F401
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 WINDOWS = os.environ["MONITEL_TEST_PLATFORM"] == "windows"
@@ -170,15 +169,6 @@ def _needs_a_name(library: Any) -> Any:
     return call
 
 
-def _ticks(get_clock_info: Any) -> Any:
-    def call(name: str) -> Any:
-        info = get_clock_info(name)
-        coarse = {"resolution": _TICK_NS / 1e9} if name in {"monotonic", "time"} else {}
-        return SimpleNamespace(**{**vars(info), **coarse})
-
-    return call
-
-
 def _take_away(missing: dict[Any, str]) -> None:
     for module, names in missing.items():
         for name in names.split():
@@ -206,7 +196,6 @@ def _become_windows() -> None:
     _replace(signal, "signal", _of_windows)
     _replace(os, "kill", _never_signals)
     _replace(ctypes, "CDLL", _needs_a_name)
-    _replace(time, "get_clock_info", _ticks)
     _replace(time, "monotonic_ns", lambda now: lambda: now() // _TICK_NS * _TICK_NS)
     _replace(time, "monotonic", lambda _now: lambda: time.monotonic_ns() / 1e9)
 
