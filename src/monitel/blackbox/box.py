@@ -114,7 +114,6 @@ class Box:
         self._has_snapshot = self._is_over = self._stopping = self._closes = False
         self._next_round = Event()  # to be set after the next round of the disk thread
         self._snapshot_at_s, self._retry_at_s = time.monotonic() + interval_s, math.inf
-        self._stacks = Path()
         self._keep_stacks()  # in the thread that configures, so that an overflow of its stack is recorded
         _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
 
@@ -225,16 +224,17 @@ class Box:
         with suppress(OSError, FolderError), closing(Folder.open(folder.path)) as left:
             left.remove()  # nobody delivers again what is sent from memory
 
+    @property
+    def _stacks(self) -> Path:
+        return Path(os.devnull) if self.folder is None else self.folder.path / STACKS
+
     def _keep_stacks(self) -> None:
         """Have a crash write its stacks into the box, and write the present stacks if they are wanted."""
         if self._stopping:
             return
-        folder, path = self.folder, Path(os.devnull) if self.folder is None else self.folder.path / STACKS
-        if path != self._stacks:
-            with suppress(OSError):
-                crash_stacks.install(path)
-            self._stacks = path
-        crash_stacks.check()
+        with suppress(OSError):
+            crash_stacks.write_to(self._stacks)
+        folder = self.folder
         if folder is not None and folder.has(STACKS_WANTED):
             folder.unlink(STACKS_NOW)
             folder.write_new(STACKS_NOW, crash_stacks.stacks_now().encode("utf-8", "replace"))
@@ -419,7 +419,8 @@ class Box:
         if self._is_over:
             return True
         self._stopping = True
-        crash_stacks.uninstall(self._stacks)
+        with suppress(OSError):
+            crash_stacks.stop(self._stacks)
         self._writer.stop()
         self._writer.join(time.monotonic() + timeout / 2)
         self.snapshot(max(0.0, deadline - time.monotonic()))

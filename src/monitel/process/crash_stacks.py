@@ -21,7 +21,7 @@ from types import FrameType
 from monitel.process import os_threads
 from monitel.process.fork import register_at_fork
 
-__all__ = ["check", "crash_signal", "install", "main_stack", "stacks_now", "uninstall"]
+__all__ = ["crash_signal", "main_stack", "stacks_now", "stop", "write_to"]
 
 _FATAL = re.compile(r"Fatal Python error: (.+)\n")
 _SIGNALS = {
@@ -55,49 +55,30 @@ def keep_high(descriptor: int) -> int:
     return descriptor
 
 
-def install(path: str | os.PathLike[str]) -> bool:
-    """Write the stacks to a file when a signal ends this process; False if the application has enabled faulthandler.
+def write_to(path: str | os.PathLike[str]) -> None:
+    """Have the stacks written to a file when a signal ends this process. To be called each second.
 
-    A later call replaces the path. An overflow of the stack is recorded in the thread that calls this.
+    A later call may give another path. faulthandler is enabled if it is not, in the thread of the first call also for
+    an overflow of its stack. The file is opened again if the application has closed its descriptor, and emptied if the
+    process has survived a signal, because another handler recovered from it.
     """
-    global _path
+    global _path, _enabled
     path = str(Path(path).absolute())
-    _write_to(path)
-    _path = path
-    return _enable()
-
-
-def uninstall(path: str | os.PathLike[str]) -> None:
-    """Write no stacks any more, unless another path was installed since. faulthandler stays enabled. Idempotent."""
-    global _path
-    if _path and _path == str(Path(path).absolute()):
-        is_open, _path = _path != os.devnull, ""
-        if is_open:  # else the exit would wait for a slow disk without need
-            _write_to(os.devnull)
-
-
-def check() -> None:
-    """Enable faulthandler again where the application has disabled it, or has closed the descriptor.
-
-    Empty the file if the process has survived a signal, because another handler recovered from it.
-    """
-    if not _path:
-        return
-    with suppress(OSError):
-        if not _is_own():
-            _write_to(_path)
-        found = os.fstat(_descriptor)
-        if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
-            os.ftruncate(_descriptor, 0)
-        _enable()
-
-
-def _enable() -> bool:
-    global _enabled
+    if path != _path or not _is_own():
+        _open(path)
+        _path = path
+    found = os.fstat(_descriptor)
+    if found.st_size and time.time() - found.st_mtime > _SURVIVED_S:
+        os.ftruncate(_descriptor, 0)
     if not faulthandler.is_enabled():
         faulthandler.enable(_descriptor)
         _enabled = True
-    return _enabled
+
+
+def stop(path: str | os.PathLike[str]) -> None:
+    """Write no stacks any more, unless another path was given since. faulthandler stays enabled. Idempotent."""
+    if _path == str(Path(path).absolute()) != os.devnull:
+        write_to(os.devnull)
 
 
 def _is_own() -> bool:
@@ -108,7 +89,7 @@ def _is_own() -> bool:
         return False
 
 
-def _write_to(path: str) -> None:
+def _open(path: str) -> None:
     """Let the descriptor belong to another file."""
     global _descriptor, _file
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -117,16 +98,17 @@ def _write_to(path: str) -> None:
         os.dup2(opened, _descriptor, inheritable=False)
         os.close(opened)
     else:
-        if _file is not None:
-            faulthandler.disable()
         _descriptor = keep_high(opened)
+        if _enabled:
+            faulthandler.enable(_descriptor)
     _file = os.fstat(_descriptor)
 
 
 def _in_child() -> None:
     """Leave the file to the parent."""
     with suppress(OSError):
-        uninstall(_path)
+        if _path:
+            stop(_path)
 
 
 register_at_fork(after_in_child=_in_child)

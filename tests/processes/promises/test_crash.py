@@ -185,16 +185,16 @@ def test_signal_that_the_process_survives(train: Run) -> None:
     script = """\
 from monitel.process import crash_stacks
 signal.signal(signal.SIGABRT, lambda *_: None)
-assert crash_stacks.install("stacks")
+crash_stacks.write_to("stacks")
 for age, kept in (0, True), (11, False):
     os.kill(os.getpid(), signal.SIGABRT)
     then = time.time() - age
     os.utime("stacks", (then, then))
-    crash_stacks.check()
+    crash_stacks.write_to("stacks")
     assert kept == ("Fatal Python error: Aborted" in open("stacks").read()), age
 os.symlink("target", "link")
 try:
-    crash_stacks.install("link")
+    crash_stacks.write_to("link")
 except OSError:
     assert not os.path.exists("target")
     print("refused")
@@ -206,15 +206,15 @@ def test_number_of_a_closed_descriptor_may_be_that_of_another_file(train: Run) -
     """The other file is neither emptied nor replaced."""
     script = """\
 from monitel.process import crash_stacks
-crash_stacks.install("stacks")
+crash_stacks.write_to("stacks")
 weights = open("weights", "w")
-for call in crash_stacks.check, lambda: crash_stacks.uninstall("stacks"):
+for call in crash_stacks.write_to, crash_stacks.stop:
     number, = (int(each) for each in os.listdir("/proc/self/fd")
                if os.path.realpath(f"/proc/self/fd/{each}") == os.path.realpath("stacks"))
     os.dup2(weights.fileno(), number)  # the application has closed it, and opened its own
     os.write(number, b"hours")
     os.utime("weights", (0, 0))
-    call()
+    call("stacks")
     os.write(number, b" of ")
 print(open("weights").read())
 """
