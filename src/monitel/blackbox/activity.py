@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import monitel
-from monitel.blackbox.context_page import Context, own_page, quantile, unpack_step_times
+from monitel.blackbox.context_page import Context, own_page, quantile
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
 from monitel.training.activities import current, position, stage_now
@@ -101,7 +101,7 @@ def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     global _last, _before, _member
     now_ns = time.monotonic_ns()
     stage, page = stage_now(), own_page()
-    times = unpack_step_times(page.step_times)
+    times = page.step_times
     waits = waits_in_flight()[:MOST_IN_PROGRESS]
     activity, activity_seconds = current()
     _member = distributed_rank() or _member

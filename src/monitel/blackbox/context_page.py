@@ -69,7 +69,8 @@ class Context:
     waits: tuple[WaitInProgress, ...] = ()  # the oldest first
     heartbeat_ns: int | None = None  # of the last beat(), or of the opening, monotonic; None if it is not a page
     heartbeat_unix_ns: int | None = None  # the same time
-    step_times: bytes = field(default=b"", repr=False, compare=False)  # for unpack_step_times(); empty without a page
+    #: Counters of the times from one :func:`monitel.set_step` to the next one, if it rises by one; none without a page.
+    step_times: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
     def unix_ns(self, monotonic_ns: int) -> int | None:
         """Return a monotonic time as nanoseconds since the Unix epoch; None if the content is not a page."""
@@ -188,7 +189,7 @@ def read_page(content: Any) -> Context:
         waits=tuple(sorted(_waits(content), key=lambda wait: wait.start_ns)),
         heartbeat_ns=heartbeat_ns,
         heartbeat_unix_ns=heartbeat_unix_ns,
-        step_times=content[_STEP_TIMES_AT : _STEP_TIMES_AT + _STEP_TIMES.size],
+        step_times=_STEP_TIMES.unpack_from(content, _STEP_TIMES_AT),
     )
 
 
@@ -216,14 +217,6 @@ def _short(key: str) -> bytes:
 
 
 # ---- step times
-
-
-def unpack_step_times(counters: bytes) -> tuple[int, ...]:
-    """Return the counters of a page as numbers; none for no bytes.
-
-    The time of a step is that from one :func:`monitel.set_step` to the next one, if the step rises by one.
-    """
-    return _STEP_TIMES.unpack(counters) if counters else ()
 
 
 def counter_of(time_ns: int) -> int:

@@ -78,12 +78,11 @@ def find_boxes(root: Path | None = None) -> Boxes:
 
 
 def _search(root: Folder, found: Boxes) -> None:
-    others = []
     for name in sorted(root.names()):
         path, plain = root.path / name, name.removesuffix(CORRUPT)
         if NAME.fullmatch(plain.removeprefix(".")) is None:
-            others.append(name)
-        elif plain != name:
+            continue
+        if plain != name:
             found.problems.append(f"{str(path)!r} is damaged, and was set aside by a collector")
         elif not name.startswith("."):  # else it is made or removed now
             try:
@@ -95,10 +94,6 @@ def _search(root: Folder, found: Boxes) -> None:
                 continue  # removed meanwhile
             except (OSError, FolderError) as error:
                 found.problems.append(str(error))
-    if others:
-        found.problems.append(
-            f"{str(root.path)!r} holds entries that are not black boxes ({len(others)}), e.g. {others[0]!r:.80}"
-        )
 
 
 def is_box(names: Collection[str]) -> bool:

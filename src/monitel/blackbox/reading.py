@@ -80,7 +80,6 @@ class Record:
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # items that were dropped
     ended: bool = False  # nothing is added any more
     stacks: str = ""  # of all threads at a crash
-    defined: bytes = b""  # the definitions as they are stored
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -177,7 +176,7 @@ class Record:
         return 0 <= number < len(self.names)
 
     def definition(self, number: int) -> Definition:
-        """Return a series, which is made once for this record and for later readings of it."""
+        """Return a series, which is made once."""
         found = self.names[number]
         if type(found) is not Definition:
             found = self.names[number] = Definition(*found)
@@ -252,13 +251,11 @@ def read_record(
     *given: Folder | None,
     journals: Sequence[str] = JOURNALS,
     events: Collection[str] = (),
-    earlier: Record | None = None,
 ) -> Record:
     """Read a record, whether its process has ended or runs: its box, its spool folder, or both.
 
-    Most events other than those of the given names are left out, which is faster. What an earlier reading has decoded
-    is not decoded again. A record with other values raises a :class:`RecordError`, one of another version a
-    :class:`FolderError`.
+    Most events other than those of the given names are left out, which is faster. A record with other values raises a
+    :class:`RecordError`, one of another version a :class:`FolderError`.
     """
     folders = [each for each in given if each is not None]
     folder = folders[0]
@@ -275,11 +272,10 @@ def read_record(
         items = {
             name: [*_items(folders, name, after.get(name, 0), events if name == "logs" else ())] for name in journals
         }
-        known = ((), b"") if earlier is None else (earlier.names, earlier.defined)
-        names, defined = names_of(*folders, known=known)  # after the items, which refer to them
+        names = names_of(*folders)  # after the items, which refer to them
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
-        found.defined, found.ended, found.stacks = defined, folder.has(ENDED), text_of(folder, STACKS)
+        found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows
     except (RecordError, FolderError, OSError):
         raise
@@ -289,14 +285,14 @@ def read_record(
     return found
 
 
-def names_of(*folders: Folder, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[list[Any], bytes]:
-    """Return what :func:`read_names` returns of a process; the errors are those of :func:`read_record`."""
-    names, defined = read_names(*folders, known=known)
+def names_of(*folders: Folder) -> list[Any]:
+    """Return the definitions of a process; the errors are those of :func:`read_record`."""
+    names, _ = read_names(*folders)
     if not names:
         raise RecordError("names is damaged: it does not describe the process")
     if (version := names[0]["version"]) != VERSION:
         raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
-    return names, defined
+    return names
 
 
 def page_of(folder: Folder) -> Context:

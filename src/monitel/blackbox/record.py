@@ -17,7 +17,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -317,17 +317,14 @@ class Names:
         self._lock, self.folder = RLock(), None
 
 
-def read_names(*folders: Folder | None, known: tuple[Sequence[Any], bytes] = ((), b"")) -> tuple[list[Any], bytes]:
-    """Return the definitions in the folder that has most of them, and their bytes, to be copied.
-
-    Those that an earlier call has returned, ``known``, are not decoded again where a file begins with their bytes.
-    """
+def read_names(*folders: Folder | None) -> tuple[list[Any], bytes]:
+    """Return the definitions in the folder that has most of them, and their bytes, to be copied."""
     best: tuple[list[Any], bytes] = ([], b"")
     for folder in folders:
         content = b""
         with suppress(FileNotFoundError):
             content = b"" if folder is None else folder.read(NAMES)
-        found, at = ([*known[0]], len(known[1])) if content.startswith(known[1]) else (list[Any](), 0)
+        found, at = list[Any](), 0
         while at + FRAME.size <= len(content):
             length, crc = FRAME.unpack_from(content, at)
             body = content[at + FRAME.size : at + FRAME.size + length]

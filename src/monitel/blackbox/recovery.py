@@ -94,7 +94,7 @@ def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) ->
         try:
             given = take(path)
             if is_box(given.names()):
-                spool = spool_of(names_of(given)[0], spool)
+                spool = spool_of(names_of(given), spool)
                 dead = Dead(given, take_other(spool), spool)
             else:
                 dead = Dead(take_other(root), given)
@@ -119,7 +119,7 @@ def forget_unread(root: Path) -> None:
     for name in records(root)[:-_KEPT]:
         with suppress(Exception):
             with closing(Folder.open(root / name, probe=False)) as folder:
-                unread = Record(folder.path, names_of(folder)[0]).is_unread
+                unread = Record(folder.path, names_of(folder)).is_unread
             if unread:
                 with closing(claim(root / name)) as dead:
                     dead.remove()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,6 @@ BOX_CHOICES: dict[str, Variable | str] = {
 }
 #: The variables of the folders of records.
 FOLDERS: dict[str, Variable | str] = {"spool_dir": FOLDER, "black_box_dir": BOX_CHOICES["black_box_dir"]}
-
-_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a record
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,3 @@ def default_root() -> Path:
         return Path.home() / ".local" / "state" / "monitel"
     except RuntimeError:  # in a container: the user has no name, and HOME is not set
         return Path("monitel-runs")
-
-
-def mark_of(name: str) -> str:
-    """Return the mark in the name of a record, with the hyphen before it; empty for a record without endpoints."""
-    found = _MARK.search(name)
-    return found[0] if found else ""

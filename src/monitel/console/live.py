@@ -196,7 +196,7 @@ class _Watched:
         with closing(Folder.open(self._path, probe=False)) as folder:
             if folder.has(ENDED):
                 return  # the next search does not find it
-            record = read_record(folder, journals=(), earlier=None if self._row is None else self._row.record)
+            record = read_record(folder, journals=())
             if self._page is None:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page = _mapped(folder)

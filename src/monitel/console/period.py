@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from monitel.blackbox.context_page import Context, quantile, unpack_step_times
+from monitel.blackbox.context_page import Context, quantile
 from monitel.console.verdict import ENOUGH_STEPS
 from monitel.runs.process import NO_SAMPLES, Process, StageKey, Total
 from monitel.training.counters import DOWN
@@ -56,8 +56,8 @@ class Looks:
             data, stuck = (recent.activities.get(name, 0) / elapsed_ns for name in ("data", "stuck"))
             sync = [total.sum for key, total in recent.stages.items() if key.stage == "sync" and not key.device]
             waiting = min(max(sum(sync) * _S / elapsed_ns, stuck), 1.0) if sync or stuck else None
-        times = counts = unpack_step_times(page.step_times)
-        if (first := unpack_step_times(self._kept[0][1].step_times)) and times:
+        times = counts = page.step_times
+        if (first := self._kept[0][1].step_times) and times:
             since = [*map(sub, times, first)]
             counts = tuple(since) if sum(since) >= _ENOUGH_TIMES and min(since) >= 0 else times
         slowest = quantile(counts, 0.99) if sum(counts) >= _ENOUGH_TIMES else None

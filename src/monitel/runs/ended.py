@@ -27,7 +27,7 @@ from monitel.blackbox.process import Owner, process_facts, process_start
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
-from monitel.blackbox.settings import FOLDERS, mark_of
+from monitel.blackbox.settings import FOLDERS
 from monitel.run_events import final_status, last_exception
 from monitel.runs.history import RunTime
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at
@@ -46,7 +46,6 @@ VERSION = 1
 _NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
 _MOST = 10_000  # files that are read
 _MOST_STAGES = 300
-_TOKEN = 3  # place of the random part in the name of a record
 _LIVE = {
     *("box", "silence", "kernel", "record", "event", "events", "problem", "ranges", "earlier"),
     *("cpu", "memory", "gpu", "gpu_memory"),
@@ -116,7 +115,7 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
         items = Counter(record.waiting)
         items["metrics"] += len(record.open_windows)
         items["logs"] += death is not None
-        name = str(record.identity["name"])
+        _, _, _, token, *mark = str(record.identity["name"]).split("-")
         ended = doing_at(record, record.time_ns).but(**REPLACED) if death is None else dead(record, death)
         ended = replace(
             ended,
@@ -126,10 +125,10 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
                 if number and signal not in record.off
             },
             spool=str(spool),
-            offline=not mark_of(name),
+            offline=not mark,
             stored=not record.off.issuperset(JOURNALS),
         )
-        write_end(Path(record.run), ended, name.split("-")[_TOKEN])
+        write_end(Path(record.run), ended, token)
     except Exception as error:
         _log.debug("the death cannot be stored for monitel run: %s", error)
         return False

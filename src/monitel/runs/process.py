@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel import Severity
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Doing, Stage, Wait
-from monitel.blackbox.context_page import quantile, unpack_step_times
+from monitel.blackbox.context_page import quantile
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, has_called_exec
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME, Definition, LogRecord
@@ -425,7 +425,7 @@ def ended_by(how: str) -> dict[str, Any]:
 def doing_at(record: Record, at_ns: int, doing: Doing | None = None) -> Process:
     """Return the process of a record with what it did at a time, Unix ns, as the record has it, or as given."""
     life, page, known = life_of(record), record.page, record.doing.get("step")
-    made, unmade_ns, times = life.made, life.unmade_ns, unpack_step_times(page.step_times)
+    made, unmade_ns, times = life.made, life.unmade_ns, page.step_times
     set_ns = None if page.step_ns is None else page.unix_ns(page.step_ns)
     if page.step is not None and set_ns is not None and set_ns > life.time_ns:  # steps since the snapshot
         last = page.step if known is None else known

@@ -13,7 +13,7 @@ from tests.support.inbox import DEADLINE
 from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
 
 import monitel
-from monitel.blackbox.context_page import Context, own_page, unpack_step_times
+from monitel.blackbox.context_page import Context, own_page
 from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import Folder
@@ -140,7 +140,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
         **at_snapshot,
         "made": 20,
         "step_p50": 2.5,
-        "timed": sum(unpack_step_times(own_page().step_times)),
+        "timed": sum(own_page().step_times),
     }
     process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
     process.box.sources.pop("totals")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from monitel.blackbox.context_page import COUNTERS, Context, counter_of
@@ -28,8 +26,7 @@ class Seen:
         return self
 
     def look(self, *, counts: bool = True) -> None:
-        times = struct.pack(f"={COUNTERS}Q", *self.counts) if counts else b""
-        page = Context(self.step, self.step_ns, step_times=times)
+        page = Context(self.step, self.step_ns, step_times=tuple(self.counts) if counts else ())
         self._looked_ns = self.now_ns
         self.looks.add(Process(time_ns=self.now_ns), page)
 

@@ -107,7 +107,7 @@ class Collected:
         It is asked without the lock, because whoever is to collect the record would find that taken.
         """
         with suppress(Exception), closing(Folder.open(path, probe=False)) as folder:
-            record = Record(path, names_of(folder)[0])
+            record = Record(path, names_of(folder))
             if folder.has(ENDED) or has_called_exec(record.owner):
                 return False
             if self.observed_only and self.observed.of(record.owner) is None:
