@@ -132,42 +132,16 @@ def make_stat(monitel: ModuleType) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def ranges() -> Any:
-    """Return monitel.profiler.ranges, without listeners."""
-    assert not _listened(installed.profiler.ranges)
-    return installed.profiler.ranges
-
-
-@pytest.fixture
-def record(ranges: Any) -> Any:
-    return ranges.record_function
-
-
-@pytest.fixture
-def received(ranges: Any) -> Iterator[list[tuple[str, Any]]]:
-    calls: list[Any] = []
-    with ranges.listen(
-        began=lambda each: calls.append(("began", each)), ended=lambda each: calls.append(("ended", each))
-    ):
-        yield calls
-    assert not _listened(ranges)
-
-
-@pytest.fixture
 def clean_profiler() -> Iterator[None]:
     """Forget warnings and steps of other tests, and check that the test leaves no listeners."""
     profiler = installed.profiler
     import_module("monitel.profiler.profiles")._warned.clear()
     yield
-    assert not _listened(profiler.ranges)
+    with profiler.record_function("probe"):
+        assert profiler.ranges.current_range() is None, "a listener is left"
     assert [] == [each for each in gc.callbacks if each.__module__.startswith("monitel")]
     profiler.KinetoStepTracker._step_dict.clear()
     profiler.KinetoStepTracker._current_step = 0
-
-
-def _listened(ranges: Any) -> bool:
-    with ranges.record_function("probe"):
-        return ranges.current_range() is not None
 
 
 @pytest.fixture(scope="session")

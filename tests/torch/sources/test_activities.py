@@ -39,7 +39,7 @@ class Stream(IterableDataset[str]):  # type: ignore[misc]
 
 
 def test_waiting_for_a_batch_is_data() -> None:
-    """Also before the first step, when a loader is opened, and by ``batches()``; the loop itself is a step."""
+    """Before the first step, when a loader is opened, by ``batches()``, and up to an exception; the loop is a step."""
     found = []
     for (item,) in DataLoader(Items()):
         found += [item, activity()]
@@ -49,6 +49,9 @@ def test_waiting_for_a_batch_is_data() -> None:
     assert [["data data"]] == list(DataLoader(Stream()))
     made = (activity() for _ in range(2))
     assert [("data", "step")] * 2 == [(item, activity()) for item in monitel.torch.batches(made)]
+    with pytest.raises(ValueError, match="no such item in data"):
+        next(iter(DataLoader(Items(), sampler=[3])))
+    assert "step" == activity()
 
 
 def test_evaluation_and_checkpoints_include_their_data() -> None:
@@ -57,14 +60,6 @@ def test_evaluation_and_checkpoints_include_their_data() -> None:
     for name, found in (("evaluation", "evaluation"), ("checkpoint.save", "checkpoint.save"), ("rollout", "data")):
         with monitel.activity(name):
             assert [[found]] * 3 == list(DataLoader(Items()))
-
-
-def test_data_ends_with_an_exception() -> None:
-    """The exception of the dataset reaches the loop unchanged."""
-    monitel.set_step(1)
-    with pytest.raises(ValueError, match="no such item in data"):
-        next(iter(DataLoader(Items(), sampler=[3])))
-    assert "step" == activity()
 
 
 def test_other_threads_do_not_count() -> None:

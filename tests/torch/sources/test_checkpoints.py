@@ -5,6 +5,7 @@ import io
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,14 @@ def test_saving_and_loading_are_activities_with_events(
         assert 3 == len(event.data)
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_every_form_of_a_file_has_an_event(events: list[monitel.Event], tmp_path: Path, zipped: bool) -> None:
+def test_every_form_of_a_file_has_an_event(events: list[monitel.Event], tmp_path: Path) -> None:
     """A path as str or PathLike, an open file, and a temporary file with a name; not a buffer or compressed file."""
-    how = {"_use_new_zipfile_serialization": zipped}
-    torch.save(1, str(tmp_path / "1.pt"), **how)
-    torch.save(obj=2, f=tmp_path / "2.pt", **how)
+    torch.save(1, str(tmp_path / "1.pt"))
+    torch.save(obj=2, f=tmp_path / "2.pt")
     with (tmp_path / "3.pt").open("wb") as file:
-        torch.save(3, file, **how)
+        torch.save(3, file)
     with tempfile.NamedTemporaryFile(dir=tmp_path, suffix=".pt") as file:
-        torch.save(5, file, **how)
+        torch.save(5, file)
         paths = [*(str(tmp_path / f"{number}.pt") for number in (1, 2, 3)), file.name]
         assert paths == [each.data["checkpoint.path"] for each in events]
         assert [Path(path).stat().st_size for path in paths] == [each.data["checkpoint.size"] for each in events]
@@ -187,10 +186,7 @@ def test_asynchronous_save_counts_what_blocks(of_trainer: bool, events: list[mon
     monitel.set_step(7)
     path = tmp_path / "a"
     writer = SlowWriter(path)
-    if of_trainer:
-        with Checkpoint(SAVE, path):
-            future = dcp.async_save({"model": Observed()}, storage_writer=writer)
-    else:
+    with Checkpoint(SAVE, path) if of_trainer else nullcontext():
         future = dcp.async_save({"model": Observed()}, storage_writer=writer)
     assert writer.writes.wait(_DEADLINE)
     monitel.set_step(8)

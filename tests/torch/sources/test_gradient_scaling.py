@@ -1,7 +1,6 @@
 """Steps that GradScaler skips, on the host or on a device. The truth is whether parameters changed."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf, nan
 from typing import Any
 
@@ -11,7 +10,6 @@ from tests.torch.later_device import idle, later, on_later
 
 import monitel
 import monitel.torch
-from monitel.torch.steps import OptimizerSteps
 
 #: Gradients of consecutive steps; those that are not finite are skipped, among them the first and the last.
 GRADIENTS = (inf, 1.0, nan, -inf, 2.0, 0.5, 1.0, inf)
@@ -110,28 +108,6 @@ def test_step_of_two_optimizers_counts_as_the_first(windows: Any, totals: Any) -
         assert number == monitel.get_step()
     end()
     assert (first.applied, second.applied, (2, 3)) == (2, 2, counted(totals))
-
-
-def test_steps_count_after_an_interrupt_of_a_scaled_step(
-    windows: Any, totals: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C may arrive before the scaler's own code, in a notebook that goes on."""
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
-    end = windows()
-
-    def interrupt(*_: object) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(OptimizerSteps, "_begin", interrupt)
-    for _ in range(2):
-        trained.backward(scaler, 1.0)
-        with suppress(KeyboardInterrupt):
-            trained.step(scaler.step)
-            scaler.update()
-    trained.step(lambda optimizer: optimizer.step())
-    end()
-    assert (2, 0) == counted(totals)
 
 
 class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]

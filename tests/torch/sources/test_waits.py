@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ class Watch:
 
         def run() -> None:
             monitel.set_step(1)
-            with activity_of(within):
+            with nullcontext() if within is None else monitel.activity(within):
                 with guard():
                     self._waits.set()
                     assert self._end.wait(_DEADLINE)
@@ -59,15 +59,6 @@ class Watch:
         self._done.set()
         if self._thread is not None:
             self._thread.join(_DEADLINE)
-
-
-@contextmanager
-def activity_of(name: str | None) -> Iterator[None]:
-    if name is None:
-        yield
-        return
-    with monitel.activity(name):
-        yield
 
 
 def own() -> Any:

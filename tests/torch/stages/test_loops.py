@@ -1,6 +1,8 @@
 """Training loops of many kinds: who asks for batches when, and what that is in the stages."""
 
+import gc
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import STEP, Cycles, Work, step
+from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, step, train
 
 import monitel
 import monitel.torch
@@ -30,15 +32,13 @@ def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: R
             current = following
         yield current
 
-    def train() -> None:
+    def epochs() -> None:
         for _ in range(2):
             for _ in one_ahead():
                 step(work, optimizer)
 
-    found = cycles(train)
-    last = {**STEP, "data": 0}
-    del last["data"]
-    assert [STEP, last, {**STEP, "data": 2}, STEP, last] == found
+    last = {stage: seconds for stage, seconds in STEP.items() if stage != "data"}
+    assert [STEP, last, {**STEP, "data": 2}, STEP, last] == cycles(epochs)
 
 
 _DEADLINE = 60
@@ -60,12 +60,12 @@ def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
 
     run_together(prefetch)
 
-    def train(batches: Any) -> None:
+    def loop(batches: Any) -> None:
         for _ in batches:
             step(work, optimizer)
 
-    assert [{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2 == cycles(lambda: train(ready()))
-    assert [{**STEP, "data": 16}] * 2 == cycles(lambda: train(monitel.torch.batches(ready())))
+    assert [{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2 == cycles(lambda: loop(ready()))
+    assert [{**STEP, "data": 16}] * 2 == cycles(lambda: loop(monitel.torch.batches(ready())))
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -73,13 +73,13 @@ def test_workers_of_a_loader(persistent: bool, work: Work, cycles: Run) -> None:
     """The times of a worker's process are not the training thread's, which only waits for it."""
     optimizer = work.optimizer()
 
-    def train() -> None:
+    def epochs() -> None:
         loader = work.loader(2, num_workers=1, multiprocessing_context="fork", persistent_workers=persistent)
         for _ in range(2):
             for _ in loader:
                 step(work, optimizer)
 
-    assert [{"optimizer": 8, "other": 32, "forward": 2, "backward": 4}] * 3 == cycles(train)
+    assert [{"optimizer": 8, "other": 32, "forward": 2, "backward": 4}] * 3 == cycles(epochs)
 
 
 class Numbers(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
@@ -103,7 +103,7 @@ def _stage() -> str:
     return "" if found is None else found.name
 
 
-def train(numbers: Numbers) -> list[str]:
+def stages_of(numbers: Numbers) -> list[str]:
     """Train, and return the stages of the last step as its own code sees them."""
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -123,7 +123,7 @@ def train(numbers: Numbers) -> list[str]:
 def test_stages_of_a_real_loop() -> None:
     """Every part of the loop finds itself in its stage. Before the first backward nothing is known."""
     numbers = Numbers()
-    assert ["data", "forward", "backward", "optimizer", "optimizer", "other"] == train(numbers)
+    assert ["data", "forward", "backward", "optimizer", "optimizer", "other"] == stages_of(numbers)
     assert ["", "data", "data"] == numbers.found
 
 
@@ -131,7 +131,7 @@ def test_only_the_training_thread_that_is_alive() -> None:
     """Before the end of a cycle it is the newest thread with a backward; after its end there is none."""
     assert stage_now() is None
     with monitel.torch.instrument(sources="-waits,-compilation,-failures"):
-        run_together(partial(train, Numbers()))
+        run_together(partial(stages_of, Numbers()))
         assert stage_now() is None
         torch.nn.Parameter(torch.ones(1)).sum().backward()  # the cycle has not ended
         assert stage_now() is None, "the thread that trained has ended, and no other one has trained"
@@ -141,3 +141,36 @@ def test_only_the_training_thread_that_is_alive() -> None:
         assert found is not None
         assert ("other", threading.get_ident()) == (found.name, found.thread)
     assert stage_now() is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_uninstrument_within_a_stage(again: bool, work: Work) -> None:
+    """The cycle under way is not reported. Instrumentation may begin in the same place."""
+    optimizer = work.optimizer()
+    running = monitel.torch.instrument(window_size=0.001)
+    with monitel.testing.capture_events() as events:
+        train(work, 3)
+        work.forward(backward=running.uninstrument).backward()
+        if again:
+            running = monitel.torch.instrument(window_size=0.001)
+        optimizer.step()
+        work.takes(32)
+        assert [STEP] * 2 == logged_cycles(events)
+        events.clear()
+        train(work, 3)
+        running.uninstrument()
+    assert ([STEP] * 2 if again else []) == logged_cycles(events)
+
+
+def test_memory_stays_constant(work: Work) -> None:
+    """Over 10,000 batches with a backward, every second one with an optimizer in it."""
+    optimizer = work.optimizer()
+    losses = [work.forward, lambda: work.forward(backward=optimizer.step)]
+    blocks: list[int] = []
+    with monitel.torch.instrument(sources="-compilation,-tensors", window_size=float("inf")):
+        for batches in (10, 500, 10_000):
+            for index in work.loader(batches):
+                losses[index % 2]().backward()
+            gc.collect()
+            blocks.append(sys.getallocatedblocks())
+    assert blocks[2] - blocks[1] < 5000

@@ -1,5 +1,6 @@
 """Ranges: clocks, errors, decorated code, and objects that are shared by threads, tasks and listeners."""
 
+import _thread
 import asyncio
 import contextvars
 import threading
@@ -11,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from monitel.profiler import record_function
+from monitel.profiler import ranges
+from monitel.profiler import record_function as record
 
 SECOND = 1_000_000_000
+THREADS = 3
+BLOCKS = 300  # of each thread
+_DEADLINE = 60.0
+
+pytestmark = pytest.mark.usefixtures("clean_profiler")
 
 
-def names(received: list[Any], what: str = "began") -> list[str]:
-    return [each.name for kind, each in received if kind == what]
-
-
-def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: Any) -> None:
+def test_wall_clock_set_back(clock: Any) -> None:
     """A range during which the wall clock is set back has its true length; the next range has the new time."""
     received: list[Any] = []
     with ranges.listen(ended=received.append):
@@ -33,7 +36,7 @@ def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: 
     assert clock.time_ns() == received[1].end_ns
 
 
-def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> None:
+def test_ended_ranges_are_freed() -> None:
     """Ended ranges and their args are freed, and freeing a long chain of parents does not recurse."""
 
     class Args(dict[str, Any]):
@@ -58,7 +61,7 @@ def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> N
     assert found() is None
 
 
-def test_decorated_generators_keep_their_protocol(record: type[record_function], received: list[Any]) -> None:
+def test_decorated_generators_keep_their_protocol() -> None:
     """send(), throw(), close() and return values work as without the decorator."""
     log: list[Any] = []
 
@@ -75,24 +78,25 @@ def test_decorated_generators_keep_their_protocol(record: type[record_function],
             log.append("closed")
         return "result"
 
-    generator = generate(1)
-    assert (1, 2) == (next(generator), generator.send("sent"))
-    error = KeyError()
-    assert 3 == generator.throw(error)
-    with pytest.raises(StopIteration) as stop:
-        next(generator)
-    assert "result" == stop.value.value
-    assert ["sent", error, "closed"] == log
-    other = generate(1)
-    next(other)
-    other.close()
-    assert "closed" == log[3]
-    assert len(names(received)) == len(names(received, "ended"))
+    began: list[Any] = []
+    ended: list[Any] = []
+    with ranges.listen(began=began.append, ended=ended.append):
+        generator = generate(1)
+        assert (1, 2) == (next(generator), generator.send("sent"))
+        error = KeyError()
+        assert 3 == generator.throw(error)
+        with pytest.raises(StopIteration) as stop:
+            next(generator)
+        assert "result" == stop.value.value
+        assert ["sent", error, "closed"] == log
+        other = generate(1)
+        next(other)
+        other.close()
+        assert "closed" == log[3]
+    assert began == ended
 
 
-def test_exception_that_leaves_decorated_code_is_the_error_of_its_range(
-    ranges: Any, record: type[record_function]
-) -> None:
+def test_exception_that_leaves_decorated_code_is_the_error_of_its_range() -> None:
     """The normal end of a generator, and its close(), are not errors."""
 
     @record("function")
@@ -130,7 +134,7 @@ def test_exception_that_leaves_decorated_code_is_the_error_of_its_range(
     ] == [(each.name, each.error_type) for each in ended]
 
 
-def test_block_without_listeners_ends_no_range_around_it(ranges: Any, record: type[record_function]) -> None:
+def test_block_without_listeners_ends_no_range_around_it() -> None:
     """A range ends with its block, even if blocks of the same object within it began after the listener was closed."""
     received: list[Any] = []
     label = record("a")
@@ -150,17 +154,9 @@ def test_block_without_listeners_ends_no_range_around_it(ranges: Any, record: ty
     assert ["ValueError"] == [each.error_type for each in received]
 
 
-RunThreads = Any
-THREADS = 3
-BLOCKS = 300  # of each thread
-_DEADLINE = 60.0
-
-
-def test_thread_started_without_threading(received: list[Any], record: type[record_function]) -> None:
+def test_thread_started_without_threading() -> None:
     """A thread started without threading is recorded and adds no dummy to threading.enumerate()."""
-    import _thread
-
-    done = threading.Event()
+    done, ended, found = threading.Event(), list[Any](), list[int]()
 
     def work() -> None:
         with record("work"):
@@ -168,16 +164,14 @@ def test_thread_started_without_threading(received: list[Any], record: type[reco
         found.append(len(threading.enumerate()))
         done.set()
 
-    found: list[int] = []
-    _thread.start_new_thread(work, ())
-    assert done.wait(30)
-    assert "thread" == received[0][1].track.thread_name
+    with ranges.listen(ended=ended.append):
+        _thread.start_new_thread(work, ())
+        assert done.wait(_DEADLINE)
+    assert "thread" == ended[0].track.thread_name
     assert [len(threading.enumerate())] == found
 
 
-def test_exit_of_one_thread_ends_no_range_of_another(
-    ranges: Any, record: type[record_function], run_threads: Any
-) -> None:
+def test_exit_of_one_thread_ends_no_range_of_another(run_threads: Any) -> None:
     """A thread that entered before the listener came leaves its block while another is within the same object."""
     label = record("a")
     entered, began, left = Event(), Event(), Event()
@@ -205,10 +199,7 @@ def test_exit_of_one_thread_ends_no_range_of_another(
 
 
 @pytest.mark.usefixtures("frequent_switches")
-@pytest.mark.parametrize("form", ["block", "call"])
-def test_threads_share_an_object_while_listeners_come_and_go(
-    ranges: Any, record: type[record_function], run_threads: Any, form: str
-) -> None:
+def test_threads_share_an_object_while_listeners_come_and_go(run_threads: Any) -> None:
     """Each range that began ends once, in its thread, after the ranges within it; no exit raises."""
     label = record("shared")
     began: list[Any] = []
@@ -222,9 +213,7 @@ def test_threads_share_an_object_while_listeners_come_and_go(
 
     def blocks() -> None:
         for _ in range(BLOCKS):
-            if form == "call":
-                call()
-                continue
+            call()
             with label:
                 for _ in range(2):
                     with label:

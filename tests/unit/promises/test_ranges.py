@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 import monitel
-from monitel.profiler import record_function
+from monitel.profiler import ranges
+from monitel.profiler import record_function as record
 from monitel.testing import ManualClock
 
 SECOND = 1_000_000_000
 
+pytestmark = pytest.mark.usefixtures("clean_profiler")
 
-def test_range_has_name_args_parent_step_track_and_exact_times(
-    ranges: Any, record: type[record_function], clock: ManualClock
-) -> None:
+
+def test_range_has_name_args_parent_step_track_and_exact_times(clock: ManualClock) -> None:
     """A listener receives one object when a range begins and when it ends, with everything about the range."""
     received: list[Any] = []
     with ranges.listen(began=received.append, ended=received.append):
@@ -45,9 +46,7 @@ def test_range_has_name_args_parent_step_track_and_exact_times(
     assert ranges.current_range() is None
 
 
-def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened(
-    ranges: Any, record: type[record_function]
-) -> None:
+def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened() -> None:
     """The listeners of an end are those of the begin; without a listener nothing is recorded."""
     first: list[str] = []
     second: list[str] = []
@@ -65,7 +64,7 @@ def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened(
     assert (["a", "b"], ["b", "c"]) == (first, second)
 
 
-def test_exception_that_leaves_a_range_is_its_error(ranges: Any, record: type[record_function]) -> None:
+def test_exception_that_leaves_a_range_is_its_error() -> None:
     ended: list[Any] = []
     with ranges.listen(ended=lambda each: ended.append((each.name, each.error_type))):
         with record("catching"), suppress(KeyError), record("step"), record("forward"):
@@ -77,7 +76,7 @@ def test_exception_that_leaves_a_range_is_its_error(ranges: Any, record: type[re
     assert expected == ended
 
 
-def test_failing_listener_harms_nobody(ranges: Any, record: type[record_function], unraisable: list[Any]) -> None:
+def test_failing_listener_harms_nobody(unraisable: list[Any]) -> None:
     """Its exception goes to ``sys.unraisablehook``; the block and other listeners go on."""
     ended: list[str] = []
     with ranges.listen(began=lambda _: 1 / 0), ranges.listen(ended=lambda each: ended.append(each.name)), record("a"):
@@ -85,9 +84,7 @@ def test_failing_listener_harms_nobody(ranges: Any, record: type[record_function
     assert (["block", "a"], [ZeroDivisionError]) == (ended, [*map(type, unraisable)])
 
 
-def test_decorated_code_has_ranges_while_it_runs(
-    ranges: Any, record: type[record_function], clock: ManualClock
-) -> None:
+def test_decorated_code_has_ranges_while_it_runs(clock: ManualClock) -> None:
     """A function per call, a coroutine up to its result, generators each time they run, without their consumer."""
 
     @record("function")
@@ -109,7 +106,7 @@ def test_decorated_code_has_ranges_while_it_runs(
         clock.advance(2)
 
     ended: list[tuple[str, int]] = []
-    with ranges.listen(ended=lambda each: ended.append((each.name, (each.end_ns - each.start_ns) // SECOND))):
+    with ranges.listen(ended=lambda each: ended.append((each.name, (clock.time_ns() - each.start_ns) // SECOND))):
         assert (0, "function", "Return 0.") == (function(1), function.__name__, function.__doc__)
         assert "done" == asyncio.run(coroutine())
         generator: Any = generate()
@@ -120,7 +117,7 @@ def test_decorated_code_has_ranges_while_it_runs(
     assert [("function", 1), ("function", 2), ("coroutine", 2), *generated] == ended
 
 
-def test_parents_are_those_of_the_thread_and_of_the_task(ranges: Any, record: type[record_function]) -> None:
+def test_parents_are_those_of_the_thread_and_of_the_task() -> None:
     """A thread begins without a parent; a task begins in the range in which it was created."""
     found: dict[str, tuple[str | None, str]] = {}
 
@@ -155,9 +152,9 @@ def test_parents_are_those_of_the_thread_and_of_the_task(ranges: Any, record: ty
     } == {name: each for name, each in found.items() if name != "main"}
 
 
-def test_range_that_has_ended_is_not_a_parent(ranges: Any, record: type[record_function]) -> None:
+def test_range_that_has_ended_is_not_a_parent() -> None:
     """A task may outlive the range in which it was created."""
-    found: list[tuple[str, str | None]] = []
+    found: list[tuple[str, Any]] = []
 
     async def later(go: asyncio.Event) -> None:
         await go.wait()
@@ -177,9 +174,7 @@ def test_range_that_has_ended_is_not_a_parent(ranges: Any, record: type[record_f
     assert [("making", None), ("after", None)] == found
 
 
-def test_one_object_serves_recursion_and_many_threads(
-    ranges: Any, record: type[record_function], run_threads: Any
-) -> None:
+def test_one_object_serves_recursion_and_many_threads(run_threads: Any) -> None:
     """Each block of a shared object has its own range, which ends once, in its thread, within its parent."""
     label = record("a")
     ended: list[Any] = []
@@ -198,10 +193,11 @@ def test_one_object_serves_recursion_and_many_threads(
         label.__exit__(None, None, None)
 
 
-def test_range_that_is_known_afterwards_is_recorded(ranges: Any) -> None:
+def test_range_that_is_known_afterwards_is_recorded() -> None:
     """``record_past`` takes the times of ``now()``, and a name that is not text becomes text."""
     ended: list[Any] = []
+    number: Any = 5
     with ranges.listen(ended=ended.append):
         end_ns = ranges.now()
-        ranges.record_past(5, end_ns - 3 * SECOND, end_ns)
+        ranges.record_past(number, end_ns - 3 * SECOND, end_ns)
     assert [("5", 3 * SECOND)] == [(each.name, each.end_ns - each.start_ns) for each in ended]
