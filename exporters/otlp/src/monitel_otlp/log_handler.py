@@ -6,14 +6,14 @@ import logging
 import time
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import checked_value, text_of
+from monitel.attributes import text_of
 from monitel.blackbox.forms import LogRecord
-from monitel.process.failures import enable_loggers, error_type
+from monitel.process.failures import enable_loggers, error_type, warn_once
 from monitel.process.os_threads import Event, start_thread
 from monitel_otlp._compat import std_to_otel
+from monitel_otlp.messages.attributes import plain_value
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
@@ -24,7 +24,6 @@ _EXCLUDED = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
 #: Attributes that every record has; the others come from ``extra``.
 _STANDARD = {*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"}
 _CONFIGURATION = 0.05  # seconds that logging is being configured
-_LEVELS = 16  # of lists and dicts in each other; deeper ones become text
 _SEVERITIES = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # OpenTelemetry's names, where they differ from Python's
 
 
@@ -39,7 +38,7 @@ class LogHandler(logging.Handler):
         super().__init__(level)
         self._pipeline = pipeline
         self._lowest = self.level
-        self._over = self._warned = False
+        self._over = False
         if logging.lastResort is not None:
             self.level = min(self.level, logging.lastResort.level)  # it needs the records that are not exported, too
 
@@ -70,12 +69,11 @@ class LogHandler(logging.Handler):
         registry: Any = logging
         registry._handlerList.append(weakref.ref(self, registry._removeHandlerRef))  # the next configuration closes it
         root.handlers.append(self)
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "logging was configured after configure(logging_level=...), which has removed monitel's handler; it is "
-                "back, but records in between are not exported: configure logging before"
-            )
+        warn_once(
+            _log,
+            "logging was configured after configure(logging_level=...), which has removed monitel's handler; it is "
+            "back, but records in between are not exported: configure logging before",
+        )
 
     def close(self) -> None:
         """Come back soon: logging is being configured, which closes all handlers."""
@@ -135,7 +133,7 @@ class LogHandler(logging.Handler):
             name="",
             step=None,
             attributes=_attributes(record),
-            body=_value(body),
+            body=plain_value(body),
             scope=text_of(name),
             severity_text=text_of(_SEVERITIES.get(record.levelname, record.levelname)),
         )
@@ -155,19 +153,4 @@ def _attributes(record: logging.LogRecord) -> dict[str, Any]:
         found["exception.stacktrace"] = "".join(traceback.format_exception(*record.exc_info))
     elif record.exc_text and not record.exc_info:  # the record has come from another process
         found["exception.stacktrace"] = record.exc_text
-    return {name: _value(value) for name, value in found.items() if name}
-
-
-def _value(value: object, levels: int = _LEVELS) -> Any:
-    """Return a value that the protocol can hold: a scalar, a list, a dict or None, and the text of anything else."""
-    if value is None or isinstance(value, bytes):
-        return value
-    try:
-        if isinstance(value, Mapping) and levels:
-            found = ((text_of(name), each) for name, each in value.items())
-            return {name: _value(each, levels - 1) for name, each in found if name}
-        if isinstance(value, Sequence) and not isinstance(value, str) and levels:
-            return [_value(each, levels - 1) for each in value]
-        return checked_value("", value)
-    except Exception:  # not a scalar, an int beyond 64 bits, text that UTF-8 cannot hold, or a class that raises
-        return text_of(value) or f"<{type(value).__qualname__} without a text>"
+    return {name: plain_value(value) for name, value in found.items() if name}

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import monitel
@@ -39,7 +40,7 @@ from monitel.training.activities import activity
 from monitel.wait_counter import own_waits
 from monitel_otlp._compat import APILoggerProvider
 from monitel_otlp.application import ApplicationTelemetry
-from monitel_otlp.config.resource import child_resource, rank_check
+from monitel_otlp.config.resource import check_rank, child_resource
 from monitel_otlp.config.settings import Settings, sdk_is_disabled
 from monitel_otlp.export.engine import Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT
@@ -431,7 +432,7 @@ class Pipeline:
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
         rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        check_rank = rank_check(rank)
+        check: Callable[[], object] = partial(check_rank, rank)
         announce_child()
         return Engine(
             self._settings,
@@ -440,7 +441,7 @@ class Pipeline:
             self._ranges,
             series_limit=self._series_limit,
             leftovers=leftovers,
-            each_round=lambda: [each() for each in (*self.each_round, check_rank)],
+            each_round=lambda: [each() for each in (*self.each_round, check)],
         )
 
     def _start_ledger(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
+from monitel.process.failures import warn_once
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -108,7 +109,6 @@ class _Gpus:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._found: list[tuple[Any, dict[str, str]]] | None = None  # handles and attributes
-        self._failed = False
 
     def observe(self, read: Callable[[Any, Any], float], more: dict[str, str], _options: object) -> list[Observation]:
         if self._found is None:
@@ -118,7 +118,7 @@ class _Gpus:
             try:
                 found.append(Observation(read(self._nvml, handle), {**attributes, **more}))
             except self._nvml.NVMLError as error:
-                self._warn_once(error)
+                self._warn(error)
         return found
 
     def _look_up(self) -> list[tuple[Any, dict[str, str]]]:
@@ -140,7 +140,7 @@ class _Gpus:
                 )
                 found.append((handle, self._describe(handle)))
             except nvml.NVMLError as error:
-                self._warn_once(error)
+                self._warn(error)
         return found
 
     def _describe(self, handle: Any) -> dict[str, str]:
@@ -151,8 +151,6 @@ class _Gpus:
             attributes["hw.name"] = f"GPU {nvml.nvmlDeviceGetIndex(handle)}"
         return attributes
 
-    def _warn_once(self, error: Any) -> None:
-        unsupported = getattr(error, "value", None) == self._nvml.NVML_ERROR_NOT_SUPPORTED
-        if not unsupported and not self._failed:
-            self._failed = True
-            _log.warning("a GPU cannot be read: %s (further failures are not logged)", error)
+    def _warn(self, error: Any) -> None:
+        if getattr(error, "value", None) != self._nvml.NVML_ERROR_NOT_SUPPORTED:
+            warn_once(_log, "a GPU cannot be read: %s (further failures are not logged)", error)

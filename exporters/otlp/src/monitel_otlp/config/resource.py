@@ -7,13 +7,14 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
 import monitel
 from monitel.attributes import escape_surrogates
+from monitel.process.failures import warn_once
 from monitel.process.launcher import distributed_rank, launch_attributes
 from monitel_otel.scope import SCHEMA_URL
 
@@ -63,26 +64,21 @@ def _instance() -> str:
     return str(ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"])
 
 
-def rank_check(rank: object) -> Callable[[], None]:
-    """Return a function that logs a warning, once, if torch.distributed is initialized with another rank.
+def check_rank(rank: object) -> None:
+    """Log a warning, once, if torch.distributed is initialized with another rank.
 
     A process that calls ``configure()`` before its launcher sets the variables has no rank, or that of its parent.
     """
-    found = list[tuple[int, int]]()
-
-    def check() -> None:
-        if found or (member := distributed_rank()) is None:
-            return
-        found.append(member)
-        if str(rank) != str(member[0]):  # OTEL_RESOURCE_ATTRIBUTES holds text
-            _log.warning(
-                "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
-                "after init_process_group(), or start the ranks with torchrun",
-                *member,
-                "no training.rank" if rank is None else f"training.rank={rank!s:.40}",
-            )
-
-    return check
+    if (member := distributed_rank()) is not None and str(rank) != str(
+        member[0]
+    ):  # OTEL_RESOURCE_ATTRIBUTES holds text
+        warn_once(
+            _log,
+            "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
+            "after init_process_group(), or start the ranks with torchrun",
+            *member,
+            "no training.rank" if rank is None else f"training.rank={rank!s:.40}",
+        )
 
 
 def describe_process(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, Thread, current_thread, start_thread
 
 _log = logging.getLogger("monitel.otlp")
@@ -26,7 +28,6 @@ class ApplicationThread:
         self._jobs: list[tuple[str, Callable[[], object]]] = []  # that wait
         self._running: dict[Thread, tuple[str, float]] = {}  # noun and begin, in abandoned threads, too
         self._thread: Thread | None = None
-        self._reported: set[tuple[str, str]] = set()
 
     def start(self) -> None:
         with self._changed:
@@ -66,9 +67,9 @@ class ApplicationThread:
     def _replace_if_hung(self) -> None:
         noun, began_s = self._running.get(self._thread, ("", 0.0))  # type: ignore[arg-type]  # None is not in it
         if noun and self._jobs and time.monotonic() - began_s > PATIENCE_S and len(self._running) <= _MOST_ABANDONED:
-            if self._is_first("hangs", noun):  # a logging handler of the application may hang, too
-                message = "%s takes more than %g s; telemetry continues without it"
-                self._jobs.insert(0, ("a logging handler", lambda: _log.warning(message, noun, PATIENCE_S)))
+            message = "%s takes more than %g s; telemetry continues without it"
+            warn = partial(warn_once, _log, message, noun, PATIENCE_S, key=noun)
+            self._jobs.insert(0, ("a logging handler", warn))  # one of the application may hang, too
             self.start()
 
     def _run(self) -> None:
@@ -89,10 +90,4 @@ class ApplicationThread:
         try:
             function()
         except BaseException:  # even a SystemExit must not stop the delivery
-            if self._is_first("failed", noun):
-                _log.warning("%s failed; telemetry continues", noun, exc_info=True)
-
-    def _is_first(self, what: str, noun: str) -> bool:
-        first = (what, noun) not in self._reported
-        self._reported.add((what, noun))
-        return first
+            warn_once(_log, "%s failed; telemetry continues", noun, key=noun, exc_info=True)

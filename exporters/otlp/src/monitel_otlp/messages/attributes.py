@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 
+from monitel.attributes import checked_value, text_of
 from monitel.process.failures import warn_once
 
 if TYPE_CHECKING:
@@ -20,38 +21,32 @@ Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, .
 
 _FIELDS = {bool: "bool_value", str: "string_value", int: "int_value", float: "double_value", bytes: "bytes_value"}
 _EXACT = {*_FIELDS, type(None)}
-_TO_EXACT: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__float__, bytes: bytes}
+_LEVELS = 16  # of lists and dicts in each other; deeper ones become text
 
 
-def _plain(value: Any) -> Plain:
-    """Return an attribute as exact values; raise TypeError if the protocol has no such type."""
-    if type(value) in _EXACT:
-        return value  # type: ignore[no-any-return]
-    for kind, exact in _TO_EXACT.items():
-        if isinstance(value, kind):
-            return exact(value)  # type: ignore[no-any-return]
-    if isinstance(value, Sequence):
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {str.__str__(str(key)): _plain(each) for key, each in value.items()}
-    raise TypeError(f"an attribute must be a str, bool, int, float, bytes, sequence or mapping, got {type(value)}")
+def plain_value(value: object, levels: int = _LEVELS) -> Any:
+    """Return a value that the protocol can hold: a scalar, a list, a dict or None, and the text of anything else."""
+    if value is None or isinstance(value, bytes):
+        return value
+    try:
+        if isinstance(value, Mapping) and levels:
+            found = ((text_of(name), each) for name, each in value.items())
+            return {name: plain_value(each, levels - 1) for name, each in found if name}
+        if isinstance(value, Sequence) and not isinstance(value, str) and levels:
+            return [plain_value(each, levels - 1) for each in value]
+        return checked_value("", value)
+    except Exception:  # not a scalar, an int beyond 64 bits, text that UTF-8 cannot hold, or a class that raises
+        return text_of(value) or f"<{type(value).__qualname__} without a text>"
 
 
 def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Plain]:
-    """Return attributes without those that the protocol cannot hold."""
     if not attributes:
         return {}
     # The mappings of the SDK take a lock for each item, but not in copy().
     given: Any = attributes.copy() if hasattr(attributes, "copy") else attributes
     if type(given) is dict and all(type(value) in _EXACT and type(key) is str for key, value in given.items()):
         return given
-    found: dict[str, Plain] = {}
-    for key, value in given.items():
-        try:
-            found[str.__str__(key)] = _plain(value)
-        except (TypeError, RecursionError):
-            continue
-    return found
+    return {text_of(name): plain_value(value) for name, value in given.items()}
 
 
 class Limits:
