@@ -17,8 +17,6 @@ _HELP = "run a training command: record its processes, deliver what they leave, 
 #: The variable of the option ``--name``, which comes before the run ids of launchers.
 NAME = "MONITEL_RUN_NAME"
 
-_OTLP = "OTEL_EXPORTER_OTLP_"
-_SIGNALS = ("METRICS", "LOGS", "TRACES")
 _ATTRIBUTES, _RUN_ID = "OTEL_RESOURCE_ATTRIBUTES", "training.run.id"
 
 
@@ -50,10 +48,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="the name of the run; a command with the same name continues it")
     parser.add_argument("--endpoint", metavar="URL", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
-    visible = "added to each request; visible in the list of processes, unlike OTEL_EXPORTER_OTLP_HEADERS"
-    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help=visible)
-    protocol = "default: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf"
-    parser.add_argument("--protocol", choices=("http/protobuf", "grpc"), help=protocol)
     parser.add_argument("--service-name", metavar="NAME", help="service.name; default: OTEL_SERVICE_NAME")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command to run")
 
@@ -82,38 +76,20 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tup
         parser.error(str(error))
 
 
-def _headers(options: argparse.Namespace) -> dict[str, str]:
-    """Return the headers, after a check of endpoint and headers by the exporters."""
-    headers = {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in options.header)}
-    if not all([*headers, *headers.values()]):
-        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
-    if options.endpoint is not None or headers:
-        from monitel.runs.exporters import load  # late: the command need not wait for it without these
+def _variables(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Return variables with those for the options. An endpoint holds for all signals. Raises for one that is wrong."""
+    found = dict(environment)
+    if options.endpoint is not None:
+        from monitel.runs.exporters import load  # late: the command need not wait for it without an endpoint
 
         exporters, problems = load()
         if not exporters:
-            problems.append("--endpoint and --header require an exporter: pip install monitel-otlp")
-            raise ValueError("; ".join(problems))
+            raise ValueError("; ".join([*problems, "--endpoint requires an exporter: pip install monitel-otlp"]))
         for each in exporters:
-            each.check_options(options.endpoint, headers)
-    return headers
-
-
-def _variables(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
-    """Return variables with those for the options. Endpoint and protocol hold for all signals; headers are added."""
-    found = dict(environment)
-    for name, value in (("ENDPOINT", options.endpoint), ("PROTOCOL", options.protocol)):
-        if value is not None:
-            for signal in _SIGNALS:
-                found.pop(f"{_OTLP}{signal}_{name}", None)
-            found[f"{_OTLP}{name}"] = value
-    if headers := _headers(options):
-        from urllib.parse import quote  # late: it is rarely needed
-
-        more = ",".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in headers.items())
-        for name in [f"{_OTLP}HEADERS", *(f"{_OTLP}{signal}_HEADERS" for signal in _SIGNALS)]:
-            if name in found or name == f"{_OTLP}HEADERS":
-                found[name] = f"{found[name]},{more}" if found.get(name, "").strip() else more
+            each.check_endpoint(options.endpoint)
+        for signal in ("METRICS_", "LOGS_", "TRACES_"):
+            found.pop(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT", None)
+        found["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.endpoint
     if options.service_name is not None:
         found["OTEL_SERVICE_NAME"] = options.service_name
     if options.name is not None:

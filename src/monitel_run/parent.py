@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses, as a shell has them
 _SIGNAL = 128  # a shell adds it to the number of a signal
-_SHELL = "/bin/sh"
 #: Signals of the terminal that stop a job.
 _STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 #: The others cannot be blocked, or are caused by this process.
@@ -78,7 +77,7 @@ class Parent:
             return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=restore)  # noqa: S603, PLW1509
 
         try:  # the object is kept: its destructor would take the status of the command
-            self._process = _begin(begin, command, environment)
+            self._process = _begin(begin, command)
         except BaseException:
             self.close()
             raise
@@ -115,28 +114,22 @@ def replace(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Execute a command in the place of this process; raises CommandError if that is not possible."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
-    _begin(lambda words: os.execvpe(words[0], words, environment), command, environment)  # noqa: S606
+    _begin(lambda words: os.execvpe(words[0], words, environment), command)  # noqa: S606
     raise AssertionError
 
 
-def _begin(begin: Callable[[list[str]], Any], command: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """Call a function with a command, and again with the shell if it is a script without ``#!``, as a shell does."""
-    program = command[0]
-    words = [*command]
-    while program:
-        try:
-            return begin(words)
-        except ValueError:  # a null character, in the name or in an argument
-            raise CommandError(program, errno.EINVAL) from None
-        except OSError as error:
-            if error.errno in {errno.EAGAIN, errno.ENOMEM}:
-                raise
-            if error.errno != errno.ENOEXEC or words[0] == _SHELL:
-                raise CommandError(program, error.errno or errno.EIO) from None
-            import shutil  # late: it is rarely needed
-
-            words = [_SHELL, shutil.which(program, path=environment.get("PATH")) or program, *command[1:]]
-    raise CommandError(program, errno.ENOENT)
+def _begin(begin: Callable[[list[str]], Any], command: Sequence[str]) -> Any:
+    """Call a function with a command; raises CommandError if it cannot be executed."""
+    if not command[0]:
+        raise CommandError("", errno.ENOENT)
+    try:
+        return begin([*command])
+    except ValueError:  # a null character, in the name or in an argument
+        raise CommandError(command[0], errno.EINVAL) from None
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.ENOMEM}:
+            raise
+        raise CommandError(command[0], error.errno or errno.EIO) from None
 
 
 def _stop(number: int) -> None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from monitel.runs.process import PastEvent, Process
 
 _VERSION = 1
-#: Fields of a row of ``top``, and the attributes of the process.
-_MEASURED = {
-    "steps_per_second": "rate",
+#: Fields with the attributes of the process. Empty texts are null.
+_FIELDS = {
+    **{each: each for each in ("pid", "host", "rank", "local_rank", "world_size", "attempt", "step", "death")},
+    **{each: each for each in ("activity", "goodput", "value_name", "value", "problem")},
     "step_seconds_p50": "step_p50",
     "step_seconds_p99": "step_p99",
     "data_share": "data",
     "wait_share": "waiting",
-    "goodput": "goodput",
     "cpu_cores": "cpu",
     "memory_bytes": "memory",
     "gpu_share": "gpu",
@@ -37,7 +37,7 @@ def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: 
     report = {
         "version": _VERSION,
         "time": rfc3339(now_ns),
-        "processes": [_process(each) for each in processes],
+        "processes": [_whole(each) for each in processes],
         "jobs": [_job(each) for each in jobs],
         "problems": list(problems),
     }
@@ -47,40 +47,41 @@ def report_as_json(processes: Sequence[Process], jobs: Iterable[Job], problems: 
 def look_as_json(look: Look, processes: Iterable[Process], *, indent: int | None = None) -> str:
     """Return rows of ``monitel top`` in their order: a list of objects."""
     verdicts = {each.box: job.verdict for job in look.jobs for each in job.processes}
-    rows = [{**_row(each, look.time_ns), "verdict": verdicts[each.box]._asdict()} for each in processes]
+    at = {"time": rfc3339(look.time_ns)}
+    rows = [{**at, **_row(each), "verdict": verdicts[each.box]._asdict()} for each in processes]
     return to_json(rows, indent=indent)
 
 
-def _common(process: Process) -> dict[str, Any]:
-    """Return the fields that both forms have."""
-    stage, job = process.stage, process.job
+def _row(process: Process) -> dict[str, Any]:
+    """Return the fields of a process that both commands have."""
+    stage, job, values = process.stage, process.job, {name: getattr(process, of) for name, of in _FIELDS.items()}
     return {
         "state": process.state.value,
-        **{name: getattr(process, name) for name in ("pid", "rank", "world_size", "attempt", "step")},
-        **{name: getattr(process, name) or None for name in ("host", "death", "activity")},
-        "service": job.service or None,
-        "run": job.run or None,
+        **{name: None if value == "" else value for name, value in values.items()},
+        **{name: getattr(job, name) or None for name in ("namespace", "service", "run")},
+        "box": str(process.box),
+        "started": rfc3339(process.started_ns),
         "last_seen": rfc3339(process.seen_ns),
+        "steps_per_second": process.rate,
         "exception": process.exception and dict(zip(("type", "message", "place"), process.exception, strict=True)),
         "step_age_seconds": _seconds(process.step_age_ns),
         "activity_age_seconds": _seconds(process.activity_age_ns),
         "stage": stage and {**_in_progress(stage, "name"), "waits_for_ranks": stage.waits},
         "waits": [_in_progress(each, "key") for each in process.waits],
+        "event": process.event and _event(process.event),
     }
 
 
-def _process(process: Process) -> dict[str, Any]:
+def _whole(process: Process) -> dict[str, Any]:
+    """Return everything about a process."""
     kernel, record = process.kernel, process.record
     return {
-        **_common(process),
-        "local_rank": process.local_rank,
-        "source": str(process.box),
+        **_row(process),
+        "steps_per_second": process.mean_rate if process.rate is None else process.rate,
         "spool": process.spool if process.stored else None,
         "collected_in": str(process.box) if process.collected else None,
-        "started": rfc3339(process.started_ns),
         "replaced_by_exec": process.is_replaced,
         "silence": list(process.silence),
-        "steps_per_second": process.mean_rate if process.rate is None else process.rate,
         "ranges": [_in_progress(each, "name") for each in process.ranges],
         "windows": [
             {
@@ -114,20 +115,6 @@ def _job(job: Job) -> dict[str, Any]:
         "ranks": [*ranks],
         "verdict": job.verdict._asdict(),
         "dead": [rank for rank, each in ranks.items() if each.state.value == "dead"],
-    }
-
-
-def _row(process: Process, time_ns: int) -> dict[str, Any]:
-    return {
-        "time": rfc3339(time_ns),
-        **_common(process),
-        "namespace": process.job.namespace or None,
-        **{field: getattr(process, name) for field, name in _MEASURED.items()},
-        "value_name": process.value_name or None,
-        "value": process.value,
-        "event": process.event and _event(process.event),
-        "box": str(process.box),
-        "problem": process.problem or None,
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TextIO
 
 from monitel.blackbox.process import Owner
@@ -26,7 +27,6 @@ _INDENT = len("  exported  ")
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
 _CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
-_SAME = 1.02  # rates of ranks that differ less are the same
 
 
 def print_summary(
@@ -143,7 +143,8 @@ def _header(jobs: Sequence[Job]) -> str:
     if len(jobs) > 1:
         parts.append(f"{len(jobs):,} attempts")
     which = f" in attempt {last.attempt}" if stepping and len(jobs) > 1 else ""
-    return ", ".join([*parts, f"{_steps(stepping)}{which}", *_rates(stepping)])
+    rates = [rate for each in stepping if (rate := each.mean_rate) is not None]
+    return ", ".join([*parts, f"{_steps(stepping)}{which}", *([step_rate(median(rates))] if rates else [])])
 
 
 def _steps(processes: Sequence[Process]) -> str:
@@ -158,17 +159,6 @@ def _steps(processes: Sequence[Process]) -> str:
         steps += f" (steps {min(firsts):,} to {max(lasts):,})"  # resumed
     skipped = max(each.skipped for each in processes)
     return f"{steps} ({skipped:,} skipped)" if skipped else steps
-
-
-def _rates(processes: Iterable[Process]) -> Iterator[str]:
-    rates = sorted((rate, named([each])) for each in processes if (rate := each.mean_rate) is not None)
-    if not rates:
-        return
-    (slowest, slowest_rank), (fastest, fastest_rank) = rates[0], rates[-1]
-    if fastest <= _SAME * slowest:
-        yield step_rate(slowest)
-    else:
-        yield f"{step_rate(slowest)} ({slowest_rank}) to {step_rate(fastest)} ({fastest_rank})"
 
 
 def _rows(jobs: Sequence[Job]) -> list[tuple[str, list[str]]]:

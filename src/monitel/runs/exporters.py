@@ -2,7 +2,7 @@
 
 An exporter is a plug-in: a module that an entry point of the group ``monitel.exporters`` names. It has
 
-* ``check_options(endpoint, headers)``, which raises a ValueError for an option of ``monitel run`` that is wrong;
+* ``check_endpoint(endpoint)``, which raises a ValueError for an endpoint of ``monitel run`` that is wrong;
 * ``begin()``, which starts to export what this process records;
 * ``attempt(command, began_ns, folder, deaths, problems)``, which returns an object like
   :class:`monitel_otlp.attempts.CommandTelemetry`: it delivers what processes have left at their end.

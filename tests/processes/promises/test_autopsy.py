@@ -56,7 +56,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert ("dead", pid, None) == (found["state"], found["pid"], found["death"])
         check_numbers(found, job)
         for target in (box, own_boxes):
-            assert [found["source"]] == [each["source"] for each in console.json("autopsy", target)["processes"]]
+            assert [found["box"]] == [each["box"] for each in console.json("autopsy", target)["processes"]]
         text = console("autopsy", pid).output
         assert text.startswith("1 process: 1 dead\n")
         assert "state dead: cause unknown, as after SIGKILL or by the OOM killer; last sign of" in " ".join(

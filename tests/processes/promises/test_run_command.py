@@ -72,10 +72,10 @@ def test_command_that_cannot_be_started(command: list[str], status: int, message
 
 
 def test_wrong_option_starts_nothing() -> None:
-    """The status is 2, and a header, which may be a token, is not shown."""
-    ended = outcome([*RUN[:-1], "--header", "sec ret", "touch", "started"])
+    """The status is 2, and the value of an unknown option, which may be a token, is not shown."""
+    ended = outcome([*RUN[:-1], "--token=sec ret", "touch", "started"])
     assert 2 == ended.status
-    assert "--header: expected NAME=VALUE (the argument is not shown" in ended.stderr + ended.summary
+    assert "unrecognized arguments: --token" in ended.stderr + ended.summary
     assert "sec ret" not in ended.stderr + ended.summary
     assert not Path("started").exists()
 
@@ -97,19 +97,15 @@ def test_environment_has_two_more_variables() -> None:
 
 
 def test_options_become_variables() -> None:
-    """Options take the place of the variables of single signals; headers are added."""
-    given = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics", "OTEL_EXPORTER_OTLP_HEADERS": "a=1"}
-    given["OTEL_EXPORTER_OTLP_LOGS_HEADERS"] = "b=2"
+    """The endpoint takes the place of the variables of single signals."""
+    given = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics"}
     given["OTEL_RESOURCE_ATTRIBUTES"] = "team=a,training.run.id=other"
-    options = ["--endpoint", "http://localhost:9", "--protocol=http/protobuf", "--header", "x=y z"]
-    command = [*RUN[:-1], *options, "--service-name", "mine", "--name", "run 7", "env", "-0"]
+    options = ["--endpoint", "http://localhost:9", "--service-name", "mine", "--name", "run 7"]
+    command = [*RUN[:-1], *options, "env", "-0"]
     after = variables(outcome(command, env={**os.environ, **given}).stdout)
     words = ("OTLP", "SERVICE", "RESOURCE", "RUN_N")
     assert {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_HEADERS": "a=1,x=y%20z",
-        "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2,x=y%20z",
         "OTEL_RESOURCE_ATTRIBUTES": "team=a",
         "OTEL_SERVICE_NAME": "mine",
         "MONITEL_RUN_NAME": "run 7",
@@ -342,7 +338,7 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: in
     assert not any(word in words for word in ("on disk", "exported", "lost"))
     refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
     assert (2, False) == (refused.status, Path("started").exists())
-    assert "require an exporter: pip install monitel-otlp" in refused.stderr + refused.summary
+    assert "--endpoint requires an exporter: pip install monitel-otlp" in refused.stderr + refused.summary
 
 
 def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:

@@ -90,7 +90,7 @@ def test_process_is_seen_while_it_runs_and_after_a_kill(
     with working(begin + WORK, env) as process:
         wait_for_work(process)
         assert 0 == finish(process, "\n").status
-    assert [found["source"]] == [str(each) for each in own_boxes.iterdir()]
+    assert [found["box"]] == [str(each) for each in own_boxes.iterdir()]
     command("replay", "--endpoint", "http://127.0.0.1:9")
     assert [] == [*own_boxes.iterdir()]
 

@@ -21,6 +21,7 @@ FIELDS = {
     *("world_size", "step_age_seconds", "steps_per_second", "step_seconds_p50", "step_seconds_p99", "data_share"),
     *("wait_share", "goodput", "value_name", "value", "activity", "activity_age_seconds", "stage", "waits", "event"),
     *("verdict", "box", "problem", "exception", "cpu_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes"),
+    *("local_rank", "started"),
 }
 
 

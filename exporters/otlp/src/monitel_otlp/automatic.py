@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monitel_otlp.attempts import CommandTelemetry
 
 
-def check_options(endpoint: str | None, headers: Mapping[str, str]) -> None:
-    """Check options of ``monitel run``; a wrong one is a ValueError."""
-    from monitel_otlp.config.settings import is_header, resolve  # late, as below: a process loads what it needs
+def check_endpoint(endpoint: str) -> None:
+    """Raise a ValueError for an endpoint of ``monitel run`` that is wrong."""
+    from monitel_otlp.config.settings import resolve  # late, as below: a process loads what it needs
 
-    if not all(is_header(*each) for each in headers.items()):
-        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
     try:
         resolve(endpoint)
     except ValueError as error:
