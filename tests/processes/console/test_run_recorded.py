@@ -53,42 +53,39 @@ def test_command_that_fails_after_its_processes() -> None:
     assert (3, True) == (ended.status, ended.summary.endswith(last))
 
 
-@pytest.mark.parametrize(
-    ("end", "expected"),
-    [
-        ("raise ValueError('broken')", "failed at step 1: ValueError: broken"),
-        ("try: 1 / 0\n    except ArithmeticError: sys.exit(1)", "failed at step 1: ZeroDivisionError"),
-        ("sys.exit(0)", "verdict unknown"),
-        ("raise KeyboardInterrupt", "interrupted"),
-    ],
-)
-def test_exception_that_ends_a_child_of_multiprocessing(end: str, expected: str) -> None:
-    """No hook is called with it; torch.multiprocessing.spawn() makes an exit status of it."""
-    work = "import monitel, monitel_otlp, sys\n    monitel_otlp.configure()\n    monitel.set_step(1)"
-    spawn = "    import multiprocessing\n    child = multiprocessing.get_context('spawn').Process(target=work)\n"
-    script = f"def work():\n    {work}\n    {end}\nif __name__ == '__main__':\n{spawn}    child.start(); child.join()\n"
-    Path("train.py").write_text(script)
-    assert expected in " ".join(outcome([*RUN, sys.executable, "train.py"]).summary.split())
+NOT_RECORDED = "children of multiprocessing are not recorded"
+CONFIGURE = "import monitel_otlp, sys; monitel_otlp.configure()"
 
 
 @pytest.mark.parametrize(
-    ("method", "parent", "configure"),
+    ("method", "parent", "configure", "end", "expected"),
     [
-        ("spawn", "import monitel", "pass"),
-        ("spawn", "", "pass"),  # the parent is not recorded either
-        ("forkserver", "import monitel", "pass"),
-        ("spawn", "import monitel", "import monitel_otlp; monitel_otlp.configure()"),
+        ("spawn", "import monitel", "pass", "pass", NOT_RECORDED),
+        ("spawn", "", "pass", "pass", NOT_RECORDED),  # the parent is not recorded either
+        ("forkserver", "import monitel", "pass", "pass", NOT_RECORDED),
+        ("spawn", "import monitel", CONFIGURE, "pass", "verdict unknown"),
+        # No hook is called with an exception; torch.multiprocessing.spawn() makes an exit status of it.
+        ("spawn", "", CONFIGURE, "raise ValueError('broken')", "failed at step 1: ValueError: broken"),
+        (
+            "spawn",
+            "",
+            CONFIGURE,
+            "try: 1 / 0\n    except ArithmeticError: sys.exit(1)",
+            "failed at step 1: Zero",
+        ),
+        ("spawn", "", CONFIGURE, "sys.exit(0)", "verdict unknown"),
+        ("spawn", "", CONFIGURE, "raise KeyboardInterrupt", "interrupted"),
     ],
 )
-def test_children_of_multiprocessing(method: str, parent: str, configure: str) -> None:
-    """The summary says why it has no steps, unless they are recorded."""
-    work = (
-        f"{parent}\ndef work():\n    {configure}\n    import monitel; monitel.set_step(1)\nif __name__ == '__main__':\n"
-    )
+def test_children_of_multiprocessing(method: str, parent: str, configure: str, end: str, expected: str) -> None:
+    """The summary says why it has no steps, or how a child that is recorded has ended."""
+    work = f"def work():\n    {configure}\n    import monitel; monitel.set_step(1)\n    {end}\n"
     spawn = f"    import multiprocessing\n    child = multiprocessing.get_context('{method}').Process(target=work)\n"
-    Path("train.py").write_text(f"{work}{spawn}    child.start(); child.join(); raise SystemExit(child.exitcode)\n")
+    main = f"if __name__ == '__main__':\n{spawn}    child.start(); child.join()\n"
+    Path("train.py").write_text(f"{parent}\n{work}{main}")
     ended = outcome([*RUN, sys.executable, "train.py"])
-    assert (0, configure == "pass") == (ended.status, "children of multiprocessing are not recorded" in ended.summary)
+    words = " ".join(ended.summary.split())
+    assert (0, True, expected == NOT_RECORDED) == (ended.status, expected in words, NOT_RECORDED in words)
 
 
 RANKS = """\

@@ -1,51 +1,16 @@
 """monitel_otel with the providers that the application sets, and without an SDK."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.scripts import Run
-
-GLOBALS = """\
-import sys
-import monitel, monitel_otel
 from opentelemetry import metrics, trace
 from opentelemetry._logs import set_logger_provider
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.support.scripts import Run
+from tests.unit.promises.providers import in_memory
 
-reader, exporter, spans = InMemoryMetricReader(), InMemoryLogRecordExporter(), InMemorySpanExporter()
-
-def set_providers():
-    metrics.set_meter_provider(MeterProvider([reader]))
-    provider = LoggerProvider()
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    set_logger_provider(provider)
-    tracing = TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(spans))
-    trace.set_tracer_provider(tracing)
-
-if sys.argv[1] == "before":
-    set_providers()
-installation = monitel_otel.install(spans=True)
-if sys.argv[1] == "after":
-    set_providers()
-stat = monitel.Stat("loss", [monitel.SUM], 1e9)
-stat.add(5)
-stat.flush()
-monitel.emit("epoch")
-with monitel.profiler.record_function("step"):
-    pass
-data = reader.get_metrics_data()
-for metric in data.resource_metrics[0].scope_metrics[0].metrics:
-    print(metric.name, metric.data.data_points[0].value)
-print([each.name for each in spans.get_finished_spans()])
-print([each.log_record.event_name for each in exporter.get_finished_logs()])
-"""
+import monitel
+import monitel_otel
 
 SHUT_DOWN = """\
 import os, sys
@@ -94,12 +59,25 @@ print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_global_providers_are_the_default(run: Run, tmp_path: Path, when: str) -> None:
+def test_global_providers_are_the_default(when: str) -> None:
     """This is so even if the application sets them later, as frameworks do."""
-    (tmp_path / "script.py").write_text(GLOBALS)
-    ended = run(tmp_path / "script.py", when)
-    assert {"loss.sum 5.0", "monitel.windows 1", "['epoch']", "['step']"} <= {*ended.stdout.splitlines()}
-    assert "" == ended.stderr
+    with in_memory() as backend, ExitStack() as stack:
+        for step in ("install", "set") if when == "after" else ("set", "install"):
+            if step == "install":
+                stack.enter_context(monitel_otel.install(spans=True))
+            else:
+                metrics.set_meter_provider(backend.meter_provider)
+                set_logger_provider(backend.logger_provider)
+                trace.set_tracer_provider(backend.tracer_provider)
+        stat = monitel.Stat("loss", [monitel.SUM], 1e9)
+        stat.add(5)
+        stat.flush()
+        monitel.emit("epoch")
+        with monitel.profiler.record_function("step"):
+            pass
+        assert {"loss.sum": 5.0, "monitel.windows": 1}.items() <= backend.values().items()
+        assert ["epoch"] == [each.event_name for each in backend.records()]
+        assert ["step"] == [each.name for each in backend.spans()]
 
 
 @pytest.mark.parametrize("how", ["at exit", "later", "explicit"])

@@ -15,8 +15,6 @@ from tests.support.spools import last_line, spooled
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])
-#: A failed attempt or a requested pause would take an hour.
-PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
 
 
 def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
@@ -49,21 +47,6 @@ def test_everything_is_delivered_however_the_script_ends(
     assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr[ended.stderr.index("monitel: ") :]
     assert [] == [*tmp_path.rglob("*.spool")]
     assert ("Error" in end or "Interrupt" in end) == ended.stderr.count("Traceback")
-
-
-@pytest.mark.parametrize(
-    "answer", [Answer(fault="hang"), Answer(503, {"Retry-After": "3600"}), Answer(401)], ids=["hangs", "pause", "401"]
-)
-def test_backend_that_takes_nothing_does_not_keep_the_process(
-    receiver: Receiver, train: Run, tmp_path: Path, answer: Answer
-) -> None:
-    """The pause that it asks for is respected; everything is on disk."""
-    receiver.rule(lambda _request: answer)
-    ended = train(TRAIN + PRINT_TIME, receiver.url, env=PATIENT, timeout=DEADLINE)
-    assert seconds_of_exit(ended) < DEADLINE
-    assert ALL == spooled(tmp_path / "spool")
-    if answer.headers:
-        assert 1 == len(receiver.of("logs"))
 
 
 def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> None:

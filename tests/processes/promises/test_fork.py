@@ -189,42 +189,6 @@ if __name__ == "__main__":
     assert 20 == increase(receiver, "loss.count")
 
 
-CHILDREN = 10
-BUSY = f"""\
-import signal
-signal.alarm(100)  # children inherit no alarm: each sets its own
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.002)
-busy = monitel.stat("busy", [COUNT], 0.001)
-loss = Stat("loss", [COUNT], 1e9)
-children = []
-for _ in range({CHILDREN}):
-    for number in range(50):
-        busy.add(1)
-        monitel.emit("parent")
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(90)
-        loss.add(1)
-        loss.flush()
-        assert pipeline.force_flush(80)
-        sys.exit()
-    children.append(pid)
-statuses = [os.waitpid(pid, 0)[1] for pid in children]
-assert statuses == [0] * {CHILDREN}, statuses
-"""
-
-
-def test_forks_during_exports_neither_hang_nor_lose(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """The parent exports every few milliseconds; each item is sent once, by the process that has recorded it."""
-    train(BUSY, receiver.url)
-    points = receiver.points("loss.count")
-    assert [1] * CHILDREN == [point.value for point in points]
-    assert CHILDREN == len({point.resource["service.instance.id"] for point in points})
-    assert CHILDREN * 50 == len(receiver.records("parent")) == receiver.values("busy.count")[-1]
-    assert 1 == len({point.resource["service.instance.id"] for point in receiver.points("busy.count")})
-    assert [] == folders(tmp_path)
-
-
 HELD = """\
 import signal, threading
 inside, go_on = threading.Event(), threading.Event()

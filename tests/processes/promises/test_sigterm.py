@@ -8,7 +8,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from tests.processes.patience import SHORT, with_patience
+from tests.processes.patience import with_patience
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
@@ -288,19 +288,6 @@ def test_wait_in_flight_is_reported(receiver: Receiver, terminate: Terminate) ->
     assert {1} == {*receiver.values("w.wait.active")}
     times = {point.attributes["training.activity"]: point.value for point in receiver.points("training.time")}
     assert {"startup", "evaluation", "shutdown"} <= {*times}
-
-
-HANGING = """\
-monitel.counter("samples").add(3)
-meter = pipeline.meter_provider.get_meter("mine")
-meter.create_observable_gauge("hangs", [lambda _: threading.Event().wait()])
-"""
-
-
-def test_callback_that_hangs_does_not_keep_the_totals(receiver: Receiver, terminate: Terminate) -> None:
-    """An observable instrument of the application never returns."""
-    terminate(with_patience(BEGIN + HANGING + PAUSE, SHORT), receiver.url)
-    assert (ALL, 3) == (arrived(receiver), increase(receiver, "samples"))
 
 
 def test_signal_may_interrupt_a_flush(blackhole: socket.socket, terminate: Terminate, tmp_path: Path) -> None:

@@ -90,25 +90,6 @@ if rank == 1:
     assert f"deliver with: monitel replay {Path('state/monitel').resolve()}" in summary
 
 
-def test_interrupted_and_preempted_ranks_are_named() -> None:
-    """After Ctrl-C or SIGTERM a rank has not failed: the row has its status, and the verdict is another."""
-    end = """\
-if rank == 1:
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(60)
-if rank == 3:
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60)
-    except KeyboardInterrupt:
-        sys.exit(1)
-"""
-    summary = run(JOB + end, status=15, env={"MONITEL_RUN_EVENTS": "true"})
-    assert "verdict late rank: rank 2 " in summary
-    assert re.search(r" ended rank 3 interrupted,? rank 1 preempted ", summary)
-    assert "failed" not in summary
-
-
 def test_exit_status_that_only_the_parent_knows_is_that_of_the_run(console: Console) -> None:
     """A process cannot see the code of a SystemExit that it raises itself: its parent stores that it has failed."""
     summary = run("import monitel\nmonitel.set_step(1)\nraise SystemExit(3)\n", status=3)

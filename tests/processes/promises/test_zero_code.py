@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
 from tests.processes.patience import LONG, SHORT, with_patience
+from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
 from tests.support.spools import last_line, spooled
@@ -130,21 +137,6 @@ with monitel_otlp.configure(service_name="mine"):
     assert ["early", "late"] == receiver.record_names()
 
 
-def test_variables_choose_as_the_arguments_of_configure(receiver: Receiver, instrument: Instrument) -> None:
-    """Forms of distributions, the rank on points, the events of the run; a wrong value is one warning."""
-    script = "import monitel\nmonitel.Stat('wide', [monitel.HISTOGRAM, monitel.COUNT], 1e9).add(1)\n"
-    chosen = {"MONITEL_DISTRIBUTIONS": "both", "MONITEL_RANK_ATTRIBUTE": "on", "MONITEL_RUN_EVENTS": "1"}
-    env = {**dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http"), "RANK": "3", **chosen}
-    ended = instrument(script, env={**env, "MONITEL_SERIES_LIMIT": "none"})
-    points = [point for point in receiver.all_points() if point.metric.startswith("wide.")]
-    assert {"wide.count", "wide.p50", "wide.p90", "wide.p95", "wide.p99", "wide.histogram"} == {
-        p.metric for p in points
-    }
-    assert {3} == {point.attributes["training.rank"] for point in points}
-    assert ["run.started", "run.ended"] == receiver.record_names()
-    assert 1 == ended.stderr.count("MONITEL_SERIES_LIMIT: expected")
-
-
 def test_items_are_kept_on_disk_without_a_backend(instrument: Instrument, tmp_path: Path) -> None:
     """The items of monitel, in the folder of the variable; the last line has its number."""
     where = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "MONITEL_SPOOL_DIR": str(tmp_path / "here")}
@@ -177,42 +169,22 @@ def test_pipeline_beside_a_configuration_file(receiver: Receiver, instrument: In
     assert (["epoch", "run.log"], 1) == (sorted(receiver.record_names()), len(receiver.spans()))
 
 
-# With code
-
-PROVIDERS = """\
-from opentelemetry import _logs, metrics, trace
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-resource = Resource.create({"service.name": "theirs"}, "https://example.test/1")
-logs, traces = LoggerProvider(resource), TracerProvider(resource=resource)
-_logs.set_logger_provider(logs)
-trace.set_tracer_provider(traces)
-"""
-BESIDE = """\
-reader = InMemoryMetricReader()
-provider = MeterProvider([reader], resource)
-metrics.set_meter_provider(provider)
-with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0):
-"""
-CHECK = """\
-assert metrics.get_meter_provider() is provider
-data = reader.get_metrics_data().resource_metrics
-print(*(metric.name for each in data for scope in each.scope_metrics for metric in scope.metrics))
-"""
-
-
-def test_providers_of_an_application_are_not_replaced(receiver: Receiver, train: Run) -> None:
-    """``configure()`` sends monitel's items by private providers, which its resource names."""
-    record = "".join(f"    {line}\n" for line in RECORD.splitlines())
-    ended = train(PROVIDERS + BESIDE + record + CHECK, receiver.url)
-    assert "mine\n" == ended.stdout
-    assert {name: value for name, value in RECORDED.items() if name != "mine"} == totals(receiver)
+def test_providers_of_an_application_are_not_replaced(receiver: Receiver, start: Start) -> None:
+    """With code ``configure()`` sends monitel's items by private providers, which its resource names."""
+    resource = Resource.create({"service.name": "theirs"}, "https://example.test/1")
+    provider = MeterProvider([reader := InMemoryMetricReader()], resource, shutdown_on_exit=False)
+    metrics.set_meter_provider(provider)
+    _logs.set_logger_provider(LoggerProvider(resource, shutdown_on_exit=False))
+    trace.set_tracer_provider(TracerProvider(resource=resource, shutdown_on_exit=False))
+    pipeline = start()
+    exec(RECORD, {})
+    pipeline.shutdown()
+    assert metrics.get_meter_provider() is provider
+    data = reader.get_metrics_data()
+    assert data is not None
+    scopes = [scope for each in data.resource_metrics for scope in each.scope_metrics]
+    assert ["mine"] == [each.name for scope in scopes for each in scope.metrics]
+    assert OWN == totals(receiver)
     assert {("theirs", "windows")} == {
         (point.resource["service.name"], point.resource["monitel.pipeline"]) for point in receiver.all_points()
     }
