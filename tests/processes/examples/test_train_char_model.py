@@ -10,7 +10,7 @@ from tests.processes.patience import patience
 from tests.support.paths import EXAMPLES
 from tests.support.receiver import Receiver
 from tests.support.scripts import Process, finish, started
-from tests.unit.promises.spool_content import Content, cat
+from tests.support.spools import Content, cat
 from tests.unit.tensorboard.files import LEDGER, reader_of
 
 SCRIPT = EXAMPLES / "train_char_model.py"

@@ -18,7 +18,7 @@ from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import finish, started, write_script
-from tests.unit.promises.spool_content import parse
+from tests.support.spools import parse
 
 from monitel.console.runs import read_runs
 
