@@ -27,7 +27,7 @@ from typing import Any
 
 from monitel.blackbox import context_page
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.folder import Folder, FolderError, make_shown, open_root
+from monitel.blackbox.folder import Folder, FolderError, keep_mappings, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
 from monitel.blackbox.process import process_facts, process_start
 from monitel.blackbox.record import (
@@ -115,7 +115,7 @@ class Box:
         self._next_round = Event()  # to be set after the next round of the disk thread
         self._snapshot_at_s, self._retry_at_s = time.monotonic() + interval_s, math.inf
         self._keep_stacks()  # in the thread that configures, so that an overflow of its stack is recorded
-        _live[self.name] = self  # a collector in another thread does not sweep a folder that is being made
+        _live[self.name] = self
 
     @property
     def disk_bytes(self) -> int:
@@ -215,6 +215,7 @@ class Box:
                 self._report("box", self.room.problem)
             return
         # Continue in anonymous memory.
+        keep_mappings()
         self._report("box", "its folder was removed, or the application has closed its descriptors")
         self.folder, self.room.box, self._has_snapshot = None, None, False
         self._forget_files()
@@ -466,10 +467,6 @@ class Box:
 
 def has_box() -> bool:
     return bool(_live)
-
-
-def is_mine(name: str) -> bool:
-    return name in _live
 
 
 def _abandon_all() -> None:

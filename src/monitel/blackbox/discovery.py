@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitel.blackbox.box import is_mine
-from monitel.blackbox.context_page import PAGE, Context
+from monitel.blackbox.context_page import PAGE
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
-from monitel.blackbox.process import Owner, process_facts, process_start
-from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE, read_names
+from monitel.blackbox.process import Owner
+from monitel.blackbox.record import CORRUPT, ENDED, JOURNALS, NAMES, REJECTED, STATE
 
 #: Start, process id, its start time, random digits, and perhaps the mark of the endpoints.
 NAME = re.compile(r"\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]{6}(?:-[0-9a-f]{8})?")
@@ -88,7 +86,7 @@ def _search(root: Folder, found: Boxes) -> None:
             try:
                 with closing(Folder.open(path, probe=False)) as folder:
                     if is_box(folder.names()):
-                        state = found.ended if folder.has(ENDED) else found.live if is_alive(folder) else found.dead
+                        state = found.ended if folder.has(ENDED) else found.live if folder.is_locked() else found.dead
                         state.append(path)
             except FileNotFoundError:
                 continue  # removed meanwhile
@@ -152,38 +150,6 @@ def find_spools(root: Path) -> Spools:
 # ---- their processes
 
 
-def is_alive(folder: Folder) -> bool:
-    """Return True if the process of a box or spool folder runs: it holds the lock, or has lost it.
-
-    The application may have closed the descriptor of the lock. Then the process id and start time in the name decide,
-    unless the process has ended its record, or has replaced itself by calling exec and is this one now.
-    """
-    if folder.is_locked():
-        return True
-    name = folder.path.name.lstrip(".")
-    match = NAME.fullmatch(name)
-    if match is None or folder.has(ENDED):
-        return False
-    if int(match[1]) == os.getpid():
-        return is_mine(name)
-    names, facts = read_names(folder)[0], process_facts()
-    if names and any(names[0].get(key) != facts[key] for key in ("boot", "namespace")):
-        return False  # its process id means another process here
-    return process_start(int(match[1])) == match[2]
-
-
-def is_running(folder: Folder, owner: Owner, page: Context) -> bool:
-    """Return True if a process runs the program that has made its box.
-
-    Without its lock, the process has called exec, or the application has closed all descriptors: then the heartbeat
-    decides.
-    """
-    if folder.is_locked():
-        return not owner.has_ended  # else a collector has it
-    beat_ns = page.heartbeat_ns
-    return is_alive(folder) and beat_ns is not None and time.monotonic_ns() - beat_ns < SILENT_NS
-
-
-def has_called_exec(owner: Owner) -> bool:
-    """Return True if the process of a box that is not running, as :func:`is_running` says, runs another program."""
-    return owner.is_running
+def is_running(folder: Folder, owner: Owner) -> bool:
+    """Return True if a process runs the program that has made its box: a call of exec releases the lock."""
+    return folder.is_locked() and not owner.has_ended  # else a collector has it

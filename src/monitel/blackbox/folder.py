@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 if find_spec("fcntl") is not None:
     import fcntl
@@ -315,36 +316,18 @@ def map_file(descriptor: int, size: int) -> Any:
     """Return a file as memory. Its space must be reserved: writing to a page without space ends the process."""
     if sys.version_info >= (3, 13):
         return mmap(descriptor, size, trackfd=False)
-    number = os.dup(descriptor)  # the lowest free one, which the mapping gets
-    os.close(number)
-    mapping = _Mapping(descriptor, size)
-    with suppress(OSError):
-        status = os.fstat(descriptor)
-        if _is_open(number, status):  # no other thread was faster
-            mapping.own = number, status
+    mapping = mmap(descriptor, size)
+    _mappings.add(mapping)
     return mapping
 
 
-if find_spec("mmap") is not None and sys.version_info < (3, 13):
-    _kept: list[Any] = []
+_mappings = WeakSet[Any]()  # each closes its copy of the descriptor when it is freed
+_kept: list[Any] = []
 
-    class _Mapping(mmap):
-        """A mapping with a descriptor, which it closes when it is freed.
 
-        If the application has closed that descriptor, its number may be that of a file of the application. Such a
-        mapping is never freed.
-        """
-
-        own: tuple[int, Any] = -1, None  # the number of the descriptor, and the status of the file
-
-        def __del__(self, samestat: Any = os.path.samestat, fstat: Any = os.fstat, keep: Any = _kept.append) -> None:
-            number, status = self.own
-            try:  # without a name of the module, which has none any more at the end of the interpreter
-                is_own = number < 0 or samestat(fstat(number), status)
-            except OSError:
-                is_own = False
-            if not is_own:
-                keep(self)
+def keep_mappings() -> None:
+    """Free no mapping any more, if the application has closed their descriptors, which may be its own by now."""
+    _kept.extend(_mappings)
 
 
 def box_root(given: Path | None = None) -> Path | None:

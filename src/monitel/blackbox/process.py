@@ -36,8 +36,8 @@ class Owner(NamedTuple):
         return bool(self.boot) and (self.boot, self.namespace) == _place(os.getpid())
 
     @property
-    def is_running(self) -> bool:
-        """True if the process certainly runs, from the view of this process."""
+    def lives_on(self) -> bool:
+        """True if the process certainly runs, from the view of this process: without its lock, it has called exec."""
         return self.is_near and process_start(int(self.pid)) == self.start
 
     @property

@@ -57,7 +57,6 @@ MASK = 0xFFFFFFFF
 _SLOT = struct.Struct("<4sQII")  # magic, number of the version, length, CRC-32
 _SLOT_MAGIC = b"mtsl"
 _SLOT_BYTES = 4096
-_READINGS = 5  # the newest version may be in a slot that is written meanwhile; after a kill it stays torn
 
 
 class Item(NamedTuple):
@@ -191,24 +190,16 @@ class SlotFile:
 
 def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
     """Return the number and the value of the newest whole version; (0, None) if there is none."""
-    newest, best = 0, b""
-    for _ in range(_READINGS):
-        try:
-            content = folder.read(name)
-        except FileNotFoundError:
-            return 0, None
-        is_torn, newest = False, 0
-        for at in (0, len(content) // 2):
-            if len(content) - at < _SLOT.size:
-                continue
+    newest, best, content = 0, b"", b""
+    with suppress(FileNotFoundError):
+        content = folder.read(name)
+    for at in (0, len(content) // 2):
+        if len(content) - at >= _SLOT.size:
             magic, number, length, crc = _SLOT.unpack_from(content, at)
             body = content[at + _SLOT.size : at + _SLOT.size + length]
             is_whole = magic == _SLOT_MAGIC and len(body) == length and zlib.crc32(body, number & MASK) == crc
-            is_torn = is_torn or (magic == _SLOT_MAGIC and not is_whole)
             if is_whole and number > newest:
                 newest, best = number, body
-        if not is_torn:
-            break
     return newest, load(best) if newest else None
 
 

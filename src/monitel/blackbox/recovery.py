@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from monitel.blackbox import disk as on_disk
-from monitel.blackbox.discovery import NAME, entries, is_alive, is_box, pid_of, records
+from monitel.blackbox.discovery import NAME, entries, is_box, pid_of, records
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, make_shown
 from monitel.blackbox.journal import Journal, Room
 from monitel.blackbox.reading import Record, names_of, read_record
@@ -63,7 +63,7 @@ def sweep(*parents: Path | None) -> None:
                 is_young = time.time() - os.fstat(folder.descriptor).st_mtime < _MAKING_S
                 if is_young and {*folder.names()} <= {"lock"}:  # its maker is about to lock it
                     continue
-                if not is_alive(folder) and folder.lock():
+                if folder.lock():
                     folder.remove()
 
 
@@ -79,9 +79,7 @@ def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) ->
         folder = Folder.open(path)
         opened.callback(folder.close)
         taken.append(folder)
-        # A process that runs may have ended its record. Without a box, only the lock shows that it has not.
-        alive = is_alive(folder) if is_box(folder.names()) else folder.is_locked()
-        if alive or not folder.lock():
+        if not folder.lock():
             if not folder.is_there():
                 raise MissingFolderError(f"another process has removed {str(path)!r}")
             raise InUseError(f"{str(path)!r} is in use by another process, such as {pid_of(path)} that has made it")

@@ -200,7 +200,7 @@ class _Watched:
             if self._page is None:
                 with suppress(FileNotFoundError):  # a box that is being made has none yet
                     self._page = _mapped(folder)
-            if is_running(folder, record.owner, record.page):
+            if is_running(folder, record.owner):
                 row = now(record)
                 self.looks.add(row.but(record=None), record.page)
                 rate = self.looks.rate(row, time.monotonic_ns())

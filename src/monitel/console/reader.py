@@ -68,7 +68,7 @@ def _read_box(path: Path, problems: list[str]) -> list[Process]:
     try:
         with closing(Folder.open(path, probe=False)) as folder:
             record = read_record(folder)
-            found = model.process_of(record, alive=is_running(folder, record.owner, record.page))
+            found = model.process_of(record, alive=is_running(folder, record.owner))
         return [found.but(events=[*map(event_of, record.events)][-_EVENTS:])]
     except Exception as error:  # the content may be damaged in any way
         if path.exists():

@@ -20,7 +20,7 @@ from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.context_page import quantile
 from monitel.blackbox.death import Death, Deaths, death_of
-from monitel.blackbox.discovery import SILENT_NS, has_called_exec
+from monitel.blackbox.discovery import SILENT_NS
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME, Definition, LogRecord
 from monitel.blackbox.process import Owner
 from monitel.runs.history import RunTime
@@ -405,7 +405,7 @@ def dead(record: Record, death: Death) -> Process:
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
         observed=death.end is not None and death.end.time_ns > 0,
-        **(REPLACED if has_called_exec(record.owner) else ended_by(how)),
+        **(REPLACED if record.owner.lives_on else ended_by(how)),
         stacks=death.stacks,
         exception=found.exception or death.exception,
     )

@@ -16,7 +16,7 @@ from typing import Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Death, Deaths, death_of
-from monitel.blackbox.discovery import has_called_exec, records
+from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
 from monitel.blackbox.reading import Record, RecordError, names_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
@@ -80,7 +80,7 @@ class Collected:
             return
         if not dead.has_ended:
             record = read_record(box, dead.disk)
-            death = None if has_called_exec(record.owner) else death_of(record, self.observed)
+            death = None if record.owner.lives_on else death_of(record, self.observed)
             records = {} if dead.is_unread else _last_records(dead, record, death)
             left = path if is_kept else (dead.spool or path.parent) / dead.name
             store_death(record, death, left)  # first: nobody does it after the commit
@@ -108,7 +108,7 @@ class Collected:
         """
         with suppress(Exception), closing(Folder.open(path, probe=False)) as folder:
             record = Record(path, names_of(folder))
-            if folder.has(ENDED) or has_called_exec(record.owner):
+            if folder.has(ENDED) or record.owner.lives_on:
                 return False
             if self.observed_only and self.observed.of(record.owner) is None:
                 return True
