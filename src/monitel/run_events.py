@@ -32,7 +32,6 @@ from monitel.process.masking import mask_arguments, mask_text
 from monitel.process.os_threads import RLock, in_main_thread, start_thread
 from monitel.stats._window import get_step
 from monitel.stats.registry import flush
-from monitel.training import activities
 from monitel.training.activities import begin_shutdown, position
 from monitel.variables import BOOLEAN, read_variables
 
@@ -175,11 +174,8 @@ def _watch_main_thread() -> None:
 
 def _begin_shutdown_of_main_thread() -> None:
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if activities.stepping:
-        trains = position()[0] in {thread.ident for thread in others}
-    else:
-        trains = not all(thread.daemon for thread in others)  # perhaps later
-    if not trains:
+    trains = position()[0] in {thread.ident for thread in others}
+    if not trains and (get_step() is not None or all(thread.daemon for thread in others)):  # others may train later
         begin_shutdown()
 
 

@@ -139,6 +139,7 @@ static PyObject *handed_over; /* windows that are closed and not forgotten: a di
 static int64_t made; /* Accumulators so far */
 static Lock hook_lock;
 static PyObject *value_hook;
+static PyObject *sample; /* of _window_py.py */
 static PyObject *str_log_closed;
 static PyTypeObject *accumulator_type;
 static Shared current_step = -1;
@@ -386,34 +387,6 @@ convert(Accumulator *self, PyObject *value, double *x)
 
 /* ---- methods ---- */
 
-/* Returns the one argument, by position or as v=. NULL with the exception of a Python function. */
-static RARE PyObject *
-sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    PyObject *value = nargs > 0 ? args[0] : NULL;
-    Py_ssize_t nkeywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    for (Py_ssize_t i = 0; i < nkeywords; i++) {
-        PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
-        if (PyUnicode_CompareWithASCIIString(keyword, "v") != 0) {
-            PyErr_Format(PyExc_TypeError, "Stat.add() got an unexpected keyword argument '%U'", keyword);
-            return NULL;
-        }
-        if (value != NULL) {
-            PyErr_SetString(PyExc_TypeError, "Stat.add() got multiple values for argument 'v'");
-            return NULL;
-        }
-        value = args[nargs + i];
-    }
-    if (nargs > 1) {
-        PyErr_Format(PyExc_TypeError, "Stat.add() takes 2 positional arguments but %zd were given", nargs + 1);
-        return NULL;
-    }
-    if (value == NULL) {
-        PyErr_SetString(PyExc_TypeError, "Stat.add() missing 1 required positional argument: 'v'");
-    }
-    return value;
-}
-
 /* Closes a window that is full, unless this call has closed one already: the next one is closed at its boundary. */
 static PyObject *
 close_full(Accumulator *self, PyObject *closed)
@@ -491,13 +464,31 @@ add_any(Accumulator *self, PyObject *value)
     Py_RETURN_NONE;
 }
 
+/* Adds with other arguments than one by position: a function in Python takes v=, and raises for wrong ones. */
+static RARE PyObject *
+add_by_name(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    size_t count = (size_t)nargs + (kwnames == NULL ? 0 : (size_t)PyTuple_GET_SIZE(kwnames));
+    PyObject **all = PyMem_New(PyObject *, count + 1);
+    if (all == NULL) {
+        return PyErr_NoMemory();
+    }
+    all[0] = (PyObject *)self;
+    memcpy(all + 1, args, count * sizeof(PyObject *));
+    PyObject *value = PyObject_Vectorcall(sample, all, (size_t)nargs + 1, kwnames);
+    PyMem_Free(all);
+    PyObject *result = value == NULL ? NULL : add_any(self, value);
+    Py_XDECREF(value);
+    return result;
+}
+
 static PyObject *
 stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *value = nargs == 1 && kwnames == NULL ? args[0] : sample_argument(args, nargs, kwnames);
-    if (value == NULL) {
-        return NULL;
+    if (nargs != 1 || kwnames != NULL) {
+        return add_by_name(self, args, nargs, kwnames);
     }
+    PyObject *value = args[0];
     if (!PyFloat_CheckExact(value) || !self->plain) {
         return add_any(self, value);
     }
@@ -917,11 +908,12 @@ window_exec(PyObject *module)
     }
     PyObject *hooks = PyImport_ImportModule("monitel.stats._window_py");
     value_hook = hooks == NULL ? NULL : PyObject_GetAttrString(hooks, "to_float");
+    sample = hooks == NULL ? NULL : PyObject_GetAttrString(hooks, "sample");
     Py_XDECREF(hooks);
     handed_over = PyDict_New();
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     accumulator_type = (PyTypeObject *)PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || handed_over == NULL || str_log_closed == NULL || accumulator_type == NULL) {
+    if (value_hook == NULL || sample == NULL || handed_over == NULL || str_log_closed == NULL || accumulator_type == NULL) {
         return -1;
     }
     return PyModule_AddType(module, accumulator_type);

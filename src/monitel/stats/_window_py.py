@@ -49,6 +49,13 @@ def to_float(stat: object, value: object) -> float:  # noqa: ARG001  other hooks
         raise TypeError(f"add() takes a real number; converting {kind.__qualname__} failed: {error}") from error
 
 
+def sample(self: object, v: object) -> object:  # noqa: ARG001
+    """Return the argument of ``add()``. The C code calls it for other arguments than one by position."""
+    return v
+
+
+sample.__qualname__ = "Stat.add"  # for error messages
+
 _live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
 _handed_over: dict[tuple[int, int], bytes] = {}  # windows that are closed and not forgotten, by key
 _serial = 0

@@ -246,14 +246,17 @@ def encode(window: OpenWindow) -> bytes:
 
 def decode(content: bytes) -> Iterator[OpenWindow]:
     """Yield the windows."""
-    for window, _ in _windows(content):
+    end = 0
+    while end < len(content):
+        window, end = _unpack(content, end)
         yield window
 
 
 def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
     """Yield the key and the bytes of each window."""
     begin = 0
-    for window, end in _windows(content):
+    while begin < len(content):
+        window, end = _unpack(content, begin)
         yield window[:2], content[begin:end]
         begin = end
 
@@ -268,15 +271,8 @@ def decode_one(content: bytes) -> OpenWindow:
     return _unpack(content, 0)[0]
 
 
-def _windows(content: bytes) -> Iterator[tuple[OpenWindow, int]]:
-    """Yield each window, and where it ends."""
-    end = 0
-    while end < len(content):
-        window, end = _unpack(content, end)
-        yield window, end
-
-
 def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
+    """Return a window and where it ends."""
     serial, number, flags, previous_end_ns, *known, first, last, stddev = _FIELDS.unpack_from(content, offset)
     offset += _FIELDS.size
     histogram = None

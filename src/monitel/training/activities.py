@@ -33,8 +33,6 @@ _ENDS_STARTUP = {name: name not in _OF_STARTUP for name in ACTIVITIES}
 _MOST_NAMES = 64  # metrics have one series for each
 _HOUR_NS = 3600 * 10**9
 
-#: True from the first step of this process on.
-stepping = False
 #: True if the next step makes its thread the training thread: until the first step, and after that thread has ended.
 vacant = True
 
@@ -334,7 +332,7 @@ def begin_steps(*, take_over: bool = True) -> None:
 
     ``take_over`` is False if another thread waits for the step, and the caller is not the training thread.
     """
-    global stepping, vacant
+    global vacant
     with _lock:
         if not vacant:  # another thread was first
             return
@@ -342,7 +340,7 @@ def begin_steps(*, take_over: bool = True) -> None:
             _begin(_forked_ns, "fork")
         if take_over:
             _thread.training = _Training()
-        stepping, vacant = True, False
+        vacant = False
         _activities.end_startup("step", take_over)
 
 
@@ -436,8 +434,8 @@ def _process_start_ns() -> int | None:
 
 
 def _begin(begin_ns: int, origin: str) -> None:
-    global stepping, vacant, _forked_ns, _shutdown
-    stepping, vacant, _forked_ns, _shutdown = False, True, None, None
+    global vacant, _forked_ns, _shutdown
+    vacant, _forked_ns, _shutdown = True, None, None
     _activities.begin(begin_ns, origin)
 
 
@@ -448,9 +446,9 @@ def _open() -> None:
 
 
 def _stop_in_child() -> None:
-    global _lock, stepping, vacant, _forked_ns
+    global _lock, vacant, _forked_ns
     _lock = RLock()
-    stepping, vacant, _forked_ns = False, True, since_boot_ns()
+    vacant, _forked_ns = True, since_boot_ns()
     _activities.stop()
 
 

@@ -202,7 +202,6 @@ class Ledger:
         self.now_ns = 0
         module: Any = monitel.training.activities
         patch.setattr(module._activities, "_now", lambda: self.now_ns)
-        patch.setattr(module, "stepping", False)
         patch.setattr(module, "vacant", True)
         module._activities.begin(0, "process")
 
