@@ -232,9 +232,9 @@ def named(processes: Sequence[Process], limit: int = 4) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
 
 
-def verb(processes: Sequence[Process], singular: str, plural: str) -> str:
-    """Return the form of a verb for processes."""
-    return singular if len(processes) == 1 else plural
+def phrase(processes: Sequence[Process], singular: str, plural: str) -> str:
+    """Return processes in words, and the form of a verb for them."""
+    return f"{named(processes)} {singular if len(processes) == 1 else plural}"
 
 
 def rfc3339(time_ns: int | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.blackbox.activity import Wait
 from monitel.console.lateness import cycle, suspects
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
-from monitel.text import duration, named, percent, step_rate, verb
+from monitel.text import duration, named, percent, phrase, step_rate
 
 if TYPE_CHECKING:
     from monitel.console.job import Job
@@ -80,9 +80,9 @@ def _ended_badly(job: Job) -> Verdict | None:
         text += f"; {others:,} more ended{'' if unknown else ' after it'}"
     key, waiting = _shared_wait(job.running, len(job.running) // 2 + 1)
     if waiting:
-        text += f"; {named(waiting)} {verb(waiting, 'waits', 'wait')} in {key}"
+        text += f"; {phrase(waiting, 'waits', 'wait')} in {key}"
     elif kind == "ended" and job.running:
-        text += f"; {named(job.running)} {verb(job.running, 'runs', 'run')} on"
+        text += f"; {phrase(job.running, 'runs', 'run')} on"
     text += "" if known else "; look at the end of the output"
     is_named = (sure or len(alike) == 1) and not (known and unknown)
     return Verdict(kind, text, first.rank if is_named else None)
@@ -119,10 +119,10 @@ def _silent(job: Job) -> Verdict | None:
     if not found:
         return None
     since_ns = max(each.silent_ns for each in found)
-    text = f"silent: {named(found)} {verb(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
+    text = f"silent: {phrase(found, 'has', 'have')} run no Python code for {duration(since_ns)}"
     others = [each for each in job.running if each not in found]
     if others and all(map(_stands_still, others)):
-        text += f"; {named(others)} {verb(others, 'makes', 'make')} no steps"
+        text += f"; {phrase(others, 'makes', 'make')} no steps"
     return Verdict("silent", text, _only(found), seconds=since_ns / _S)
 
 
@@ -134,6 +134,7 @@ _STUCK = "stuck"  # the activity of a wait over its threshold
 _QUIET = frozenset({"", "step", "other"})  # activities in which a rank may wait for another one
 _SLACK_NS = _S  # between the step and its time in the black box
 _LISTED = 3  # ranks
+_AT_THE_END = ", at the end"
 
 
 class _Held(NamedTuple):
@@ -161,9 +162,10 @@ def _standing_still(job: Job) -> Verdict | None:
         kind, about = "no-steps", ""
     elif held.waiting and not held.key and any(_stage(each) == "other" for each in held.holding):
         kind = "no-steps"  # an evaluation that is not marked looks the same
-    text = f"{kind.replace('-', ' ')}: {_text(held, duration(since_ns), job.over)}"
+    text = f"{kind.replace('-', ' ')}: {_text(held, duration(since_ns))}"
     if stepping:
-        text += f"; {named(stepping)} {'went' if job.over else verb(stepping, 'goes', 'go')} on"
+        text += f"; {phrase(stepping, 'goes', 'go')} on"
+    text += _AT_THE_END if job.over else "; see monitel autopsy" if kind == "no-steps" and not held.waiting else ""
     return Verdict(kind, text, _only(held.holding), about, since_ns / _S)
 
 
@@ -270,35 +272,29 @@ def _about(held: _Held) -> str:
     return _stage(rank) or rank.activity or next((wait.key for wait in rank.waits), "")
 
 
-def _text(held: _Held, since: str, over: bool) -> str:
+def _text(held: _Held, since: str) -> str:
     """Return the ranks that the others wait for, and what they do; if nothing shows that, the facts."""
     holding, waiting = held.holding, held.waiting
-    end = " before the end" if over else ""
     if not held.sure and waiting:
-        behind = f"{named(holding)} {_are(holding, over)} behind the others, at step {holding[0].step or 0:,}"
-        return f"none for {since}{end}; {behind}{_stages(holding, over)}"
+        behind = f"{phrase(holding, 'is', 'are')} behind the others, at step {holding[0].step or 0:,}"
+        return f"none for {since}; {behind}{_stages(holding)}"
     if not held.sure:
         usual = [seconds for each in holding if (seconds := each.usual_step) is not None]
         usually = f" (usually one in {duration(max(usual) * _S)})" if usual else ""
-        see = "" if over else "; see monitel autopsy"
-        return f"{named(holding)} made none for {since}{end}{usually}{_stages(holding, over)}{see}"
-    doing = _doing(holding, over)
-    if waiting and not doing and held.key:
-        doing = f"{_are(holding, over)} not in this wait"
-    if doing:
-        text = f"{named(holding)} {doing}{end}"
-    else:
-        parts = [f"{named([rank])} {_doing([rank], over)}" for rank in holding[:_LISTED]]
+        return f"{named(holding)} made none for {since}{usually}{_stages(holding)}"
+    text = _doing(holding)
+    if waiting and not text and held.key:
+        text = f"{phrase(holding, 'is', 'are')} not in this wait"
+    if not text:
         more = [f"{len(holding) - _LISTED:,} more"] if len(holding) > _LISTED else []
-        text = f"{', '.join([*parts, *more])}{end}"
+        text = ", ".join([*(_doing([rank]) for rank in holding[:_LISTED]), *more])
     if waiting:
         where = f" in {held.key or held.stage}" if held.key or held.stage else ""
-        wait = "waited" if over else verb(waiting, "waits", "wait")
-        text += f"; {named(waiting)} {wait} for {verb(holding, 'it', 'them')}{where}"
+        text += f"; {phrase(waiting, 'waits', 'wait')} for {'it' if len(holding) == 1 else 'them'}{where}"
     return text
 
 
-def _stages(ranks: Sequence[Process], over: bool) -> str:
+def _stages(ranks: Sequence[Process]) -> str:
     """Return the stages that ranks are in, the rarest first, such as ``, in forward``."""
     found: dict[str, list[Process]] = {}
     for each in ranks:
@@ -307,18 +303,17 @@ def _stages(ranks: Sequence[Process], over: bool) -> str:
     if [len(ranks)] == [*map(len, found.values())]:
         return f", in {next(iter(found))}"
     rarest = sorted(found.items(), key=lambda each: len(each[1]))
-    parts = [f"{named(of)} {_are(of, over)} in {stage}" for stage, of in rarest]
+    parts = [f"{phrase(of, 'is', 'are')} in {stage}" for stage, of in rarest]
     return f"; {', '.join(parts)}" if parts else ""
 
 
-def _doing(ranks: Sequence[Process], over: bool) -> str:
-    """Return what ranks have in common, as a verb with its object; empty if that is nothing for several ranks."""
+def _doing(ranks: Sequence[Process]) -> str:
+    """Return ranks with what they have in common; empty if that is nothing for several ranks."""
     facts = [_facts(each) for each in ranks]
     for fact in facts[0]:
         if all(fact in of for of in facts):
-            have = "had" if over else verb(ranks, "has", "have")
-            return f"{have} {fact}{_for_longest(of[fact] for of in facts)}"
-    return f"{_are(ranks, over)} in no known wait" if len(ranks) == 1 else ""
+            return f"{phrase(ranks, 'has', 'have')} {fact}{_for_longest(of[fact] for of in facts)}"
+    return f"{named(ranks)} is in no known wait" if len(ranks) == 1 else ""
 
 
 def _facts(process: Process) -> dict[str, int | None]:
@@ -333,10 +328,6 @@ def _facts(process: Process) -> dict[str, int | None]:
         doing = "waited for other ranks in" if process.stage.waits else "been in"
         found[f"{doing} {process.stage.name}"] = process.stage.age_ns
     return found
-
-
-def _are(ranks: Sequence[Process], over: bool) -> str:
-    return verb(ranks, "was", "were") if over else verb(ranks, "is", "are")
 
 
 def _for_longest(ages_ns: Iterable[int | None]) -> str:
@@ -361,12 +352,9 @@ def _starting(job: Job) -> Verdict | None:
     parts = []
     for activity, processes in sorted(activities.items(), key=lambda each: -len(each[1])):
         doing = "been starting" if activity in {"", "startup"} else f"been in {activity}"
-        have = "had" if job.over else verb(processes, "has", "have")
-        parts.append(f"{named(processes)} {have} {doing}{_for_longest(map(_starting_ns, processes))}")
-    end = " before the end" if job.over else ""
-    return (
-        Verdict("starting", f"starting: {', '.join(parts[:3])}{end}", stage=next(iter(activities))) if parts else None
-    )
+        parts.append(f"{phrase(processes, 'has', 'have')} {doing}{_for_longest(map(_starting_ns, processes))}")
+    text = f"starting: {', '.join(parts[:3])}{_AT_THE_END if job.over else ''}"
+    return Verdict("starting", text, stage=next(iter(activities))) if parts else None
 
 
 def _starting_ns(process: Process) -> int | None:
@@ -407,7 +395,7 @@ def _compile_storm(job: Job) -> Verdict | None:
     if process is None or share < _COMPILING:
         return None
     who = f" on {named([process])}" if len(job.counted) > 1 else ""
-    text = f"compile storm: {percent(share)} of the time {_goes(job)} into compilation{who}"
+    text = f"compile storm: {percent(share)} of the time goes into compilation{who}"
     text += f", {process.recompilations:,} recompilations"
     return Verdict("compile-storm", text, process.rank, "compile", None, share)
 
@@ -426,8 +414,7 @@ def _late_rank(job: Job) -> Verdict | None:
         return None
     seconds, rank, stage, group, share = max(found)
     of_group = f" of group {group}" if group else ""
-    took = "took" if job.over else "takes"
-    text = f"late rank: rank {rank}{of_group} {took} {1000 * seconds:,.1f} ms longer than the others in {stage}"
+    text = f"late rank: rank {rank}{of_group} takes {1000 * seconds:,.1f} ms longer than the others in {stage}"
     more = len({each[1:3] for each in found}) - 1
     text += f" ({percent(share)} of each step{f'; {more:,} more' if more else ''})"
     return Verdict("late-rank", text, rank, stage, seconds, share)
@@ -440,7 +427,7 @@ def _input_bound(job: Job) -> Verdict | None:
     least, most = percent(min(shares)), percent(max(shares))
     between = least if least == most else f"{least.removesuffix(' %')} to {most}"
     ranks = f", on all {len(shares):,} ranks" if len(shares) > 1 else ""
-    text = f"input-bound: {between} of each step {_goes(job)} into waiting for data{ranks}"
+    text = f"input-bound: {between} of each step goes into waiting for data{ranks}"
     return Verdict("input-bound", text, None, "data", None, min(shares))
 
 
@@ -450,12 +437,8 @@ def _checkpoint_bound(job: Job) -> Verdict | None:
     if process is None or share < _CHECKPOINTS:
         return None
     who = f" of {named([process])}" if len(job.counted) > 1 else ""
-    text = f"checkpoint-bound: {percent(share)} of the time{who} {_goes(job)} into saving checkpoints"
+    text = f"checkpoint-bound: {percent(share)} of the time{who} goes into saving checkpoints"
     return Verdict("checkpoint-bound", text, process.rank, _SAVE, None, share)
-
-
-def _goes(job: Job) -> str:
-    return "went" if job.over else "goes"
 
 
 def _data_shares(job: Job) -> list[float]:

@@ -53,7 +53,7 @@ def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
     """Steps and rate, the verdict, the ledger, the late rank, and what was exported; nothing is on disk or lost."""
     summary = run(JOB + patience(), "--endpoint", receiver.url)
     assert "monitel run: job, run run-7, 4 ranks, 400 steps, 8 steps/s verdict " in summary
-    assert "verdict late rank: rank 2 took 30.0 ms longer than the others in data (22 % of each step)" in summary
+    assert "verdict late rank: rank 2 takes 30.0 ms longer than the others in data (22 % of each step)" in summary
     ledger = re.search(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
     assert ledger is not None
     assert 100 == pytest.approx(sum(map(int, re.findall(r"(\d+) %", ledger[1]))), abs=2)
@@ -155,4 +155,4 @@ with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
         process.terminate()
         _, errors = process.communicate(timeout=DEADLINE)
     assert re.match(r"stuck: process \d+ has waited in all_reduce for ", live["text"])
-    assert re.search(r"verdict +stuck: process \d+ had waited in all_reduce for .* before", errors)
+    assert re.search(r"verdict +stuck: process \d+ has waited in all_reduce for ", errors)

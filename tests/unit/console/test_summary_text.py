@@ -40,7 +40,7 @@ def test_summary_of_a_job() -> None:
     ranks[0] = replace(ranks[0], run_time=RUN_TIME)
     expected = """\
 monitel run: train, run run-7, 4 ranks, 200 steps, 8 steps/s
-  verdict   late rank: rank 2 took 30.0 ms longer than the others in data (22 %
+  verdict   late rank: rank 2 takes 30.0 ms longer than the others in data (22 %
             of each step)
   ledger    1 min 40 s (step 80 %, startup 10 %, data 10 %); 10 % of the time
             went into starting up

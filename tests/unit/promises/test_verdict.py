@@ -342,7 +342,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "an interrupted run that hung": (
         over(ranks(0, 1, of=2), status="interrupted", since_step=125.0),
-        "no steps: ranks 0 and 1 made none for 2 min 5 s before the end (usually one in 120 ms)",
+        "no steps: ranks 0 and 1 made none for 2 min 5 s (usually one in 120 ms), at the end",
     ),
     "a run that was stuck for much of its time": (
         [*over([trains(0, 2)]), *over([trains(1, 2, time={"startup": 8.0, "step": 60.0, "stuck": 15.0})])],
@@ -415,7 +415,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a late rank of a run that has ended": (
         over([trains(rank, 64, steps=400, stages=LATE if rank == 2 else OTHERS) for rank in range(4)]),
-        "late rank: rank 2 took 30.0 ms longer than the others in data (21 % of each step) (4 of 64 ranks found here)",
+        "late rank: rank 2 takes 30.0 ms longer than the others in data (21 % of each step) (4 of 64 ranks found here)",
         2,
     ),
     "ranks of different groups are not compared": (
