@@ -80,10 +80,15 @@ def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerH
         ...     monitel.emit("epoch", epoch=1)
         epoch {'epoch': 1}
     """
+    global _handlers
     expect_no_handler()
     if not callable(callback):
         raise TypeError(f"register_event_handler() takes a callable, got {type(callback).__qualname__}")
-    return replace_event_handler(None, callback)
+    handle = object.__new__(EventHandlerHandle)
+    handle._callback = callback
+    with _lock:
+        _handlers = (*_handlers, handle)
+    return handle
 
 
 def unregister_event_handler(handler: EventHandlerHandle) -> None:
@@ -103,19 +108,6 @@ def unregister_event_handler(handler: EventHandlerHandle) -> None:
         )
     with _lock:
         _handlers = tuple(other for other in _handlers if other is not handler)
-
-
-def replace_event_handler(
-    handler: EventHandlerHandle | None, callback: Callable[[Event], object]
-) -> EventHandlerHandle:
-    """Register a handler, in the place of another one if that is there: each event goes to one of them."""
-    global _handlers
-    handle = object.__new__(EventHandlerHandle)
-    handle._callback = callback
-    with _lock:
-        found = _handlers.index(handler) if handler in _handlers else len(_handlers)
-        _handlers = (*_handlers[:found], handle, *_handlers[found + 1 :])
-    return handle
 
 
 def log_event(event: Event) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Sink = Callable[[StatDefinition, Window, bytes], object]
 
-__all__ = ["add", "forget", "live_stats", "open_windows", "remove", "replace", "send"]
+__all__ = ["add", "forget", "live_stats", "open_windows", "remove", "send"]
 
 _log = logging.getLogger("monitel")
 _sinks: list[Sink] = []  # changed by single operations of CPython, which need no lock
@@ -41,11 +41,6 @@ def remove(sink: Sink) -> None:
     """Stop calling a sink. Idempotent."""
     with suppress(ValueError):
         _sinks.remove(sink)
-
-
-def replace(sink: Sink | None, following: Sink) -> None:
-    """Add a sink, in the place of another one if that is there: each window goes to one of them."""
-    _sinks[:] = [following if each == sink else each for each in _sinks] if sink in _sinks else [*_sinks, following]
 
 
 def send(definition: StatDefinition, window: Window, content: bytes) -> None:

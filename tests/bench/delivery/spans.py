@@ -14,7 +14,7 @@ import monitel_otlp
 from monitel.blackbox.box import Box
 from monitel.profiler import record_function
 from monitel_otlp.export.sender import Outbox
-from monitel_otlp.messages.request import Encoder, write_spans
+from monitel_otlp.messages.request import write_spans
 from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _RANGES = 500  # a round; the queues are emptied between rounds
@@ -60,14 +60,13 @@ def delivery() -> None:
     """Measure the CPU for a span from an ended range by the journal to an encoded request."""
     box = Box(None, None, {})
     queued = QueuedSpans(SpanSettings(budget=_MANY), first=lambda: True)
-    outbox = Outbox(box.journals["traces"], Encoder("traces", b"", write_spans))
+    outbox = Outbox(box.journals["traces"], "traces", b"", write_spans)
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     tracer = provider.get_tracer("bench")
 
     def deliver() -> None:
-        queued.prepare(last=False)
         queued.flush(box.journals["traces"], box.journals["steps"])
         while (request := outbox.next()) is not None:
             outbox.settle(request.number)

@@ -123,7 +123,7 @@ def test_command_is_for_a_shell() -> None:
 
 ERRORS: list[Any] = [partial(OSError, 5), FolderError, RuntimeError, MemoryError]
 PLACES: dict[str, list[tuple[Any, str]]] = {
-    "transport": [(HttpTransport, "send")],
+    "transport": [(HttpTransport, "_attempt")],
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Settled, "note_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
     "encoders": [(LogRecordWriter, "_write_record"), (WindowWriter, "_write_points"), (Draft, "measured")],

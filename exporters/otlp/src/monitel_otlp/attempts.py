@@ -5,9 +5,9 @@ from __future__ import annotations
 import marshal
 import os
 import re
-import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import FOLDERS
 from monitel.process.launcher import LAUNCHERS
 from monitel.process.os_threads import Event
+from monitel.run_events import git_commit
 from monitel.runs.ended import read_ends
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
@@ -39,12 +40,7 @@ STARTED, ENDED = "attempt.started", "attempt.ended"
 
 _INFO, _ERROR = 9, 17
 _MODULE = re.compile(r"[A-Za-z_][\w.]*")
-_TIMEOUT = 2.0  # seconds, for the disk and for git
-_COMMIT = re.compile(r"^# branch\.oid ([0-9a-f]{40,64})$", re.MULTILINE)
-_GIT = (
-    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
-    *("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules"),
-)
+_TIMEOUT = 2.0  # seconds, for the disk
 
 
 class CommandTelemetry:
@@ -97,7 +93,10 @@ class CommandTelemetry:
         self._stopped.set()
 
     def _started(self) -> LogRecord:
-        attributes = {"run.command": program_and_script(self._command), **describe_repository()}
+        attributes: dict[str, Plain] = {"run.command": program_and_script(self._command)}
+        with suppress(OSError, ValueError):
+            if (commit := git_commit()) is not None:
+                attributes["run.git.commit"] = commit
         return LogRecord(self._began_ns, time.time_ns(), _INFO, STARTED, None, attributes)
 
     def _ended(self, end: Ended, ends: Sequence[Ended]) -> LogRecord:
@@ -152,25 +151,3 @@ def program_and_script(command: Sequence[str]) -> str:
             shown.append(argument)
             break
     return escape_surrogates(" ".join(shown))
-
-
-def describe_repository() -> dict[str, Plain]:
-    """Return the commit of the working directory, and whether tracked files differ from it; no hook of it is run."""
-    try:
-        ended = subprocess.run(  # noqa: S603  a fixed command
-            _GIT,
-            env={**os.environ, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT,
-            check=False,
-            start_new_session=True,  # else signals of the terminal reach it
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    if (commit := _COMMIT.search(ended.stdout)) is None:
-        return {}
-    changed = any(not line.startswith("#") for line in ended.stdout.splitlines())
-    return {"run.git.commit": commit[1], "run.git.dirty": changed}

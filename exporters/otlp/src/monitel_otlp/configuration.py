@@ -31,7 +31,7 @@ from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import Environment, Settings, resolve, sdk_is_disabled
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
-from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
+from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline, inlet
 from monitel_otlp.system import report_system
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def configure(
     launch, in_launcher = launch_attributes(), is_launcher(sys.orig_argv)
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(attributes, resource)
-    with _end_earlier() as (earlier, goes_on):
+    with _end_earlier() as goes_on:
         begin_run(str(resource.attributes.get("training.run.id", "")), goes_on=goes_on)
         _current = Pipeline(
             settings,
@@ -235,7 +235,6 @@ def configure(
             automatic=_automatically,
             application=SIGNALS if not _automatically else ("metrics",) if system else (),
             series_limit=series_limit,
-            after=earlier,
             run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )
     if settings.offline and not silent and not settings.problems and not _automatically:
@@ -245,7 +244,7 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None and "logs" not in settings.off:
-            handler = LogHandler(_current, logging_level)
+            handler = LogHandler(logging_level)
             logging.getLogger().addHandler(handler)
             _current.each_round.append(handler.put_back)
             _current.at_end.append(handler.end)
@@ -261,17 +260,15 @@ def configure(
 
 
 @contextmanager
-def _end_earlier() -> Iterator[tuple[Pipeline | None, bool]]:
+def _end_earlier() -> Iterator[bool]:
     """End the pipeline that there is. What is recorded meanwhile waits for the one that is made in the block.
 
-    The block receives it, or None, and whether the next one continues its run.
+    The block receives whether that one continues its run.
     """
-    earlier = None if _current is None or _current.ended is not None else _current
     try:
-        yield earlier, earlier is not None and earlier._give_way()
+        yield _current is not None and _current.ended is None and _current._give_way()
     finally:
-        if earlier is not None:
-            earlier._unregister()
+        inlet.close()
 
 
 def configure_automatically() -> Pipeline:

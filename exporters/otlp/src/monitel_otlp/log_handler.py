@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.attributes import text_of
 from monitel.blackbox.forms import LogRecord
@@ -14,9 +14,7 @@ from monitel.process.failures import enable_loggers, error_type, warn_once
 from monitel.process.os_threads import Event, start_thread
 from monitel_otlp._compat import std_to_otel
 from monitel_otlp.messages.attributes import plain_value
-
-if TYPE_CHECKING:
-    from monitel_otlp.pipeline import Pipeline
+from monitel_otlp.pipeline import inlet
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -34,9 +32,8 @@ class LogHandler(logging.Handler):
     continues to do so: it passes the records that no other handler receives to the last resort.
     """
 
-    def __init__(self, pipeline: Pipeline, level: int | str) -> None:
+    def __init__(self, level: int | str) -> None:
         super().__init__(level)
-        self._pipeline = pipeline
         self._lowest = self.level
         self._over = False
         if logging.lastResort is not None:
@@ -106,7 +103,7 @@ class LogHandler(logging.Handler):
 
     def _export(self, record: logging.LogRecord) -> None:
         name = str(record.name)
-        if name.partition(".")[0] in _EXCLUDED or not self._pipeline.is_recording:
+        if name.partition(".")[0] in _EXCLUDED or inlet.pipeline is None:
             return
         try:
             logged = self._logged(name, record)
@@ -114,7 +111,7 @@ class LogHandler(logging.Handler):
             logged = None
             self.handleError(record)
         try:
-            self._pipeline._take_record(logged)
+            inlet.take_record(logged)
         except Exception:  # never raises into the code that logs
             self.handleError(record)
 

@@ -12,7 +12,6 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import hold, release
-from monitel.handlers import expect_no_handler, replace_event_handler
 from monitel.process.exit import finalize
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker
 from monitel.process.os_threads import Event, Lock, RLock, get_ident
@@ -43,7 +42,7 @@ from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import check_rank, child_resource
 from monitel_otlp.config.settings import Settings, sdk_is_disabled
 from monitel_otlp.export.engine import Engine
-from monitel_otlp.export.recorder import SERIES_LIMIT
+from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_run.folder import announce_child
 
@@ -64,15 +63,71 @@ _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
-class Destination(Enum):
-    """The destination of what is recorded, in the order of the life of a pipeline."""
+class Inlet:
+    """Takes what the process records for the pipeline that records. Between two of them it waits for the second one."""
 
-    RECORDING = "recorded here"
-    HANDED_OVER = "recorded by the next pipeline of the process, for which it is kept"
-    CLOSED = "nowhere"
+    def __init__(self) -> None:
+        self.pipeline: Pipeline | None = None
+        self.recorder: ExportRecorder | None = None  # None, too, in a forked child that has not recorded anything
+        self._handle: monitel.EventHandlerHandle | None = None
+        self._kept: deque[tuple[Any, ...]] = deque()  # a method of a recorder, and its arguments
+
+    def lead_to(self, pipeline: Pipeline, recorder: ExportRecorder) -> None:
+        """Let a pipeline record from now on, beginning with what waits."""
+        self.pipeline, self.recorder = pipeline, recorder
+        if self._handle is None:
+            self._kept.clear()
+            self._handle = monitel.register_event_handler(self._take)
+            window_sinks.add(self._take_window)
+        self._pass_on()
+
+    def wait(self) -> None:
+        """Keep what is recorded from now on for the next pipeline."""
+        self.pipeline = self.recorder = None
+
+    def close(self) -> None:
+        """Take nothing any more, and forget what waits, unless a pipeline records. Idempotent."""
+        if self.pipeline is None and self._handle is not None:
+            monitel.unregister_event_handler(self._handle)
+            window_sinks.remove(self._take_window)
+            self._handle = None
+            self._kept.clear()
+
+    def take_record(self, record: LogRecord | None) -> None:
+        """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
+        item = (ExportRecorder.lose, "logs", 1) if record is None else (ExportRecorder.record, record)
+        if (recorder := self.recorder or self._recorder_for(*item)) is not None:
+            item[0](recorder, *item[1:])
+
+    def _take(self, event: monitel.Event) -> None:
+        """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
+        if event._window is None:
+            recorder = self.recorder or self._recorder_for(ExportRecorder.event, event)
+            if recorder is not None:
+                recorder.event(event)
+
+    def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
+        recorder = self.recorder or self._recorder_for(ExportRecorder.window, definition, window, content)
+        if recorder is not None:
+            recorder.window(definition, window, content)
+
+    def _recorder_for(self, *item: Any) -> ExportRecorder | None:
+        """Return the recorder of an item, which may be the first one of a forked child; None: it waits, or is lost."""
+        if (pipeline := self.pipeline) is not None:
+            engine = pipeline._start_in_child()
+            return None if engine is None else engine.recorder
+        self._kept.append(item)
+        self._pass_on()  # the next pipeline may be there already
+        return None
+
+    def _pass_on(self) -> None:
+        while (recorder := self.recorder) is not None and self._kept:
+            with suppress(IndexError):  # another thread has taken it
+                take, *item = self._kept.popleft()
+                take(recorder, *item)
 
 
-_RECORDING = Destination.RECORDING  # for each event, faster
+inlet = Inlet()
 
 
 class Pipeline:
@@ -88,6 +143,8 @@ class Pipeline:
 
     Attributes:
         ended: The result of the shutdown; None before it has ended.
+        meter_provider, logger_provider, tracer_provider: Those for the application's instruments, log records and
+            spans.
     """
 
     def __init__(
@@ -103,7 +160,6 @@ class Pipeline:
         application: Collection[str] = SIGNALS,
         series_limit: int = SERIES_LIMIT,
         run_ledger: RunLedger | None = None,
-        after: Pipeline | None = None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -114,23 +170,22 @@ class Pipeline:
         self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
         self.engine: Engine | None = None  # None in a forked child that has not recorded anything
-        self._is_worker = False
         self._starting = RLock()
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
         self._over = Event()
         self._is_automatic = automatic
-        self._quiet = False
         self._begun = 0  # items, such as the start of the run, that another pipeline would record again
         self.at_end: list[Callable[[], object]] = []  # undo the effects of configure() on the process
-        self.each_round: list[Callable[[], object]] = [check_sigterm]
+        rank = resource.attributes.get("training.rank", point_attributes.get("training.rank"))
+        self.each_round: list[Callable[[], object]] = [check_sigterm, partial(check_rank, rank)]
         self.ended: bool | None = True if silent else None
-        self._state = Destination.CLOSED if silent else Destination.RECORDING
-        self._last_state = Destination.CLOSED  # when the shutdown has recorded everything
-        self._kept: deque[tuple[Any, ...]] = deque()  # for the next pipeline: a method that takes an item, and the item
-        self._next: Pipeline | None = None
+        self._gives_way = False  # another pipeline takes its place
         self._run_ledger = run_ledger
         self._application = ApplicationTelemetry(settings, resource, () if silent else application)
+        self.meter_provider: MeterProvider = self._application.meter_provider
+        self.logger_provider: APILoggerProvider = self._application.logger_provider
+        self.tracer_provider: TracerProvider = self._application.tracer_provider
         if silent:
             if not sdk_is_disabled():
                 hold(self, settings=settings.box, attributes=plain_attributes(resource.attributes))
@@ -138,11 +193,7 @@ class Pipeline:
             return
         self._queue_ranges()
         self.engine = self._make_engine(leftovers=True)
-        expect_no_handler()
-        self._handle: monitel.EventHandlerHandle = replace_event_handler(after._handle if after else None, self._take)
-        window_sinks.replace(after._take_window if after else None, self._take_window)
-        if after is not None:
-            after._pass_on(self)
+        inlet.lead_to(self, self.engine.recorder)
         if self._ranges is not None:
             self._ranges.listen()
         self._shut_down_at_exit()
@@ -152,22 +203,7 @@ class Pipeline:
     @property
     def is_recording(self) -> bool:
         """True until the shutdown has recorded everything."""
-        return self._state is Destination.RECORDING
-
-    @property
-    def meter_provider(self) -> MeterProvider:
-        """The provider for the application's instruments."""
-        return self._application.meter_provider
-
-    @property
-    def logger_provider(self) -> APILoggerProvider:
-        """The provider for the application's log records."""
-        return self._application.logger_provider
-
-    @property
-    def tracer_provider(self) -> TracerProvider:
-        """The provider for the application's spans."""
-        return self._application.tracer_provider
+        return inlet.pipeline is self
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -267,8 +303,7 @@ class Pipeline:
         recorded nothing but the start of the run, ends without a trace. Returns True if this one was made without code:
         the other one continues the run.
         """
-        self._last_state = Destination.HANDED_OVER
-        self._quiet = self._is_automatic
+        self._gives_way = True
         discarded = self._is_automatic and self._discard()
         if self._is_automatic:
             withdraw(self, again=discarded)
@@ -280,55 +315,17 @@ class Pipeline:
 
     def _discard(self) -> bool:
         """End without a trace; return False if there is something to deliver."""
-        self._state = Destination.HANDED_OVER
-        if self.engine is not None and self._recorded() == self._begun and self.engine.discard():
+        if self.engine is None:
+            return False
+        inlet.wait()
+        if self._recorded() == self._begun and self.engine.discard():
             self.engine = None
             return True
-        self._state = Destination.RECORDING
-        self._pass_on(self)
-        self._next = None
+        inlet.lead_to(self, self.engine.recorder)
         return False
 
     def _recorded(self) -> int:
         return sum(each.recorded for each in self.account().values())
-
-    def _take(self, event: monitel.Event) -> None:
-        """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""
-        if event._window is None:
-            engine = (self._state is _RECORDING and self.engine) or self._engine_for(Pipeline._take, event)
-            if engine is not None:
-                engine.recorder.event(event)
-
-    def _take_record(self, record: LogRecord | None) -> None:
-        """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
-        if (engine := self._engine_for(Pipeline._take_record, record)) is not None and record is not None:
-            engine.recorder.record(record)
-        elif engine is not None:
-            engine.recorder.lose("logs", 1)
-
-    def _take_window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        if (engine := self._engine_for(Pipeline._take_window, definition, window, content)) is not None:
-            engine.recorder.window(definition, window, content)
-
-    def _engine_for(self, *item: Any) -> Engine | None:
-        """Return the engine that records an item: a method that takes it, and its arguments; None without one now."""
-        if self._state is _RECORDING:
-            return self.engine or self._start_in_child()
-        if self._state is Destination.HANDED_OVER:
-            self._kept.append(item)
-            if self._next is not None:  # it is there already
-                self._pass_on(self._next)
-        return None
-
-    def _pass_on(self, following: Pipeline) -> None:
-        """Let another pipeline take what was kept for it, and what still arrives here."""
-        self._next = following
-        while True:
-            try:
-                take, *item = self._kept.popleft()
-            except IndexError:
-                return
-            take(following, *item)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -382,17 +379,10 @@ class Pipeline:
         return complete and not self.dropped
 
     def _stop_taking(self) -> None:
-        self._state = self._last_state
-        if self._state is Destination.CLOSED:
-            self._unregister()
-
-    def _unregister(self) -> None:
-        """Take nothing any more, and keep nothing, unless another pipeline has taken the place of this one."""
-        monitel.unregister_event_handler(self._handle)
-        window_sinks.remove(self._take_window)
-        if self._next is None:
-            self._state = Destination.CLOSED
-            self._kept.clear()
+        if self.is_recording:
+            inlet.wait()
+            if not self._gives_way:
+                inlet.close()
 
     def _report(
         self, series: Iterable[Series], accounts: Mapping[str, Account], left: os.PathLike[str], *, stored: bool
@@ -401,7 +391,7 @@ class Pipeline:
         where: dict[str, Any] = {"offline": not self._settings.endpoints, "stored": stored}
         run_time = None if self._run_ledger is None else self._run_ledger.run_time()
         is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, **where)
-        if accounts and not self._quiet:
+        if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
             if not is_stored or self.dropped:
                 line = exit_summary(accounts, left, **where)
                 with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
@@ -412,16 +402,17 @@ class Pipeline:
     def _start_in_child(self) -> Engine | None:
         """Make the engine of a forked child, unless the child is a worker of torch's DataLoader."""
         with self._starting:  # threads of the child may record their first items at the same time
-            if self.engine is not None or self._is_worker or not self.is_recording:
+            if self.engine is not None or not self.is_recording:
                 return self.engine
             if not self._workers and is_data_loader_worker():
-                self._is_worker = True
-                _log.warning("telemetry of DataLoader workers is dropped; use configure(workers=True) to export it")
+                message = "telemetry of DataLoader workers is dropped; use configure(workers=True) to export it"
+                warn_once(_log, message)
                 return None
             stop_before_flush(self._start_to_count)
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
             self.engine = self._make_engine()
+            inlet.lead_to(self, self.engine.recorder)
             finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
             return self.engine
 
@@ -431,8 +422,6 @@ class Pipeline:
             self._start_in_child()
 
     def _make_engine(self, *, leftovers: bool = False) -> Engine:
-        rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
-        check: Callable[[], object] = partial(check_rank, rank)
         announce_child()
         return Engine(
             self._settings,
@@ -441,7 +430,7 @@ class Pipeline:
             self._ranges,
             series_limit=self._series_limit,
             leftovers=leftovers,
-            each_round=lambda: [each() for each in (*self.each_round, check)],
+            each_round=self.each_round,
         )
 
     def _start_ledger(self) -> None:
@@ -474,8 +463,9 @@ class Pipeline:
             self._run_ledger = own if self.ended is None and self.is_recording else None
             self._start_ledger()
         self._final = None
-        if self._state is Destination.HANDED_OVER and self._next is None:  # the parent's thread makes the next one
-            self._unregister()
+        if self.is_recording:
+            inlet.recorder = None
+        inlet.close()  # where things wait for another pipeline, a thread of the parent makes it
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:
             call_before_flush(self._start_to_count)

@@ -13,14 +13,13 @@ from monitel.process.os_threads import Condition, Thread, current_thread, start_
 _log = logging.getLogger("monitel.otlp")
 
 PATIENCE_S = 1.0  # for one call
-_MOST_ABANDONED = 3
 
 
 class ApplicationThread:
     """Calls one function after the other in a separate thread.
 
     A call that takes more than a second while another one waits is abandoned together with its thread, and a warning is
-    logged once for each noun. At most three threads are abandoned at a time; then calls wait.
+    logged once for each noun. It is not begun again before it has ended, so there are few such threads.
     """
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class ApplicationThread:
 
     def _replace_if_hung(self) -> None:
         noun, began_s = self._running.get(self._thread, ("", 0.0))  # type: ignore[arg-type]  # None is not in it
-        if noun and self._jobs and time.monotonic() - began_s > PATIENCE_S and len(self._running) <= _MOST_ABANDONED:
+        if noun and self._jobs and time.monotonic() - began_s > PATIENCE_S:
             message = "%s takes more than %g s; telemetry continues without it"
             warn = partial(warn_once, _log, message, noun, PATIENCE_S, key=noun)
             self._jobs.insert(0, ("a logging handler", warn))  # one of the application may hang, too
@@ -86,7 +85,8 @@ class ApplicationThread:
                 del self._running[own]
                 self._changed.notify_all()
 
-    def _run_job(self, noun: str, function: Callable[[], object]) -> None:
+    @staticmethod
+    def _run_job(noun: str, function: Callable[[], object]) -> None:
         try:
             function()
         except BaseException:  # even a SystemExit must not stop the delivery

@@ -182,42 +182,32 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
         yield message.SerializeToString(), points.number, snapshot.position
 
 
-class Leftovers:
-    """Collects the records of killed processes, and then delivers records, oldest first, in a background thread.
+def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stopped: Event) -> None:
+    """Collect the records of killed processes, and then deliver records, oldest first, in a background thread.
 
-    Delivered are those with the mark of the endpoints of this pipeline, after its backend has accepted a request. A
+    Delivered are those with the mark of the endpoints of this pipeline, after its backend has ``accepted`` a request. A
     record that is in use, that cannot be read or that is not accepted at the first attempt stays. The items are not
     part of the account of this process.
+
+    To stop it after the box or the request that is being processed, set ``stopped``, and then ``accepted``.
     """
+    spool = settings.spool_root.absolute()
+    root = box_root(settings.box.folder) if settings.box.enabled else None
 
-    def __init__(self, settings: Settings, own_name: str, accepted: Event) -> None:
-        self._own_name = own_name
-        self._settings = settings
-        self._spool = settings.spool_root.absolute()
-        self._root = box_root(settings.box.folder) if settings.box.enabled else None
-        self._accepted = accepted
-        self._stopped = Event()
-        if (self._root or self._settings.mark) and start_thread(self._run, "monitel-otlp-leftovers") is None:
-            self.stop()
-
-    def stop(self) -> None:
-        """Stop after the box or the request that is being processed; the rest stays."""
-        self._stopped.set()
-        self._accepted.set()
-
-    def _run(self) -> None:
+    def run() -> None:
         suppress_instrumentation()
-        collected = collect(self._root, self._spool, stopped=self._stopped, keep_unread=True)
+        collected = collect(root, spool, stopped=stopped, keep_unread=True)
         for problem in collected.problems:
             _log.warning("%s", problem)
         for death in collected.deaths:
             _log.info("%s", death)
         for path in collected.records:
             _log.info("what a killed process has left is now in %s", path)
-        if self._settings.mark:
-            self._accepted.wait()
-            found = {
-                name: folder / name for folder in filter(None, (self._root, self._spool)) for name in records(folder)
-            }
-            found.pop(self._own_name, None)  # a record with a spool folder is found there
-            deliver_marked(found.values(), self._settings, self._root, self._stopped)
+        if settings.mark:
+            accepted.wait()
+            found = {name: folder / name for folder in filter(None, (root, spool)) for name in records(folder)}
+            found.pop(own_name, None)  # a record with a spool folder is found there
+            deliver_marked(found.values(), settings, root, stopped)
+
+    if root or settings.mark:
+        start_thread(run, "monitel-otlp-leftovers")

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,14 +22,14 @@ from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import give_way
 from monitel.process.os_threads import Event, RLock
-from monitel.process.worker import Pace, yield_gil
+from monitel.process.worker import yield_gil
 from monitel.run_events import end_if_due
 from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.settings import Settings, temporality_preference
 from monitel_otlp.export.application import ApplicationThread
-from monitel_otlp.export.collector import Leftovers
+from monitel_otlp.export.collector import deliver_leftovers
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
 from monitel_otlp.messages.attributes import plain_attributes
@@ -85,7 +85,7 @@ class Engine:
         *,
         series_limit: int = SERIES_LIMIT,
         leftovers: bool = False,
-        each_round: Callable[[], object] = lambda: None,
+        each_round: Sequence[Callable[[], object]] = (),
     ) -> None:
         self.settings = settings
         self._each_round = each_round
@@ -127,7 +127,6 @@ class Engine:
             self.mapping,
             self._totals,
             write_queue_size=self._write_queue_size,
-            pause=Pace().pause,
         )
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
@@ -136,7 +135,7 @@ class Engine:
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
-        self._accepted = Event()
+        self._accepted, self._stopped = Event(), Event()  # a request, by the backend; what delivers leftovers
         self._senders = self._make_senders()
         self.box.sources["counters"] = self._readings.plain
         self.box.flushes.insert(0, self._flush)
@@ -144,7 +143,8 @@ class Engine:
         self.application.start()
         for sender in self._senders.values():
             sender.worker.start()
-        self._leftovers = Leftovers(settings, self.box.name, self._accepted) if leftovers else None
+        if leftovers:
+            deliver_leftovers(settings, self.box.name, self._accepted, self._stopped)
 
     def _make_senders(self) -> dict[str, Sender]:
         """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
@@ -227,16 +227,15 @@ class Engine:
             self._collecting.release()
 
     def _flush_ranges(self, *, last: bool = False) -> None:
-        if (ranges := self._ranges) is not None:
-            ranges.prepare(last=last)
-            if self.recorder.is_idle and ranges.queued:
-                self.recorder.begin()
-            ranges.flush(self.box.journals["traces"], self.box.journals["steps"], last=last)
+        if self._ranges is not None:
+            journals = self.box.journals
+            self._ranges.flush(journals["traces"], journals["steps"], last=last, begin=self.recorder.begin)
 
     def _round(self, *, asked: bool) -> None:
         """Close expired windows, append the process's counters if they are to be sent, and wake the senders."""
         self._next_round = time.monotonic() + self.settings.interval
-        self._each_round()
+        for each in self._each_round:
+            each()
         self._take(expired=True, pause=yield_gil)
         self._call_application(0.0)
         self._read(asked=asked)
@@ -283,9 +282,9 @@ class Engine:
             DISCARDED: recorder.discarded,
             COALESCED: self._totals.coalesced,
         }
-        seconds = {signal: sender.seconds for signal, sender in self._senders.items()}
+        attempts = {signal: sender.seconds for signal, sender in self._senders.items()}
         spool_bytes = self.box.disk_bytes
-        self._own.write(points, self._read_ns, accounts, totals=totals, spool_bytes=spool_bytes, seconds=seconds)
+        self._own.write(points, self._read_ns, accounts, totals=totals, spool_bytes=spool_bytes, attempts=attempts)
 
     def _write_queue_size(self, metrics: Any) -> None:
         self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())
@@ -347,14 +346,17 @@ class Engine:
 
     def _take_all(self, timeout: float) -> None:
         """Take all open windows into the record, and call code of the application, for so many seconds at most."""
-        if self._leftovers is not None:
-            self._leftovers.stop()
+        self._leave_leftovers()
         self.recorder.define_stats()  # with one write, not one for each window
         taken = registry.take_windows()  # all of them, before anything of the application can be slow
         self.application.call("a device, asked for values of samples,", taken.fetch)
         self._late.append(taken)
         self.application.call("the end of the run", end_if_due)
         self._call_application(timeout)
+
+    def _leave_leftovers(self) -> None:
+        self._stopped.set()
+        self._accepted.set()
 
     def _send_rest(self, deadline: float) -> None:
         self._next_round = math.inf
@@ -385,8 +387,7 @@ class Engine:
                 return False
             for sender in self._senders.values():
                 sender.stop()
-        if self._leftovers is not None:
-            self._leftovers.stop()
+        self._leave_leftovers()
         self._next_round = math.inf
         self.application.stop()
         for journal in self.box.journals.values():

@@ -44,7 +44,7 @@ class MetricSeries(SeriesTable):
         self.attributes = dict(attributes or {})
         self._identity = typed_items(self.attributes)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, whose last window needs a series
-        self._counter_definitions: dict[str, monitel.StatDefinition] = {}
+        self._definitions: dict[str, monitel.StatDefinition] = {}  # of counters and numbers, by metric
         self._series_of_name: Counter[Hashable] = Counter()
         self._overflowing: set[Hashable] = set()
         self._unreported: list[str] = []  # names of series in it that are not logged yet
@@ -55,25 +55,25 @@ class MetricSeries(SeriesTable):
         return self._series.get(key) or self._new(key, name, first, {**self.attributes, **definition.attributes})
 
     def of_counter(self, counter: monitel.Counter) -> Series:
-        key = "counter", counter.name, self.identity(counter.attributes)
-        if (found := self._series.get(key)) is not None:
-            return found
-        metric = NAMES.of("counter", counter.name)
-        description = describe("counter", counter.name, metric, counter.description)
-        definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
-        definition = self._counter_definitions.setdefault(metric, definition)
-        series = self._new(key, ("counter", metric), definition, {**self.attributes, **counter.attributes})
-        self.warn()
-        return series
+        key, name = ("counter", counter.name, self.identity(counter.attributes)), counter.name
+        found = self._series.get(key)
+        return found or self._named(key, "counter", name, counter.unit, counter.attributes, counter.description)
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
         return typed_items({**self.attributes, **attributes}) if attributes else self._identity
 
     def _new_of_number(self, key: Hashable, name: str, attributes: Mapping[str, Any]) -> Series:
-        metric = NAMES.of("logged number", name)
-        description = describe("logged number", name, metric)
-        definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
-        series = self._new(key, ("number", metric), definition, {**self.attributes, **attributes})
+        return self._named(key, "logged number", name, unit_of_number(name), attributes)
+
+    def _named(  # noqa: PLR0917  of two callers
+        self, key: Hashable, kind: str, name: str, unit: str, attributes: Mapping[str, Any], described: str = ""
+    ) -> Series:
+        """Add a series whose metric has the name of its source; the first source decides unit and description."""
+        metric = NAMES.of(kind, name)
+        description = describe(kind, name, metric, described)
+        definition = monitel.StatDefinition(metric, (), unit, description, {}, monotonic=kind == "counter")
+        definition = self._definitions.setdefault(metric, definition)
+        series = self._new(key, (kind, metric), definition, {**self.attributes, **attributes})
         self.warn()
         return series
 

@@ -19,7 +19,7 @@ from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
-from monitel_otlp.messages.request import Encoder, Request
+from monitel_otlp.messages.request import Request
 from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
@@ -29,7 +29,6 @@ _log = logging.getLogger("monitel.otlp")
 
 _TRIES = 5  # attempts with one request
 _LONGEST_PAUSE = 60.0  # seconds between two of them
-_REFUSED = Answer(Consequence.REFUSED)
 
 
 # ---- records
@@ -108,15 +107,15 @@ def add_settled(dead: Dead) -> Totals:
     journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
     if isinstance(journal.fold, Totals):
         return journal.fold
-    totals = Totals(dead.names.__getitem__, mapping, dead.totals[:2])
-    encoder, last = Encoder("metrics", b"", WindowWriter(mapping).write, totals), journal.settled
+    totals, last = Totals(dead.names.__getitem__, mapping, dead.totals[:2]), journal.settled
+    outbox = Outbox(journal, "metrics", b"", WindowWriter(mapping).write, totals=totals)
     for item in dead.items("metrics", totals.number + 1):
         if item.number > last:
             break
         settled = item if item.last <= last else item.split(last + 1 - item.number)[0]
         totals.pass_dropped(settled.number)
         with suppress(Exception):  # of an item that could not be encoded
-            totals.commit(settled.last, encoder.encode([settled]).draft)
+            totals.commit(settled.last, outbox.encode([settled]).draft)
     journal.fold = totals
     return totals
 
@@ -202,23 +201,21 @@ class Delivery:
     def deliver_rejected(self, dead: Dead) -> None:
         """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
         for each in _rejected(dead):
-            transport = self._transports.get(each.signal)
-            answer = self._failed.get(each.signal, _REFUSED)
-            if transport is None:
+            if (transport := self._transports.get(each.signal)) is None:
                 self.offline.add(each.signal)
-            elif answer is _REFUSED:
+            elif each.signal not in self._failed:
                 answer = transport.send(Request(each.signal, each.body))
-            if answer.consequence is Consequence.DELIVERED:
-                left_out = min(answer.rejected, each.items)
-                self.delivered += each.items - left_out
-                self.lost += Counter(partial_success=left_out)
-                continue
+                if answer.consequence is Consequence.DELIVERED:
+                    left_out = min(answer.rejected, each.items)
+                    self.delivered += each.items - left_out
+                    self.lost += Counter(partial_success=left_out)
+                    continue
+                if answer.consequence in {Consequence.RETRY, Consequence.REFUSED}:
+                    self._failed[each.signal] = answer
+                    self._note_trouble(dead, each.signal, answer)
+                else:
+                    self._count_set_aside(each.items, answer.reason)
             _store(dead, each)  # behind the others, also in a full journal: it was there before
-            if answer.consequence not in {Consequence.RETRY, Consequence.REFUSED}:
-                self._count_set_aside(each.items, answer.reason)
-            elif transport is not None and each.signal not in self._failed:
-                self._failed[each.signal] = answer
-                self._note_trouble(dead, each.signal, answer)
         dead.tend()
 
     def _send(

@@ -18,8 +18,8 @@ from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
-from monitel_otlp.messages.request import Encoder, LogRecordWriter, Request, write_reading, write_spans
-from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
+from monitel_otlp.messages.request import REQUESTS, RESOURCES, LogRecordWriter, Request, write_reading, write_spans
+from monitel_otlp.metrics.windows import Draft, Totals, WindowMapping, WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class Rejected(NamedTuple):
     body: bytes
 
     def append(self, journal: Journal) -> None:
-        reason = self.reason.encode("utf-8", "backslashreplace").decode()
-        journal.append(REQUEST, marshal.dumps(tuple(self._replace(reason=reason)), 2))
+        journal.append(REQUEST, marshal.dumps(tuple(self), 2))
 
     @staticmethod
     def has_room(journal: Journal) -> bool:
@@ -62,11 +61,29 @@ class Rejected(NamedTuple):
 
 
 class Outbox:
-    """The items of one journal that are being sent, held until they are settled: the journal may drop its oldest."""
+    """The items of one journal that are being sent, held until they are settled: the journal may drop its oldest.
 
-    def __init__(self, journal: Journal, encoder: Encoder) -> None:
+    ``write`` adds the records of items to a resource, and returns their number. ``write_queue_size`` adds the queue
+    size of the pipeline to a list of metrics: Prometheus orders samples by resource, so each request of metrics needs
+    one with the current time.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        signal: str,
+        resource: bytes,
+        write: Callable[[Sequence[Item], Any, Any], int],
+        *,
+        totals: Totals | None = None,
+        write_queue_size: Callable[[Any], object] | None = None,
+    ) -> None:
         self.journal = journal
-        self.encoder = encoder
+        self.signal = signal
+        self._resource = resource
+        self._write = write
+        self._totals = totals
+        self._write_queue_size = write_queue_size
         self.request: Request | None = None  # to send now
         self._read: Sequence[Item] = ()  # the items of one read that are not settled
         self._most = sys.maxsize  # items of a request; less after one that was too large, or rejected
@@ -102,25 +119,39 @@ class Outbox:
             last = min(before - 1, head.number + self._most - 1)
             if self.journal.sending >= head.number:
                 last = min(last, self.journal.sending)
-            if self.encoder.totals is not None:
+            if self._totals is not None:
                 with self.journal.lock:
-                    self.encoder.totals.pass_dropped(head.number)
-            self._encode(_split_after(self._read, last)[0])
+                    self._totals.pass_dropped(head.number)
+            self._prepare(_split_after(self._read, last)[0])
         self.journal.sending = self.request.items[-1].last
         return self.request
 
-    def _encode(self, items: Sequence[Item]) -> None:
+    def _prepare(self, items: Sequence[Item]) -> None:
         """Make the request of some items, or of half of them. One that cannot be encoded is settled."""
         try:
-            self.request = self.encoder.encode(items)
+            self.request = self.encode(items)
         except Exception:
-            self.request = Request(self.encoder.signal, b"", items, draft=self.encoder.draft())
+            self.request = Request(self.signal, b"", items, draft=self._draft())
             if not self.split():
                 warn_once(_log, "an item cannot be encoded, and is dropped (others are only counted)", exc_info=True)
                 self.settle(0, encoding=1)
         else:
             if len(self.request.body) > REQUEST_BYTES:
                 self.split()
+
+    def encode(self, items: Sequence[Item]) -> Request:
+        """Encode some items, in order. Raises if one of them cannot be encoded."""
+        message = REQUESTS[self.signal]()
+        resource = getattr(message, RESOURCES[self.signal]).add()
+        resource.ParseFromString(self._resource)
+        draft = self._draft()
+        records = self._write(items, resource, draft)
+        if records and self._write_queue_size is not None:
+            self._write_queue_size(resource.scope_metrics[0].metrics)
+        return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
+
+    def _draft(self) -> Draft | None:
+        return None if self._totals is None else self._totals.draft()
 
     def split(self) -> bool:
         """Send half of the items instead; return False for a single item."""
@@ -136,8 +167,8 @@ class Outbox:
         assert self.request is not None
         last = self.request.items[-1].last
         with self.journal.lock:
-            if self.encoder.totals is not None:
-                self.encoder.totals.commit(last, self.request.draft)
+            if self._totals is not None:
+                self._totals.commit(last, self.request.draft)
             self.journal.settle(last, delivered, **dropped)
         self._read, self.request = _split_after(self._read, last)[1], None
         if not delivered:  # the wrong item is found: the rest is sent at once
@@ -163,16 +194,21 @@ def outboxes(
     totals: Totals,
     *,
     write_queue_size: Callable[[Any], object] | None = None,
-    pause: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Outbox]]:
-    encoders: dict[str, Encoder] = {
-        "metrics": Encoder("metrics", resource, WindowWriter(mapping, pause).write, totals, write_queue_size),
-        "readings": Encoder("metrics", resource, write_reading, None, write_queue_size),
-        "logs": Encoder("logs", resource, LogRecordWriter().write),
-        "traces": Encoder("traces", resource, write_spans),
-        "steps": Encoder("traces", resource, write_spans),
+    """Return the outboxes of each signal, in the order of its journals."""
+    writers: dict[str, Any] = {
+        "metrics": WindowWriter(mapping).write,
+        "readings": write_reading,
+        "logs": LogRecordWriter().write,
+        "traces": write_spans,
+        "steps": write_spans,
     }
-    return {signal: [Outbox(journals[name], encoders[name]) for name in names] for signal, names in JOURNALS_OF.items()}
+    of_metrics: dict[str, Any] = {"write_queue_size": write_queue_size}
+    options: dict[str, dict[str, Any]] = {"metrics": {"totals": totals, **of_metrics}, "readings": of_metrics}
+    return {
+        signal: [Outbox(journals[name], signal, resource, writers[name], **options.get(name, {})) for name in names]
+        for signal, names in JOURNALS_OF.items()
+    }
 
 
 def next_of(outboxes: Sequence[Outbox]) -> Outbox | None:
@@ -240,7 +276,7 @@ class Sender:
         self._set_aside = set_aside
         self._accepted = accepted or Event()
         self._interval = interval
-        name = f"monitel-otlp-{outboxes[0].encoder.signal}"
+        name = f"monitel-otlp-{outboxes[0].signal}"
         self.worker = Worker(name, self._send_waiting, interval, suppress_instrumentation, transport.close)
         self.sending = Lock()  # held during attempts: those of the thread, and of the caller at the exit
         self._settled = Condition()
@@ -347,10 +383,7 @@ class Sender:
         if remaining is not None and remaining <= 0:
             return None
         began = time.perf_counter()
-        try:
-            answer = self._transport.send(request, remaining)
-        except Exception as error:  # counts as a failed attempt
-            answer = Answer(Consequence.RETRY, type(error).__name__, answered=False)
+        answer = self._transport.send(request, remaining)
         self.attempts += 1
         self.seconds.append(time.perf_counter() - began)
         return answer

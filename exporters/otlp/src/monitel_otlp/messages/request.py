@@ -6,7 +6,7 @@ Ranges and readings are in the journals as encoded messages, events as plain val
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.metrics.windows import Draft, Totals
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -35,7 +34,7 @@ REQUESTS: dict[str, type[Any]] = {
     "logs": ExportLogsServiceRequest,
     "traces": ExportTraceServiceRequest,
 }
-_RESOURCES = {"metrics": "resource_metrics", "logs": "resource_logs", "traces": "resource_spans"}
+RESOURCES = {"metrics": "resource_metrics", "logs": "resource_logs", "traces": "resource_spans"}
 
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 _WITH_LISTS = {"process.died"}  # made by monitel itself; what an application emits has no lists
@@ -54,35 +53,6 @@ class Request:
     @property
     def number(self) -> int:
         return sum(item.items for item in self.items)
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """Makes the requests of one journal: ``write`` adds the records of items to a resource, and returns their number.
-
-    ``write_queue_size`` adds the queue size of the pipeline to a list of metrics: Prometheus orders samples by
-    resource, so each request of metrics needs one with the current time.
-    """
-
-    signal: str
-    resource: bytes
-    write: Callable[[Sequence[Item], Any, Any], int]
-    totals: Totals | None = None
-    write_queue_size: Callable[[Any], object] | None = None
-
-    def encode(self, items: Sequence[Item]) -> Request:
-        """Encode some items, in order. Raises if one of them cannot be encoded."""
-        message = REQUESTS[self.signal]()
-        resource = getattr(message, _RESOURCES[self.signal]).add()
-        resource.ParseFromString(self.resource)
-        draft = self.draft()
-        records = self.write(items, resource, draft)
-        if records and self.write_queue_size is not None:
-            self.write_queue_size(resource.scope_metrics[0].metrics)
-        return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
-
-    def draft(self) -> Draft | None:
-        return None if self.totals is None else self.totals.draft()
 
 
 def write_spans(items: Sequence[Item], resource: Any, _draft: None = None) -> int:

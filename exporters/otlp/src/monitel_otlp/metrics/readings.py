@@ -127,19 +127,20 @@ class Readings:
         """
         self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
         self._unseen_ns, self._now_ns = self._now_ns, now_ns
-        readings, write = self._read(), write_own
+        readings, is_first = self._read(), True
         while True:
             message = ResourceMetrics()
             scope = message.scope_metrics.add()
             write_scope(scope)
             self._points = Points(scope.metrics)
             found = [*islice(readings, READINGS_PER_REQUEST)]
-            write(self._points)
+            if is_first:
+                write_own(self._points)
             if self._points.number:
                 yield message.SerializeToString(), self._points.number, any(found)
             if len(found) < READINGS_PER_REQUEST:
                 return
-            write = _write_nothing
+            is_first = False
 
     def plain(self) -> list[PlainCounter]:
         """Return the counters with their current totals and last points, as plain values. It writes no point."""
@@ -232,22 +233,11 @@ class Readings:
         return changed or seconds is not None
 
 
-def _write_nothing(_points: Points) -> None:
-    pass
-
-
 @dataclass
 class _Durations:
     start_ns: int
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
     sum: float = 0.0
-    least: float = float("inf")
-    most: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
-        self.sum += seconds
-        self.least, self.most = min(self.least, seconds), max(self.most, seconds)
 
 
 class OwnMetrics:
@@ -277,9 +267,9 @@ class OwnMetrics:
         *,
         totals: Mapping[Metric, int],
         spool_bytes: int,
-        seconds: Mapping[str, deque[float]],
+        attempts: Mapping[str, deque[float]],
     ) -> None:
-        """Add the other metrics to the points of a message; the durations of attempts are taken out of ``seconds``."""
+        """Add the other metrics to the points of a message; the seconds of attempts are taken out of ``attempts``."""
         times: dict[str, Any] = {"start_ns": self._start_ns, "now_ns": now_ns, "unseen_ns": self._seen_ns}
         rising: list[tuple[Metric, dict[str, str], int]] = [
             (metric, {}, total) for metric, total in totals.items() if total or metric in _WITH_ZERO
@@ -293,10 +283,12 @@ class OwnMetrics:
             self._sums.write(points, metric, self._all(attributes), key, value, **times)
         self._seen_ns = now_ns
         points.add_level(now_ns, self._attributes, _SPOOL, spool_bytes, self._start_ns)
-        for signal, ended in seconds.items():
+        for signal, ended in attempts.items():
             durations = self._durations.setdefault(signal, _Durations(self._start_ns))
             while ended:
-                durations.add(ended.popleft())
+                seconds = ended.popleft()
+                durations.buckets[bisect_left(_BOUNDS, seconds)] += 1
+                durations.sum += seconds
             if sum(durations.buckets):
                 self._write_durations(points, now_ns, signal, durations)
 
@@ -304,7 +296,7 @@ class OwnMetrics:
         temporality = DELTA if self._delta_durations else CUMULATIVE
         point = points.add(now_ns, self._all({"signal": signal}), *_DURATION, "histogram", temporality)
         point.start_time_unix_nano = min(found.start_ns, now_ns - MILLISECOND_NS)
-        point.count, point.sum, point.min, point.max = sum(found.buckets), found.sum, found.least, found.most
+        point.count, point.sum = sum(found.buckets), found.sum
         point.bucket_counts.extend(found.buckets)
         point.explicit_bounds.extend(_BOUNDS)
         if self._delta_durations:

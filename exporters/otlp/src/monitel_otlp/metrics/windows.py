@@ -24,6 +24,7 @@ from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW, Item
 from monitel.blackbox.recorder import part_of_total
+from monitel.process.worker import Pace
 from monitel.stats.window import decode_one
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
@@ -237,12 +238,12 @@ class WindowWriter:
     The messages are filled directly: the SDK's metric classes and their encoder take four times as long.
     """
 
-    def __init__(self, mapping: WindowMapping, pause: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, mapping: WindowMapping) -> None:
         self._start_ns = mapping.start_ns
         self._delta = mapping.delta
         self._percentiles = mapping.distributions != "histogram"
         self._histograms = mapping.distributions != "percentiles"
-        self._pause = pause
+        self._pause = Pace().pause
 
     def write(self, items: Sequence[Item], resource: Any, draft: Draft) -> int:
         scope = resource.scope_metrics.add()

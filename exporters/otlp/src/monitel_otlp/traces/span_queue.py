@@ -198,11 +198,18 @@ class QueuedSpans(Ranges[Identified]):
         now_ns = ranges.now()
         return [(each.name, (now_ns - each.monotonic_start_ns) / 1e9) for each in self._open.copy()]
 
-    def flush(self, traces: Journal, steps: Journal, *, last: bool = False) -> None:
-        """Append the ranges that have ended, and the spans of ended steps, with ``last`` of all; after :meth:`prepare`.
+    def flush(
+        self, traces: Journal, steps: Journal, *, last: bool = False, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        """Append the ranges that have ended, and the spans of ended steps; with ``last`` of all, also of open ranges.
 
-        One thread at a time may call it.
+        ``begin`` is called before the first one. One thread at a time may call this.
         """
+        ranges.synchronize()
+        if last:
+            self._close_open_ranges()
+        if self.queued:
+            begin()
         for _ in range(0, self.queued, _PER_RECORD):  # a thread may end ranges as fast as they are taken
             with traces.lock:  # a range is queued, or in the journal
                 if not (taken := self._take(_PER_RECORD)):
@@ -211,8 +218,8 @@ class QueuedSpans(Ranges[Identified]):
         with traces.lock:
             finished = self._finished(last=last)
             self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
-        for begin in range(0, len(finished), _PER_RECORD):
-            self._append(steps, SPANS, finished[begin : begin + _PER_RECORD])
+        for at in range(0, len(finished), _PER_RECORD):
+            self._append(steps, SPANS, finished[at : at + _PER_RECORD])
 
     def _take(self, most: int) -> list[Ended]:
         found: list[Ended] = []
@@ -251,11 +258,7 @@ class QueuedSpans(Ranges[Identified]):
                 found += [(ended, attributes | more) for ended, more in self._step_spans(period)]
         return found
 
-    def prepare(self, *, last: bool) -> None:
-        """Compare the clocks, and end the open ranges if it is the last time. Call it before the queue is drained."""
-        ranges.synchronize()
-        if not last:
-            return
+    def _close_open_ranges(self) -> None:
         still_open = self._open.copy()
         now_ns = ranges.now()  # one end for all, so that each is within its parent
         for running in still_open:

@@ -10,7 +10,6 @@ import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timezone
@@ -66,13 +65,12 @@ class FailedError(Exception):
 
 
 class Transport(ABC):
-    """Makes attempts for one signal, one at a time. A ``mask`` replaces more secrets in a text than the endpoint's."""
+    """Makes attempts for one signal, one at a time."""
 
-    def __init__(self, endpoint: Endpoint, mask: Callable[[str], str] | None = None) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.url = endpoint.public_url  # for log messages
         self.host = endpoint.address.netloc
         self._endpoint = endpoint
-        self._mask = mask or endpoint.mask
 
     def send(self, request: Request, timeout: float | None = None) -> Answer:
         """Make one attempt within ``timeout`` seconds and the configured limit. Never raises an ``Exception``."""
@@ -83,7 +81,7 @@ class Transport(ABC):
             answer = error.answer
         except Exception as error:
             answer = Answer(Consequence.RETRY, describe(error), answered=False)
-        return replace(answer, reason=one_line(self._mask(answer.reason[:_SEARCHED_LENGTH])))
+        return replace(answer, reason=one_line(self._endpoint.mask(answer.reason[:_SEARCHED_LENGTH])))
 
     @abstractmethod
     def _attempt(self, request: Request, timeout: float) -> Answer:

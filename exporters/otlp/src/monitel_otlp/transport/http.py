@@ -22,8 +22,8 @@ from urllib.request import getproxies
 
 from monitel.process.os_threads import Empty, SimpleQueue
 from monitel.process.worker import Worker
-from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address, proxy_secrets
-from monitel_otlp.config.secret import Secret, masker, parts_of_header
+from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
+from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
     AUTHORITY,
     CLIENT,
@@ -291,14 +291,12 @@ class HttpTransport(Transport):
     """Sends over HTTP/1.1, on a connection that is kept open."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        headers = _headers(endpoint)
-        secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
-        super().__init__(endpoint, masker(secrets))
+        super().__init__(endpoint)
         self._wire: Wire | None = None
         self._route: Route | None = None
         try:
             self._route = route = Route(endpoint)
-            self._head = Secret(_head(route, headers))
+            self._head = Secret(_head(route, _headers(endpoint)))
         except Exception as error:  # raised in requests: configure() must not fail because of a proxy
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
