@@ -22,7 +22,6 @@ _SUBJECTS: dict[str, str] = {
     **dict.fromkeys(("adding", "free_threading", "calls", "ranges", "memory", "importing"), "monitel"),
     **dict.fromkeys(("torch_steps", "torch_tensors"), "torch"),
     **dict.fromkeys(("pipeline", "exporting", "spans", "black_box", "expiry", "ending", "outage"), "monitel_otlp"),
-    "ranks": "monitel_otlp",
     "writer": "monitel_tensorboard",
     "top": "textual",
 }

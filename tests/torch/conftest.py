@@ -104,18 +104,6 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
 
 
 @pytest.fixture
-def totals() -> Callable[[], dict[str, float]]:
-    """Provide a function that returns the totals of the counters of work, by the rest of their names."""
-    prefix = "training."
-
-    def totals() -> dict[str, float]:
-        found = {each.counter.name: each.total for each in monitel.counters() if each.counter.name != "training.time"}
-        return {name.removeprefix(prefix): total for name, total in found.items() if name.startswith(prefix)}
-
-    return totals
-
-
-@pytest.fixture
 def instrumented() -> Iterator[None]:
     from monitel.torch import instrument
 

@@ -56,7 +56,7 @@ class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     def __init__(self, work: Work, parameters: Any) -> None:
-        super().__init__(parameters, {})
+        super().__init__(parameters, {"lr": 0.1})  # trainers schedule it
         self.work = work
         self.error: BaseException | None = None
 
@@ -74,6 +74,7 @@ class Work:
     def __init__(self, clock: ManualClock) -> None:
         self.takes: Callable[[float], object] = clock.advance
         self.parameter = torch.nn.Parameter(torch.ones(1))
+        self.optimize: Callable[..., Any] = self.optimizer().step
 
     def optimizer(self) -> Optimizer:
         return Optimizer(self, [self.parameter])
@@ -84,6 +85,12 @@ class Work:
     def forward(self, x: Any = None, seconds: float = 2, backward: float | Callable[[], object] = 4) -> Any:
         """Return a loss, whose backward takes some time, or calls a function."""
         return _Takes.apply(self.parameter if x is None else x, self.takes, seconds, backward).sum()
+
+    def step(self) -> None:
+        """Make the part of a step that follows its batch: forward, backward, optimizer, and 32 s of other work."""
+        self.forward().backward()
+        self.optimize()
+        self.takes(32)
 
     def batches(self, number: int, seconds: float = 1) -> Iterator[int]:
         for index in range(number):
@@ -109,23 +116,20 @@ def noting(graphs: list[list[str]]) -> Callable[..., Any]:
 STEP: dict[str, float] = {"optimizer": 8, "other": 32, "data": 1, "forward": 2, "backward": 4}
 
 
-def step(work: Work, optimizer: Any) -> None:
-    """Make the part of a step that follows its batch: forward, backward, optimizer, other work."""
-    work.forward().backward()
-    optimizer.step()
-    work.takes(32)
-
-
 def train(work: Work, steps: int) -> None:
-    optimizer = work.optimizer()
     for _ in work.loader(steps):
-        step(work, optimizer)
+        work.step()
 
 
 def sgd(kind: Any = torch.optim.SGD) -> Any:
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     return kind([parameter], lr=0.1)
+
+
+def total(name: str) -> float:
+    """Return the total of a counter of work."""
+    return monitel.counter(f"training.{name}").total
 
 
 def ledger() -> monitel.Ledger:

@@ -82,18 +82,3 @@ def test_texts_are_plain_english() -> None:
         for words, plain in habits(path.suffix, path.read_text("utf-8"))
     ]
     assert [] == found
-
-
-def test_habits_are_found() -> None:
-    """In docstrings across lines, comments, strings, names and paragraphs, but not in code."""
-    python = '''def told(a: int) -> None:
-    """It is said
-    once."""
-    RANKS_A_NODE = None  # as ever
-    if a is None: raise ValueError("a is no number")
-'''
-    assert {"is said", "as ever", "is no", '"""It', "told", "RANKS_A_NODE"} == {
-        words for words, _ in habits(".py", python)
-    }
-    assert [("of its own", "separate, or nothing")] == [*habits(".md", "a thread\nof its own\n\n```\nlikewise\n```\n")]
-    assert [("goes by", "is raised from, via, is sent through")] == [*habits(".c", "/* it goes\n * by */ int is_told;")]

@@ -182,17 +182,6 @@ def test_nothing_imports_the_console() -> None:
     assert set() == {each for each in modules if each.startswith("monitel.console")}
 
 
-def test_import_that_goes_upwards_is_found(tmp_path: Path) -> None:
-    """The test above finds imports within functions, of modules and of names."""
-    package = tmp_path / "monitel_otel"
-    package.mkdir()
-    (package / "a.py").write_text("import json\n\n\ndef late() -> None:\n    from monitel_otlp import configure\n")
-    (package / "b.py").write_text("import torch.nn\nfrom opentelemetry import trace\nimport monitel\n")
-    assert ["monitel_otel/a.py imports monitel_otlp.configure", "monitel_otel/b.py imports torch.nn"] == wrong_imports(
-        package
-    )
-
-
 def private(path: str) -> bool:
     return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
 

@@ -5,7 +5,6 @@ import socket
 import tempfile
 from pathlib import Path
 
-from processes import resident_bytes
 from row import Row
 
 import monitel
@@ -18,6 +17,10 @@ _OWN = 10  # events of monitel itself, at most
 _WHAT = f"{_EVENTS:,} events, no backend"
 
 
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def main() -> None:
     """Emit them in one thread, as fast as it can."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -27,11 +30,11 @@ def main() -> None:
         monitel_otlp.configure(endpoint=endpoint, spool_dir=folder) as pipeline,
     ):
         monitel.emit("first")
-        before, memory = resident_bytes(os.getpid()), 0
+        before, memory = resident_bytes(), 0
         for number in range(_EVENTS):
             monitel.emit("epoch", epoch=number, loss=0.25, phase="train")
             if number % 10_000 == 0:
-                memory = max(memory, resident_bytes(os.getpid()) - before)
+                memory = max(memory, resident_bytes() - before)
         account = pipeline.account()["logs"]
         if not _EVENTS < account.recorded < _EVENTS + _OWN:
             raise SystemExit(f"expected {_EVENTS} events and some of monitel: {account}")

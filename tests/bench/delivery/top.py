@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from threading import Event
 
-from processes import cpu_ns
 from row import Row
 
 import monitel
@@ -46,6 +45,11 @@ def train(folder: str, rank: int) -> None:
             pause.wait(_DATA_S)
         pause.wait(_STEP_S - _DATA_S)
         step += 1
+
+
+def cpu_ns(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
+    return 1e9 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def command(folder: str, boxes: Path) -> float:

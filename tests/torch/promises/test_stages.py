@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.support.producers import run_together
-from tests.torch.known_work import STEP, Work, logged_cycles, step, train
+from tests.torch.known_work import STEP, Work, logged_cycles, train
 
 import monitel
 import monitel.torch
@@ -63,12 +63,11 @@ EVALUATIONS: dict[str, tuple[Callable[[Work], object], float]] = {
 def test_evaluation_between_steps_is_other(name: str, work: Work, cycles: Run) -> None:
     """In the middle and at the end of an epoch, its batches included."""
     evaluate, seconds = EVALUATIONS[name]
-    optimizer = work.optimizer()
 
     def loop() -> None:
         for _ in range(2):
             for index, _ in enumerate(work.loader(3)):
-                step(work, optimizer)
+                work.step()
                 if index == 1:
                     evaluate(work)
             evaluate(work)
@@ -79,31 +78,29 @@ def test_evaluation_between_steps_is_other(name: str, work: Work, cycles: Run) -
 
 def test_evaluation_before_the_optimizer_delays_the_next_cycle(work: Work, cycles: Run) -> None:
     """The batch for training was asked before backward, so its stages are right."""
-    optimizer = work.optimizer()
 
     def loop() -> None:
         for _ in work.loader(3):
             work.forward().backward()
             work.evaluate(work.loader(3))
-            optimizer.step()
+            work.optimize()
 
     assert [{"optimizer": 8, "other": 303, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(loop)
 
 
 def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) -> None:
     """The begin of ``forward`` is not known then. Batches without gradients do not train, even if asked as often."""
-    optimizer = work.optimizer()
 
     def loop() -> None:
         for _ in work.loader(3):
             work.evaluate(work.loader(3))
-            step(work, optimizer)
+            work.step()
 
     def without_gradients() -> None:
         for _ in work.loader(3):
             with torch.no_grad():
                 work.evaluate(work.loader(10), 1)
-            step(work, optimizer)
+            work.step()
 
     late = {"optimizer": 8, "other": 34, "data": 1, "backward": 4}
     assert [{**late, "other": 34 + 303}] * 2 == cycles(loop)
@@ -113,7 +110,6 @@ def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) 
 @pytest.mark.parametrize("asked_at_once", [False, True])
 def test_gradient_accumulation_is_one_cycle(asked_at_once: bool, work: Work, cycles: Run) -> None:
     """A cycle has the stages of all its micro-batches; the last one of the epoch has fewer."""
-    optimizer = work.optimizer()
 
     def chunks() -> Any:
         iterator = iter(work.loader(8))
@@ -124,7 +120,7 @@ def test_gradient_accumulation_is_one_cycle(asked_at_once: bool, work: Work, cyc
         for chunk in chunks():
             for _ in chunk:
                 work.forward().backward()
-            optimizer.step()
+            work.optimize()
 
     full = {"optimizer": 8, "data": 3, "forward": 6, "backward": 12}
     assert [full, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8}] == cycles(loop)
@@ -162,7 +158,6 @@ def test_generator_and_critic_are_two_cycles(work: Work, cycles: Run) -> None:
 
 def test_parts_of_a_closure_belong_to_the_stages_that_they_run(work: Work, cycles: Run) -> None:
     """Lightning runs forward and backward in the optimizer's step, and micro-batches without it."""
-    optimizer = work.optimizer()
 
     def closure() -> None:
         work.forward().backward()
@@ -172,7 +167,7 @@ def test_parts_of_a_closure_belong_to_the_stages_that_they_run(work: Work, cycle
             if index % 3:
                 closure()
             else:
-                optimizer.step(closure)
+                work.optimize(closure)
                 work.takes(32)
 
     assert [{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2 == cycles(loop)
@@ -236,17 +231,16 @@ def test_step_that_gradient_scaling_skips_ends_a_cycle(work: Work, cycles: Run) 
 
 def test_zipped_and_alternating_loaders_are_data(work: Work, cycles: Run) -> None:
     """Loaders that are asked equally often, or as the last one. A loader that is asked less often is ``other``."""
-    optimizer = work.optimizer()
 
     def zipped() -> None:
         for _ in zip(work.loader(3), work.loader(9, 16), strict=False):
-            step(work, optimizer)
+            work.step()
 
     def alternating() -> None:
         tasks = iter(work.loader()), iter(work.loader(seconds=16))
         for index in range(4):
             next(tasks[index % 2])
-            step(work, optimizer)
+            work.step()
 
     def side() -> None:
         training, other = iter(work.loader()), iter(work.loader(seconds=16))
@@ -254,7 +248,7 @@ def test_zipped_and_alternating_loaders_are_data(work: Work, cycles: Run) -> Non
             next(other)
             next(training)
             next(training)
-            step(work, optimizer)
+            work.step()
 
     assert [{**STEP, "data": 17}] * 2 == cycles(zipped)
     assert [{**STEP, "data": seconds} for seconds in (16, 1, 16)] == cycles(alternating)
@@ -263,11 +257,10 @@ def test_zipped_and_alternating_loaders_are_data(work: Work, cycles: Run) -> Non
 
 def test_without_batches_all_before_backward_is_forward(work: Work, cycles: Run) -> None:
     """Any iterable is a source of batches with ``batches()``."""
-    optimizer = work.optimizer()
 
     def loop(batches: Any) -> None:
         for _ in batches:
-            step(work, optimizer)
+            work.step()
 
     assert [{"optimizer": 8, "forward": 32 + 1 + 2, "backward": 4}] * 2 == cycles(lambda: loop(work.batches(3)))
     assert [STEP] * 2 == cycles(lambda: loop(monitel.torch.batches(work.batches(3))))
@@ -275,20 +268,19 @@ def test_without_batches_all_before_backward_is_forward(work: Work, cycles: Run)
 
 def test_gradients_of_a_penalty_are_forward(work: Work, cycles: Run) -> None:
     """``torch.autograd.grad()`` belongs to the stage in which it is called; alone it makes no cycle."""
-    optimizer = work.optimizer()
 
     def penalty() -> None:
         for _ in work.loader(3):
             loss = work.forward(work.parameter.square())
             (gradient,) = torch.autograd.grad(loss, work.parameter, create_graph=True)
             (loss + gradient.square().sum()).backward()
-            optimizer.step()
+            work.optimize()
             work.takes(32)
 
     def alone() -> None:
         for _ in work.loader(3):
             (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
-            optimizer.step()
+            work.optimize()
 
     assert [{**STEP, "forward": 2 + 4}] * 2 == cycles(penalty)
     assert [] == cycles(alone)
@@ -317,39 +309,38 @@ def _fail(work: Work, error: type[BaseException]) -> None:
 
 
 def _in_data(work: Work, error: type[BaseException]) -> None:
-    optimizer, batches = work.optimizer(), iter(monitel.torch.batches(FailingBatches(work, error)))
+    batches = iter(monitel.torch.batches(FailingBatches(work, error)))
     for _ in range(4):
         try:
             next(batches)
         except error:
             next(batches)
-        step(work, optimizer)
+        work.step()
 
 
 def _in_forward(work: Work, error: type[BaseException]) -> None:
-    optimizer = work.optimizer()
     for index, _ in enumerate(work.loader(5)):
         with suppress(error):
             if index == 2:
                 _fail(work, error)
-            step(work, optimizer)
+            work.step()
 
 
 def _in_backward(work: Work, error: type[BaseException]) -> None:
-    optimizer = work.optimizer()
     for index, _ in enumerate(work.loader(5)):
         with suppress(error):
             work.forward(backward=(lambda: _fail(work, error)) if index == 2 else 4).backward()
-            optimizer.step()
+            work.optimize()
             work.takes(32)
 
 
 def _in_optimizer(work: Work, error: type[BaseException]) -> None:
     optimizer = work.optimizer()
+    work.optimize = optimizer.step
     for index, _ in enumerate(work.loader(4)):
         optimizer.error = error("no step") if index == 1 else None
         with suppress(error):
-            step(work, optimizer)
+            work.step()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -382,13 +373,13 @@ def test_loop_of_another_thread_has_the_same_stages(work: Work, cycles: Run) -> 
 
 def test_second_thread_that_trains_meanwhile_is_ignored(work: Work, clock: ManualClock, cycles: Run) -> None:
     """Until it has made 16 cycles while the first one has made none."""
-    optimizer, other = work.optimizer(), Work(clock)
+    other = Work(clock)
     other.takes = float  # takes no time
 
     def both() -> None:
         train(work, 2)
         for _ in work.loader(6):
-            step(work, optimizer)
+            work.step()
             run_together(lambda: train(other, 4))
 
     def takes_over() -> None:

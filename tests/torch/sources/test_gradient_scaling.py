@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch.known_work import total
 from tests.torch.later_device import idle, later, on_later
 
 import monitel
@@ -62,10 +63,9 @@ class Clearing(torch.amp.GradScaler):  # type: ignore[misc]
         return optimizer.step(*args, **kwargs)
 
 
-def counted(totals: Callable[[], dict[str, float]]) -> tuple[float, float]:
+def counted() -> tuple[float, float]:
     """Return the numbers of applied and of skipped steps."""
-    found = totals()
-    return found["steps"], found["steps.skipped"]
+    return total("steps"), total("steps.skipped")
 
 
 @pytest.mark.parametrize("unscales", [False, True])
@@ -76,9 +76,7 @@ def counted(totals: Callable[[], dict[str, float]]) -> tuple[float, float]:
         *(("adam", Delegating), ("fused adam", Delegating), ("adam", Clearing), ("fused sgd", Clearing)),
     ],
 )
-def test_skipped_steps_are_counted_separately(
-    kind: str, scaler_type: Any, unscales: bool, windows: Any, totals: Any
-) -> None:
+def test_skipped_steps_are_counted_separately(kind: str, scaler_type: Any, unscales: bool, windows: Any) -> None:
     """The step of the process advances with each attempt."""
     trained, scaler = Trained(kind), scaler_type("cpu", init_scale=8.0)
     end = windows()
@@ -90,11 +88,11 @@ def test_skipped_steps_are_counted_separately(
         scaler.update()
         assert number == monitel.get_step()
     end()
-    assert (trained.applied, len(GRADIENTS) - trained.applied) == counted(totals)
+    assert (trained.applied, len(GRADIENTS) - trained.applied) == counted()
     assert trained.applied == (len(GRADIENTS) if scaler_type is Clearing and kind == "adam" else 4)
 
 
-def test_step_of_two_optimizers_counts_as_the_first(windows: Any, totals: Any) -> None:
+def test_step_of_two_optimizers_counts_as_the_first(windows: Any) -> None:
     """With one scaler for both, of which one may decide on its device."""
     first, second = Trained("fused adam"), Trained("adam")
     scaler = torch.amp.GradScaler("cpu")
@@ -107,7 +105,7 @@ def test_step_of_two_optimizers_counts_as_the_first(windows: Any, totals: Any) -
         scaler.update()
         assert number == monitel.get_step()
     end()
-    assert (first.applied, second.applied, (2, 3)) == (2, 2, counted(totals))
+    assert (first.applied, second.applied, (2, 3)) == (2, 2, counted())
 
 
 class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
@@ -120,27 +118,27 @@ class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("tensors", [True, False])
-def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: Any, totals: Any) -> None:
+def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: Any) -> None:
     """No step waits for the device, and none is counted before the device has decided. The end waits."""
     with idle():
         end, own = windows(sources=None if tensors else "-tensors"), OnDevice(None)
         for found_inf in (1.0, 0.0, 0.0, 2.0):
             own.found_inf = on_later(found_inf)
             own.step()
-        assert ((0, 0), 4, 0) == (counted(totals), monitel.get_step(), later.syncs)
+        assert ((0, 0), 4, 0) == (counted(), monitel.get_step(), later.syncs)
         later.answers = True
         end()
-        assert ((2, 2), 0) == (counted(totals), later.syncs)
+        assert ((2, 2), 0) == (counted(), later.syncs)
 
 
-def test_result_that_never_arrives_counts_as_applied(windows: Any, totals: Any) -> None:
+def test_result_that_never_arrives_counts_as_applied(windows: Any) -> None:
     """So does a step within the capture of a graph. The end waits for 2 s at most."""
     with idle():
         end, own = windows(), OnDevice(on_later(1.0))
         own.step()
         later.capturing = True
         own.step()
-        assert (1, 0) == counted(totals)
+        assert (1, 0) == counted()
         later.capturing = False
         end()
-        assert (2, 0) == counted(totals)
+        assert (2, 0) == counted()

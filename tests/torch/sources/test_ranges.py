@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.receiver import Receiver
-from tests.torch.known_work import Work, step, train
+from tests.torch.known_work import Work, train
 from tests.unit.profiler.traces import exported, lines
 
 import monitel.torch
@@ -75,7 +75,6 @@ def test_stages_batches_and_steps_are_ranges(recorded: Any, work: Work) -> None:
 
 def test_exceptions_leave_no_range_open(recorded: Any, work: Work) -> None:
     """A backward that raises ends with the exception. An optimizer that raises has no range."""
-    optimizer = work.optimizer()
 
     def fail() -> None:
         work.takes(1)
@@ -86,8 +85,8 @@ def test_exceptions_leave_no_range_open(recorded: Any, work: Work) -> None:
             with suppress(LookupError):
                 work.forward(backward=fail).backward()
             with suppress(LookupError):
-                optimizer.step(fail)
-            step(work, optimizer)
+                work.optimize(fail)
+            work.step()
 
     assert [
         (0.0, "user", 50.0, ""),
@@ -100,12 +99,11 @@ def test_exceptions_leave_no_range_open(recorded: Any, work: Work) -> None:
 
 def test_profile_shows_steps_on_a_separate_line(work: Work, tmp_path: Path) -> None:
     """Parents, self times and the lines of the trace file are consistent, though steps overlap iterations."""
-    optimizer = work.optimizer()
     with monitel.torch.instrument(), profile() as prof:
         for _ in monitel.torch.batches(range(3)):
             with record_function("iteration"):
                 work.forward().backward()
-                optimizer.step()
+                work.optimize()
                 work.takes(1)
     events = [(event.name, event.cpu_parent and event.cpu_parent.name) for event in prof.events()]
     assert 3 == events.count(("training.optimizer", "iteration"))

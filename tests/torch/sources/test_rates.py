@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import torch
+from tests.torch.known_work import sgd, total
 
 import monitel
 import monitel.torch
@@ -26,9 +26,7 @@ class Loop:
         self.running = monitel.torch.instrument(sources="-stages,-failures", **options)
         self.ends: list[tuple[float, float]] = []
         self._clock = clock
-        self._parameter = torch.nn.Parameter(torch.ones(1))
-        self._parameter.grad = torch.ones(1)
-        self._optimizer = torch.optim.SGD([self._parameter], lr=0.1)
+        self._optimizer = sgd()
 
     def step(self, seconds: float, samples: float = 0) -> None:
         """Let a step take some time, and count its samples if instrument() does not."""
@@ -36,11 +34,7 @@ class Loop:
         if samples:
             monitel.counter("training.samples").add(samples)
         self._optimizer.step()
-        total = sum(each.total for each in monitel.counters() if each.counter.name == "training.samples")
-        self.ends.append((self._clock.monotonic_ns() / 1e9, total))
-
-    def poll(self) -> None:
-        monitel.close_expired_windows()
+        self.ends.append((self._clock.monotonic_ns() / 1e9, total("samples")))
 
     def end(self) -> None:
         self.running.uninstrument()
@@ -74,7 +68,7 @@ def test_one_value_per_window(start: Start, events: list[monitel.Event]) -> None
     loop = start(window_size=10.0)
     for number in range(1, 40):
         loop.step(0.75, samples=number)
-        loop.poll()
+        monitel.close_expired_windows()
     loop.end()
     ends = [13, 26, 38]  # the steps that end at 10.5, 20.25 and 29.25 s
     pairs = zip([0, *ends], ends, strict=False)
@@ -89,10 +83,10 @@ def test_pause_is_zero_and_its_time_counts(start: Start, clock: ManualClock, eve
         loop.step(1.0)
     for _ in range(6):
         clock.advance(5.0)
-        loop.poll()
+        monitel.close_expired_windows()
     loop.step(4.0)
     clock.advance(2.0)
-    loop.poll()
+    monitel.close_expired_windows()
     # from 1 to 9 s; to the end of the second window at 24 s, and of the third one at 34 s; to the step at 43 s
     assert [8.0, 0.0, 0.0, 8 / 9] == logged(events)
 
@@ -109,9 +103,8 @@ def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) ->
         "training.tokens.rate": pytest.approx(2 * 1000.5 / 8),
         "training.mfu": pytest.approx(2 * 3e12 / 8 / 4e12),
     } == event.data
-    found = {each.counter.name: each.total for each in monitel.counters()}
-    assert (96, 3001.5) == (found["training.samples"], found["training.tokens"])
-    assert "training.flops" not in found
+    assert (96, 3001.5) == (total("samples"), total("tokens"))
+    assert "training.flops" not in {each.counter.name for each in monitel.counters()}
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), ValueError], ids=str)
@@ -130,11 +123,10 @@ def test_bad_amount_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCap
         for _ in range(4):
             loop.step(1.0)
     loop.end()
-    found = {each.counter.name: each.total for each in monitel.counters()}
-    assert (5, 40) == (found["training.samples"], found["training.tokens"])
+    assert (5, 40) == (total("samples"), total("tokens"))
     logged = [record.message.split()[0] for record in caplog.records if record.name == "monitel.torch"]
     expected = (["samples_per_step"], 0) if bad is ValueError else ([], 2)
-    assert expected == (logged, found.get("monitel.log.left_out", 0))
+    assert expected == (logged, monitel.counter("monitel.log.left_out").total)
     caplog.clear()  # the records have exceptions
 
 

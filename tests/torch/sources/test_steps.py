@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import ledger, sgd
+from tests.torch.known_work import ledger, sgd, total
 
 import monitel
 import monitel.torch
 from monitel.testing import ManualClock
 
 
-def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
+def test_optimizer_created_later_is_counted(windows: Any) -> None:
     """This holds for every class, including subclasses defined by the user."""
 
     class Mine(torch.optim.SGD):  # type: ignore[misc]
@@ -33,10 +33,10 @@ def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
         for _ in range(3):
             made.step()
     end()
-    assert 6 == totals()["steps"]
+    assert 6 == total("steps")
 
 
-def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
+def test_step_that_raises_is_not_counted(windows: Any) -> None:
     """The next successful one is."""
     one = sgd()
     end = windows()
@@ -44,10 +44,10 @@ def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
         with suppress(ZeroDivisionError):
             one.step(lambda fail=fail: 1 // (not fail))
     end()
-    assert 1 == totals()["steps"]
+    assert 1 == total("steps")
 
 
-def test_optimizers_that_take_turns_make_one_step(windows: Any, totals: Any, clock: ManualClock) -> None:
+def test_optimizers_that_take_turns_make_one_step(windows: Any, clock: ManualClock) -> None:
     """A training step starts when an optimizer steps again, so durations are those of whole training steps."""
     generator, critic = sgd(), sgd()
     end = windows()
@@ -57,10 +57,10 @@ def test_optimizers_that_take_turns_make_one_step(windows: Any, totals: Any, clo
         clock.advance(10)
         generator.step()
     duration = end()["training.step.duration"]
-    assert (3, [11.0, 11.0]) == (totals()["steps"], [duration.min, duration.max])
+    assert (3, [11.0, 11.0]) == (total("steps"), [duration.min, duration.max])
 
 
-def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: ManualClock) -> None:
+def test_time_between_runs_is_not_a_duration(windows: Any, clock: ManualClock) -> None:
     """All steps of consecutive runs are counted, and the time between two runs is not recorded."""
     end = windows()
     for _ in range(3):
@@ -71,10 +71,10 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
             critic.step()
             generator.step()
     duration = end()["training.step.duration"]
-    assert (12, 9, 9.0) == (totals()["steps"], duration.count, duration.sum)
+    assert (12, 9, 9.0) == (total("steps"), duration.count, duration.sum)
 
 
-def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, totals: Any, clock: ManualClock) -> None:
+def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, clock: ManualClock) -> None:
     """A wrapper, which is freed at once, as in a search that collects the garbage between its runs."""
 
     class Wrapper:
@@ -91,7 +91,7 @@ def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, tot
             scaler.step(wrapper)
         del wrapper
     duration = end()["training.step.duration"]
-    assert (6, 4, 4.0) == (totals()["steps"], duration.count, duration.sum)
+    assert (6, 4, 4.0) == (total("steps"), duration.count, duration.sum)
 
 
 def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
@@ -119,7 +119,7 @@ def in_foreign_thread(action: Callable[[], object]) -> None:
     assert ended.wait(_DEADLINE)
 
 
-def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any) -> None:
+def test_two_optimizers_in_two_threads_count_all_steps(windows: Any) -> None:
     """Each thread has its own steps, even if the threads take turns exactly."""
     end = windows()
     together = threading.Barrier(2, timeout=_DEADLINE)
@@ -132,11 +132,11 @@ def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any
 
     run_together(train, train)
     duration = end()["training.step.duration"]
-    assert (20, 20, 18) == (totals()["steps"], monitel.get_step(), duration.count)
+    assert (20, 20, 18) == (total("steps"), monitel.get_step(), duration.count)
 
 
 @pytest.mark.parametrize("run", [run_together, lambda action: action()], ids=["thread", "main"])
-def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows: Any, totals: Any) -> None:
+def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows: Any) -> None:
     """On a GPU, autograd runs hooks in threads that it has started. Their optimizers belong to the trainer's step."""
     layers, rest = [sgd() for _ in range(4)], sgd()
     end = windows()
@@ -149,7 +149,7 @@ def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows:
 
     run(train)
     end()
-    assert 5 == totals()["steps"]
+    assert 5 == total("steps")
 
 
 @pytest.mark.parametrize("foreign", [True, False])
@@ -163,7 +163,7 @@ def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_forked_child_counts_its_own_steps(windows: Any, totals: Any) -> None:
+def test_forked_child_counts_its_own_steps(windows: Any) -> None:
     """Neither durations nor counts continue there."""
     own = sgd()
     end = windows()
@@ -174,6 +174,6 @@ def test_forked_child_counts_its_own_steps(windows: Any, totals: Any) -> None:
         for _ in range(3):
             own.step()
         duration = end()["training.step.duration"]
-        os._exit(0 if (3, 2) == (totals()["steps"], duration.count) else 1)
+        os._exit(0 if (3, 2) == (total("steps"), duration.count) else 1)
     assert 0 == os.waitpid(child, 0)[1]
-    assert (2, 1) == (totals()["steps"], end()["training.step.duration"].count)
+    assert (2, 1) == (total("steps"), end()["training.step.duration"].count)

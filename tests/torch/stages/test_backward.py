@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, Cycles, Work, step
+from tests.torch.known_work import STEP, Cycles, Work
 from torch.utils.checkpoint import checkpoint
 
 import monitel
@@ -17,12 +17,11 @@ Run = Callable[..., Cycles]
 
 def trained(work: Work, cycles: Run, backward: Callable[[], object]) -> Cycles:
     """Run a loop with a batch, a function for forward and backward, an optimizer and other work."""
-    optimizer = work.optimizer()
 
     def train() -> None:
         for _ in work.loader(3):
             backward()
-            optimizer.step()
+            work.optimize()
             work.takes(32)
 
     return cycles(train)
@@ -98,7 +97,6 @@ def test_roots_of_all_kinds(root: str, work: Work, cycles: Run) -> None:
 
 def test_backward_while_a_batch_is_made(work: Work, cycles: Run) -> None:
     """Batches that are trained themselves, such as adversarial ones: the stages still add up to the cycle."""
-    optimizer = work.optimizer()
 
     def hardened() -> Any:
         for _ in range(3):
@@ -109,6 +107,6 @@ def test_backward_while_a_batch_is_made(work: Work, cycles: Run) -> None:
 
     def train() -> None:
         for _ in monitel.torch.batches(hardened()):
-            step(work, optimizer)
+            work.step()
 
     assert [{**STEP, "data": 1 + 0.25 + 0.125, "backward": 4.5}] * 2 == cycles(train)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, step, train
+from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, train
 
 import monitel
 import monitel.torch
@@ -22,7 +22,6 @@ Run = Callable[..., Cycles]
 
 def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: Run) -> None:
     """Accelerate asks for the next batch before it returns one. The last one of an epoch has its ``forward`` too."""
-    optimizer = work.optimizer()
 
     def one_ahead() -> Any:
         iterator = iter(work.loader(3))
@@ -35,7 +34,7 @@ def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: R
     def epochs() -> None:
         for _ in range(2):
             for _ in one_ahead():
-                step(work, optimizer)
+                work.step()
 
     last = {stage: seconds for stage, seconds in STEP.items() if stage != "data"}
     assert [STEP, last, {**STEP, "data": 2}, STEP, last] == cycles(epochs)
@@ -46,7 +45,6 @@ _DEADLINE = 60
 
 def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
     """The other thread's requests do not count. Waiting for its queue does, if ``batches()`` is around it."""
-    optimizer = work.optimizer()
     made: queue.Queue[Any] = queue.Queue()
 
     def prefetch() -> None:
@@ -62,7 +60,7 @@ def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
 
     def loop(batches: Any) -> None:
         for _ in batches:
-            step(work, optimizer)
+            work.step()
 
     assert [{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2 == cycles(lambda: loop(ready()))
     assert [{**STEP, "data": 16}] * 2 == cycles(lambda: loop(monitel.torch.batches(ready())))
@@ -71,13 +69,12 @@ def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_of_a_loader(persistent: bool, work: Work, cycles: Run) -> None:
     """The times of a worker's process are not the training thread's, which only waits for it."""
-    optimizer = work.optimizer()
 
     def epochs() -> None:
         loader = work.loader(2, num_workers=1, multiprocessing_context="fork", persistent_workers=persistent)
         for _ in range(2):
             for _ in loader:
-                step(work, optimizer)
+                work.step()
 
     assert [{"optimizer": 8, "other": 32, "forward": 2, "backward": 4}] * 3 == cycles(epochs)
 
@@ -146,14 +143,13 @@ def test_only_the_training_thread_that_is_alive() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_uninstrument_within_a_stage(again: bool, work: Work) -> None:
     """The cycle under way is not reported. Instrumentation may begin in the same place."""
-    optimizer = work.optimizer()
     running = monitel.torch.instrument(window_size=0.001)
     with monitel.testing.capture_events() as events:
         train(work, 3)
         work.forward(backward=running.uninstrument).backward()
         if again:
             running = monitel.torch.instrument(window_size=0.001)
-        optimizer.step()
+        work.optimize()
         work.takes(32)
         assert [STEP] * 2 == logged_cycles(events)
         events.clear()
@@ -164,8 +160,7 @@ def test_uninstrument_within_a_stage(again: bool, work: Work) -> None:
 
 def test_memory_stays_constant(work: Work) -> None:
     """Over 10,000 batches with a backward, every second one with an optimizer in it."""
-    optimizer = work.optimizer()
-    losses = [work.forward, lambda: work.forward(backward=optimizer.step)]
+    losses = [work.forward, lambda: work.forward(backward=work.optimize)]
     blocks: list[int] = []
     with monitel.torch.instrument(sources="-compilation,-tensors", window_size=float("inf")):
         for batches in (10, 500, 10_000):

@@ -1,39 +1,40 @@
 """Stages of trainings by Lightning, transformers and accelerate, whose parts take known times of a manual clock."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
 from lightning.pytorch import Callback, LightningModule, Trainer
+from tests.torch.known_work import STEP, Work
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
 import monitel
-import monitel.torch
-from monitel.testing import ManualClock
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
-#: Seconds of each part of a training, and of a batch of an evaluation.
-DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER, EVALUATION = 16, 2, 4, 8, 1, 1000
-PLAIN = {"optimizer": OPTIMIZER, "other": OTHER, "data": DATA, "forward": FORWARD, "backward": BACKWARD}
+DATA, OPTIMIZER, OTHER, EVALUATION = (
+    STEP["data"],
+    STEP["optimizer"],
+    STEP["other"],
+    1000,
+)  # seconds, the last of a batch
+
+Stages = Callable[[], dict[str, monitel.Window]]
 
 
-@contextmanager
-def measured() -> Iterator[dict[str, monitel.Window]]:
-    """Instrument the block, and fill a dict with the windows of the stages at its end."""
-    found: dict[str, monitel.Window] = {}
-    with monitel.testing.capture_events() as events:
-        with monitel.torch.instrument(sources="-waits,-compilation,-failures", window_size=float("inf")):
-            yield found
-        windows = [event.window for event in events if event.window]
-        found |= {
-            str(each.attributes["training.stage"]): each for each in windows if "training.stage" in each.attributes
-        }
+@pytest.fixture
+def stages(windows: Callable[..., Stages]) -> Stages:
+    """Instrument, and provide a function that ends this and returns the windows of the stages."""
+    end = windows(sources="-waits,-compilation,-failures,-steps")
+
+    def stages() -> dict[str, monitel.Window]:
+        return {name: window for name, window in end().items() if name in STEP}
+
+    return stages
 
 
 def sums(stages: dict[str, monitel.Window]) -> dict[str, float]:
@@ -43,59 +44,43 @@ def sums(stages: dict[str, monitel.Window]) -> dict[str, float]:
 
 def times(number: float, **more: float) -> dict[str, float]:
     """Return the seconds of so many micro-batches without an optimizer, and further seconds of some stages."""
-    return {name: number * (0 if name == "optimizer" else each) + more.get(name, 0.0) for name, each in PLAIN.items()}
+    return {name: number * (0 if name == "optimizer" else each) + more.get(name, 0.0) for name, each in STEP.items()}
 
 
 class Rows(Dataset[Any]):  # type: ignore[misc]
     """Rows, each of which takes some seconds."""
 
-    def __init__(self, clock: ManualClock, rows: int, seconds: int = DATA) -> None:
-        self._clock, self._rows, self._seconds = clock, rows, seconds
+    def __init__(self, work: Work, rows: int, seconds: float = DATA) -> None:
+        self._work, self._rows, self._seconds = work, rows, seconds
 
     def __len__(self) -> int:
         return self._rows
 
     def __getitem__(self, _index: int) -> dict[str, torch.Tensor]:
-        self._clock.advance(self._seconds)
+        self._work.takes(self._seconds)
         return {"rows": torch.ones(1)}
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]
     """One weight, with known times forward and backward."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self._advance = clock.advance
-        self.weight = torch.nn.Parameter(torch.ones(1))
+        self._work, self.weight = work, work.parameter
 
     def forward(self, rows: torch.Tensor, **_labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        self._advance(FORWARD if torch.is_grad_enabled() else EVALUATION)
-        loss = (rows * self.weight).sum()
-        if loss.requires_grad:
-            loss.register_hook(lambda _gradient: self._advance(BACKWARD))
-        return {"loss": loss}
-
-
-class Slow(torch.optim.SGD):  # type: ignore[misc]
-    """Takes some seconds after its closure."""
-
-    def __init__(self, clock: ManualClock, model: torch.nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.1)
-        self._advance = clock.advance
-
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else closure()
-        self._advance(OPTIMIZER)
-        super().step()
-        return loss
+        if torch.is_grad_enabled():
+            return {"loss": self._work.forward(rows * self.weight)}
+        self._work.takes(EVALUATION)
+        return {"loss": rows.sum()}
 
 
 class Automatic(LightningModule):  # type: ignore[misc]
     """Lightning runs backward and the optimizer, within the closure of its step."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self.clock, self.net = clock, Net(clock)
+        self.work, self.net = work, Net(work)
 
     def training_step(self, batch: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
         return self.net(**batch)["loss"]
@@ -104,94 +89,91 @@ class Automatic(LightningModule):  # type: ignore[misc]
         self.net(**batch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return Slow(self.clock, self.net)
+        return self.work.optimizer()
 
 
 class Logging(Callback):  # type: ignore[misc]
-    """Takes a second after each batch."""
+    """Takes some seconds after each batch."""
 
     def on_train_batch_end(self, _trainer: Trainer, module: Any, *_: Any) -> None:
-        module.clock.advance(OTHER)
+        module.work.takes(OTHER)
 
 
 def fit(model: Automatic, rows: int, evaluation: int = 0, **options: Any) -> None:
     """Train with Lightning, and evaluate so many batches at the end of each epoch."""
     usual = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "max_epochs": 1}
     usual |= {"logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0, "callbacks": [Logging()]}
-    loaders = [DataLoader(Rows(model.clock, rows))]
+    loaders = [DataLoader(Rows(model.work, rows))]
     if evaluation:
-        loaders.append(DataLoader(Rows(model.clock, evaluation, EVALUATION)))
+        loaders.append(DataLoader(Rows(model.work, evaluation, EVALUATION)))
     Trainer(**{**usual, **options}).fit(model, *loaders)
 
 
 @pytest.mark.parametrize(("evaluated", "seconds"), [(0, 0), (3, 3 * 3 * 2 * EVALUATION)])
-def test_lightning(evaluated: int, seconds: int, clock: ManualClock) -> None:
+def test_lightning(evaluated: int, seconds: int, work: Work, stages: Stages) -> None:
     """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
-    with measured() as stages:
-        fit(Automatic(clock), 4, evaluated, val_check_interval=2, max_epochs=2)
-    assert {7} == {window.count for window in stages.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, other=seconds) == sums(stages)
+    fit(Automatic(work), 4, evaluated, val_check_interval=2, max_epochs=2)
+    found = stages()
+    assert {7} == {window.count for window in found.values()}
+    assert times(7, optimizer=7 * OPTIMIZER, other=seconds) == sums(found)
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]
-    """Takes a second after each micro-batch."""
+    """Takes some seconds after each micro-batch."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
+    def __init__(self, work: Work) -> None:
+        self._work = work
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._clock.advance(OTHER)
+        self._work.takes(OTHER)
 
     on_substep_end = on_step_end
 
 
-def train(clock: ManualClock, rows: int, **options: Any) -> None:
+def train(work: Work, rows: int, **options: Any) -> None:
     usual = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "num_train_epochs": 1}
     usual |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "max_grad_norm": 0.0}
     arguments = TrainingArguments("out", **{**usual, **options})
-    model = Net(clock)
     trainer = TransformersTrainer(
-        *(model, arguments),
-        train_dataset=Rows(clock, rows),
-        eval_dataset=Rows(clock, 3, EVALUATION),
-        optimizers=(Slow(clock, model), None),
-        callbacks=[Steps(clock)],
+        *(Net(work), arguments),
+        train_dataset=Rows(work, rows),
+        eval_dataset=Rows(work, 3, EVALUATION),
+        optimizers=(work.optimizer(), None),
+        callbacks=[Steps(work)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
 
 
-def test_transformers(clock: ManualClock) -> None:
+def test_transformers(work: Work, stages: Stages) -> None:
     """Its loader requests a batch ahead, so the last steps of an epoch request none, and the first one two."""
-    with measured() as stages:
-        train(clock, 4, num_train_epochs=2)
-    assert {7} == {window.count for window in stages.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, data=-DATA) == sums(stages)
+    train(work, 4, num_train_epochs=2)
+    found = stages()
+    assert {7} == {window.count for window in found.values()}
+    assert times(7, optimizer=7 * OPTIMIZER, data=-DATA) == sums(found)
 
 
-def test_transformers_accumulates_and_evaluates(clock: ManualClock) -> None:
+def test_transformers_accumulates_and_evaluates(work: Work, stages: Stages) -> None:
     """The batches of a step are requested at once, so the time between its micro-batches is in ``forward``."""
-    with measured() as stages:
-        train(clock, 8, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=1)
-    assert {3} == {window.count for window in stages.values()}
+    train(work, 8, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=1)
+    found = stages()
+    assert {3} == {window.count for window in found.values()}
     evaluations, between = 3 * 3 * 2 * EVALUATION, 3 * OTHER
     more = {"optimizer": 3 * OPTIMIZER, "data": -DATA, "other": evaluations - between, "forward": between}
-    assert times(6, **more) == sums(stages)
+    assert times(6, **more) == sums(found)
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_accelerate(clock: ManualClock, accumulated: int) -> None:
+def test_accelerate(work: Work, accumulated: int, stages: Stages) -> None:
     """A prepared loader requests a batch ahead, and a prepared optimizer skips its step while it accumulates."""
-    model = Net(clock)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
-    model, optimizer, loader = accelerator.prepare(model, Slow(clock, model), DataLoader(Rows(clock, 8)))
-    with measured() as stages:
-        for batch in loader:
-            with accelerator.accumulate(model):
-                accelerator.backward(model(**batch)["loss"])
-                optimizer.step()
-                optimizer.zero_grad()
-                clock.advance(OTHER)
-    cycles = 8 // accumulated - 1
-    assert {cycles} == {window.count for window in stages.values()}
-    assert times(cycles * accumulated, optimizer=cycles * OPTIMIZER, data=-DATA) == sums(stages)
+    model, optimizer, loader = accelerator.prepare(Net(work), work.optimizer(), DataLoader(Rows(work, 8)))
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch)["loss"])
+            optimizer.step()
+            optimizer.zero_grad()
+            work.takes(OTHER)
+    cycles, found = 8 // accumulated - 1, stages()
+    assert {cycles} == {window.count for window in found.values()}
+    assert times(cycles * accumulated, optimizer=cycles * OPTIMIZER, data=-DATA) == sums(found)

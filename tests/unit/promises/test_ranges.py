@@ -26,7 +26,8 @@ def test_range_has_name_args_parent_step_track_and_exact_times(clock: ManualCloc
         with record("outer", "details"):
             clock.advance(1)
             with record("inner", {"n": 1}):
-                assert ranges.current_range() is received[1]
+                current: Any = ranges.current_range()
+                assert current is received[1]
                 clock.advance(2)
                 assert received[1].end_ns is None
             clock.advance(3)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.profiler.traces import read, slices
+from tests.unit.profiler.traces import exported, lines, read, slices
 
 from monitel import get_step, profiler, set_step
 from monitel.profiler import (
@@ -200,9 +200,9 @@ def test_event_lists_write_traces(clock: ManualClock, tmp_path: Path) -> None:
     events, found = prof.events(), list[Any]()
     chosen = profiler.EventList((each for each in events if each.name == "b"), use_device=None, with_flops=False)
     lists: list[Any] = [events, prof.key_averages(), chosen, profiler.EventList()]
-    for exported in lists:
-        exported.export_chrome_trace(path)
-        found.append([(each["name"], each["ph"], each["ts"], each["dur"]) for each in read(path)])
+    for each in lists:
+        each.export_chrome_trace(path)
+        found.append([(row["name"], row["ph"], row["ts"], row["dur"]) for row in read(path)])
     assert [
         [('a "', "X", 1e6, 2e6), ("b", "X", 4e6, 2e6), ('a "', "X", 7e6, 2e6)],
         [('a "', "X", 0.0, 4e6), ("b", "X", 4e6, 2e6)],
@@ -259,20 +259,11 @@ def test_each_line_of_a_trace_nests(tmp_path: Path) -> None:
         thread = threading.Thread(target=work, name="loader")
         thread.start()
         thread.join(60)
-    lines: dict[str, list[str]] = {}
-    for number, each in enumerate((prof, threads)):
-        each.export_chrome_trace(tmp_path / f"{number}.json")
-        trace = read(tmp_path / f"{number}.json")
-        named = {
-            event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"
-        }
-        for event in slices(trace):
-            lines.setdefault(named[event["tid"]], []).append(event["name"])
     assert {
         "MainThread": ["ProfilerStep#1", "batch", "ProfilerStep#2", "batch"],
         "MainThread, 2": ["epoch"],
         "loader": ["in thread"],
-    } == lines
+    } == {**lines(exported(prof, tmp_path)), **lines(exported(threads, tmp_path))}
 
 
 def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -303,15 +294,13 @@ def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
 def test_full_disk_does_not_stop_the_training(caplog: pytest.LogCaptureFixture) -> None:
     """A trace that cannot be written is logged, and the next step is made, as in torch."""
     plan = schedule(wait=0, warmup=1, active=1)
-    with profile(schedule=plan, on_trace_ready=_write_to_a_full_disk, acc_events=True) as prof:
+    with profile(
+        schedule=plan, on_trace_ready=lambda prof: prof.export_chrome_trace("/dev/full"), acc_events=True
+    ) as prof:
         for _ in range(4):
             prof.step()
     assert {"the trace was not written to /dev/full: [Errno 28] No space left on device"} == {*caplog.messages}
     assert 4 == prof.step_num
-
-
-def _write_to_a_full_disk(prof: Any) -> None:
-    prof.export_chrome_trace("/dev/full")
 
 
 def test_stacks_are_paths_of_ranges_with_their_own_times(clock: ManualClock, tmp_path: Path) -> None:
