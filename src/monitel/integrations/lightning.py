@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel import clock
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
 from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
@@ -93,8 +92,6 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
 
     * **Counters**: ``training.samples``, ``training.tokens`` if there are any, and, unless
       :func:`monitel.torch.instrument` counts them, ``training.steps``. Validation, test and prediction do not count.
-    * **Stats**, in seconds: ``training.evaluation.duration`` of each validation except sanity checks, and
-      ``training.checkpoint.duration``, the time for which training waits for a checkpoint.
     * **Activities** of :func:`monitel.ledger`: ``evaluation`` (validation, sanity check, test and prediction),
       ``checkpoint.save`` and ``checkpoint.load``.
     * **Events** of rank zero: ``checkpoint.saved``, ``checkpoint.loaded`` and ``checkpoint.failed``.
@@ -116,7 +113,6 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         self._samples: Measure = samples or _utilities.data.extract_batch_size
         self._tokens = tokens or _input_ids
         self._step = 0
-        self._validates_since: int | None = None
 
     @guarded
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
@@ -159,17 +155,6 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
     def _count_tokens(self, batch: Any) -> None:
         count_work("training.tokens", self._tokens(batch))
 
-    @guarded
-    def on_validation_start(self, trainer: Any, _module: Any) -> None:
-        """Begin a validation."""
-        self._validates_since = None if trainer.sanity_checking else clock.monotonic_ns()
-
-    @guarded
-    def on_validation_end(self, _trainer: Any, _module: Any) -> None:
-        """Record the duration of a validation."""
-        if self._validates_since is not None:
-            _record("training.evaluation.duration", (clock.monotonic_ns() - self._validates_since) / 1e9)
-
 
 def _running(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
     """Set the folder of the loggers of a trainer, as Lightning does for its default logger."""
@@ -194,16 +179,10 @@ def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpo
     if not _is_observed(trainer):
         return None
     save = Checkpoint(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
-    save.ended = _saved
     if trainer.is_global_zero and _is_asynchronous(trainer.strategy.checkpoint_io):
         writer = trainer.strategy.checkpoint_io.checkpoint_io
         vars(writer).setdefault("_monitel_pending", []).append((str(filepath), save.defer()))
     return save
-
-
-def _saved(save: Checkpoint, error: BaseException | None) -> None:
-    if error is None and not save._is_inner:  # else a subclass of Trainer calls its base: both are observed
-        _record("training.checkpoint.duration", save.seconds)
 
 
 def _writing(writer: Any, _checkpoint: Any, path: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
@@ -241,9 +220,3 @@ def _restoring(connector: Any) -> Checkpoint | None:
 def _evaluating(loop: Any) -> Activity | None:
     """Observe an evaluation."""
     return monitel.activity("evaluation") if _is_observed(loop.trainer) else None
-
-
-@guarded
-def _record(name: str, seconds: float) -> None:
-    asked = [monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
-    monitel.stat(name, asked, unit="s", monotonic=True).add(seconds)

@@ -103,7 +103,7 @@ def test_evaluations_and_checkpoints_are_activities(name: str, events: list[moni
     assert "step" == activity()
 
 
-def test_checkpoint_of_a_subclass_is_one_duration(events: list[monitel.Event], tmp_path: Path) -> None:
+def test_checkpoint_of_a_subclass_is_one_event(events: list[monitel.Event], tmp_path: Path) -> None:
     """Lightning's methods are wrapped in their classes, and one may call that of its base."""
 
     class Own(Trainer):  # type: ignore[misc]
@@ -114,9 +114,7 @@ def test_checkpoint_of_a_subclass_is_one_duration(events: list[monitel.Event], t
         trainer = kind(accelerator="cpu", max_epochs=0, logger=False, callbacks=[MonitelCallback()])
         trainer.fit(BoringModel())
         trainer.save_checkpoint(tmp_path / "last.ckpt")
-    monitel.flush()
-    windows = [each.window for each in events if each.window]
-    assert 2 == sum(each.count for each in windows if each.name == "training.checkpoint.duration")
+    assert 2 == [each.name for each in events].count("checkpoint.saved")
 
 
 def test_evaluation_that_raises_ends() -> None:
