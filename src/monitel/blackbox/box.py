@@ -88,7 +88,6 @@ class Box:
         parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
         self.names = Names({**identity, **facts, "parent": parent, "name": self.name, "spool": str(self.spool or "")})
         self.room = Room(box_bytes, memory_bytes)
-        self.room.others = self._other_bytes
         self._writer = Worker("monitel", self._write, interval_s)
         self._mover = Worker("monitel-disk", self._move, interval_s)
         self.journals = {name: Journal(name, self.room, self._wake) for name in (*JOURNALS, REJECTED)}
@@ -198,10 +197,6 @@ class Box:
 
     def _forget_files(self) -> None:
         self.names.folder = self._state = self._settled = None
-
-    def _other_bytes(self) -> int:
-        files = [each.size for each in (self._state, self._settled) if each is not None]
-        return self.names.size + 2 * sum(files)
 
     def _check_box(self) -> None:
         if (folder := self.folder) is None:

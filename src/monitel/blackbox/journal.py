@@ -44,8 +44,6 @@ class Room:
         self.box: Folder | None = None
         self.used = self.memory = 0  # bytes in the box, and in anonymous memory
         self.problem = ""  # why the last segment was not made in the box; empty if it was
-        #: Returns the bytes of the other files in the box, which are never refused: segments get the rest, or 64 KiB.
-        self.others: Callable[[], int] = lambda: 0
         self._limit = self._box_bytes = box_bytes
         self._memory_bytes = memory_bytes
         self._not_before_s = 0.0
@@ -61,9 +59,7 @@ class Room:
             except OSError as error:
                 self.refuse(error)
                 return False
-            free, others = space.f_bavail * space.f_frsize, self.others()
-            limit = min(self._box_bytes, (free + self.used + others) // _PART)
-            self._limit = max(limit - others, min(limit, _SMALL))
+            self._limit = min(self._box_bytes, (space.f_bavail * space.f_frsize + self.used) // _PART)
             self.problem = "it is full" if self.used + size > self._limit else ""
             if self.problem:
                 return False

@@ -146,11 +146,11 @@ def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:
 class SlotFile:
     """Writes a value in marshal format again and again, in one thread at a time; in memory (``mapped``) as memory.
 
-    A value that is larger than ``size``, the bytes of a slot, makes a new file.
+    A value that is larger than a slot makes a new file.
     """
 
     def __init__(self, folder: Folder, name: str, *, mapped: bool = False) -> None:
-        self._folder, self._name, self._mapped, self.size = folder, name, mapped, _SLOT_BYTES
+        self._folder, self._name, self._mapped, self._size = folder, name, mapped, _SLOT_BYTES
         self._map: Any = None
         self._number = -1
         self._content: bytes | None = None
@@ -163,8 +163,8 @@ class SlotFile:
             self._number = read_slots(self._folder, self._name)[0]
         number = self._number + 1
         slot = _SLOT.pack(_SLOT_MAGIC, number, len(content), zlib.crc32(content, number & MASK)) + content
-        if self._map is not None and len(slot) <= self.size:
-            at = number % 2 * self.size
+        if self._map is not None and len(slot) <= self._size:
+            at = number % 2 * self._size
             self._map[at : at + len(slot)] = slot
         else:
             self._replace(slot, number)
@@ -172,7 +172,7 @@ class SlotFile:
 
     def _replace(self, slot: bytes, number: int) -> None:
         """Make a file with reserved space for two slots, and give it the name."""
-        size, new = max(self.size, len(slot) + len(slot) // 4), f"{self._name}.new"
+        size, new = max(self._size, len(slot) + len(slot) // 4), f"{self._name}.new"
         self._folder.unlink(new)
         descriptor = self._folder.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -185,7 +185,7 @@ class SlotFile:
             raise
         finally:
             os.close(descriptor)
-        self.size, self._map = size, mapping
+        self._size, self._map = size, mapping
 
 
 def read_slots(folder: Folder, name: str) -> tuple[int, Any]:
@@ -224,10 +224,6 @@ class Settled:
         self._journals, self._known, self._mapped = journals, known, mapped
         self._lock = RLock()
 
-    @property
-    def size(self) -> int:
-        return self._position.size + self._totals.size
-
     def note_position(self) -> None:
         with self._lock:
             position = {name: journal.settled for name, journal in self._journals.items()}
@@ -254,12 +250,11 @@ class Settled:
 class Names:
     """Numbers plain values from 0 on, and has them written into the box. Thread-safe, and safe in signal handlers.
 
-    The value with number 0 describes the process. ``size`` is that of all definitions.
+    The value with number 0 describes the process.
     """
 
     def __init__(self, identity: Any) -> None:
         self.folder: Folder | None = None
-        self.size = 0
         self._lock = RLock()
         self._numbers: dict[Hashable, int] = {}
         self._records: list[bytes] = []
@@ -289,7 +284,6 @@ class Names:
             record = FRAME.pack(len(body), zlib.crc32(body, number)) + body
             if len(self._records) == number:  # else a signal handler has defined something
                 self._records.append(record)
-                self.size += len(record)
                 return number
 
     def copy(self, folder: Folder) -> None:

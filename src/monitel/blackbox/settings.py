@@ -9,7 +9,7 @@ from pathlib import Path
 from monitel.blackbox.folder import box_root
 from monitel.variables import BOOLEAN, FOLDER, Variable, at_least
 
-#: Bytes that the box of a process may use, without a ``black_box_size``.
+#: Bytes of items that the box of a process may hold, without a ``black_box_size``.
 BOX_SIZE = 16 << 20
 #: The least ``black_box_size``, in bytes.
 LEAST_BOX_SIZE = 64 << 10
@@ -29,7 +29,7 @@ class BoxSettings:
 
     enabled: bool = True
     folder: Path | None = None  # that holds the box of each process; None to choose one in memory
-    size: int = BOX_SIZE  # bytes that the box of one process may use
+    size: int = BOX_SIZE  # bytes of items that the box of one process may hold
 
     @property
     def root(self) -> Path | None:

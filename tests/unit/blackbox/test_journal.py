@@ -17,7 +17,7 @@ import pytest
 
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
-from monitel.blackbox.folder import Folder, FolderError, make_folder, open_root
+from monitel.blackbox.folder import Folder, FolderError, keep_mappings, make_folder, open_root
 from monitel.blackbox.journal import DISK, MEMORY, Journal, Room
 from monitel.blackbox.record import EVENT, HEAD, Item, Names, SlotFile, pack_file, read_names, read_slots
 
@@ -170,13 +170,14 @@ def test_refusal_for_size_is_not_a_failure(box: Folder, monkeypatch: pytest.Monk
 
 
 def test_mapping_whose_descriptor_the_application_reuses_closes_nothing(box: Folder) -> None:
-    """A file of the application that has the number of a descriptor of a mapping stays open."""
+    """Once the box has found its loss, a file of the application that has the number of a descriptor stays open."""
     before = {int(each.name) for each in Path("/dev/fd").iterdir()}
     made = new(box)
     add(made, "a")
     own = {int(each.name) for each in Path("/dev/fd").iterdir()} - before
     file = os.open("/dev/null", os.O_RDONLY)
     reused = {os.dup2(file, each) for each in own} | {file}
+    keep_mappings()
     made.settle(1)
     made._active = None
     made.truncate(disk=False)

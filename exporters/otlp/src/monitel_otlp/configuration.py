@@ -182,8 +182,8 @@ def configure(
         black_box: Keep what is not delivered yet in memory that outlives the process, about a second old. If the
             process is killed, the next process of this user on the machine, ``monitel run`` or ``replay`` delivers it.
             A path, or ``"folder"`` in a mapping, is the folder in memory in which the box is made; by default
-            ``/dev/shm/monitel-<user id>``. ``"size"`` in a mapping: bytes that the box may use, at least 64 KiB. It
-            grows on demand, to at most 1 % of the free space.
+            ``/dev/shm/monitel-<user id>``. ``"size"`` in a mapping: bytes of items that the box may hold, at least
+            64 KiB. It grows on demand, to at most 1 % of the free space.
         sigterm: On SIGTERM deliver or spool everything within 2 seconds. Then SIGTERM has its previous effect, by
             default the end of the process. ``"auto"`` does this only in the main thread, only if neither the
             application nor a library handles or ignores SIGTERM, and not in launchers such as torchrun's agent. True
