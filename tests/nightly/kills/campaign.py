@@ -26,7 +26,6 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from threading import Event, Lock
 from typing import NamedTuple
 
@@ -181,47 +180,27 @@ class Death(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of several batches.
-
-    Attributes:
-        problems: Breaches of the promise, with seed, job and process.
-        kills, collectors_killed: Number of jobs and of collectors that were killed.
-        processes: Number of processes that were compared, with forked children.
-        done, lost: Number of operations that were done, and of those that have not arrived.
-        ages: For each process, the age of its oldest lost operation at the time of death, seconds.
-        repeated: Number of requests that arrived twice.
-        reported: Number of events ``process.died``.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    kills: int = 0
+    problems: list[str] = field(default_factory=list)  # breaches of the promise, with seed, job and process
+    kills: int = 0  # number of jobs that were killed
     collectors_killed: int = 0
-    processes: int = 0
-    done: int = 0
-    lost: int = 0
-    ages: list[float] = field(default_factory=list)
-    repeated: int = 0
-    reported: int = 0
+    processes: int = 0  # number of processes that were compared, with forked children
+    done: int = 0  # number of operations that were done
+    lost: int = 0  # number of those that have not arrived
 
     def __str__(self) -> str:
-        ages = sorted(self.ages) or [0.0]
         return (
             f"{self.kills} kills of jobs and {self.collectors_killed} of collectors; {self.processes} processes did "
-            f"{self.done:,} operations, of which {self.lost:,} are lost, the oldest in the median {median(ages):.2f} s "
-            f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most {ages[-1]:.2f} s; "
-            f"process.died of {self.reported}; requests that arrived twice: {self.repeated}; "
-            f"problems: {len(self.problems)}"
+            f"{self.done:,} operations, of which {self.lost:,} are lost; problems: {len(self.problems)}"
         )
 
 
 class Batch:
     """Jobs that live at the same time, and are killed, collected and compared."""
 
-    def __init__(self, folder: Path, seed: int, outcome: Outcome, *, box: bool = True) -> None:
+    def __init__(self, folder: Path, seed: int, outcome: Outcome) -> None:
         self._seed, self._rng = seed, random.Random(seed)
         self._folder, self._boxes, self._spool = folder, folder / "boxes", folder / "spool"
         self._outcome = outcome
-        self._box = box
 
     def run(self, jobs: int) -> None:
         self._boxes.mkdir(mode=0o700, parents=True)
@@ -255,10 +234,7 @@ class Batch:
             busy=rng.random() < 0.1,
             lines=int(10 ** rng.uniform(2.0, 5.0)) if rng.random() < 0.3 else 0,
             disk_after_s=rng.choice((60.0, 60.0, 0.05)),
-            environment={
-                _TEMPORALITY: rng.choice(("cumulative", "delta")),
-                "MONITEL_BLACK_BOX": "1" if self._box else "0",
-            },
+            environment={_TEMPORALITY: rng.choice(("cumulative", "delta"))},
             options={
                 "endpoint": self._backend.url,
                 "spool_dir": str(self._spool),
@@ -329,7 +305,7 @@ class Batch:
         """
         boxes = [each for each in self._boxes.iterdir() if not each.name.startswith(".")]
         spools = [each for each in self._spool.glob("*") if each.name != "ledgers"]
-        return [f"{each} is left" for each in (*boxes, *spools) if self._box]
+        return [f"{each} is left" for each in (*boxes, *spools)]
 
     def _end(self, pid: int, seconds: float) -> None:
         deadline, pause = time.monotonic() + seconds, Event()
@@ -374,7 +350,7 @@ class Batch:
             recorded = history.configured_ns and death.at_ns - history.configured_ns > waited_ns
             if died > 1 or (died and died_ns is None):
                 verdict.problems.append(f"process.died arrived {died} times; the end: {death}")
-            elif not died and is_job and death.status and recorded and not history.stopped_ns and self._box:
+            elif not died and is_job and death.status and recorded and not history.stopped_ns:
                 verdict.problems.append("process.died is missing")
             steps = {each.get("training.step") for each in reports} if is_job and history.step else set()
             steps -= {history.step, history.step + 1}  # it is written down after it is set
@@ -384,9 +360,6 @@ class Batch:
             outcome.processes += 1
             outcome.done += verdict.done
             outcome.lost += verdict.lost
-            outcome.ages.append(verdict.lost_s)
-            outcome.repeated += found.repeated.total()
-            outcome.reported += died
         outcome.problems += [f"seed {self._seed}: {each}" for each in problems]
 
 
@@ -419,7 +392,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-box", action="store_true", help="without the black box: shows that losses are found")
     parser.add_argument("--keep", action="store_true", help="keep the files of batches with problems")
     given = parser.parse_args()
     os.environ["MONITEL_RUN_EVENTS"] = "0"
@@ -428,7 +400,7 @@ def main() -> int:
     outcome, seed = Outcome(), given.seed
     while outcome.kills < given.kills:
         before = len(outcome.problems)
-        Batch(root / f"{seed}", seed, outcome, box=not given.no_box).run(_BATCH)
+        Batch(root / f"{seed}", seed, outcome).run(_BATCH)
         if not given.keep or len(outcome.problems) == before:
             shutil.rmtree(root / f"{seed}")
         seed += 1

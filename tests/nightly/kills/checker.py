@@ -111,7 +111,6 @@ class Verdict:
     problems: list[str] = field(default_factory=list)  # breaches of the promise, in words
     lost: int = 0  # number of operations that were done and have not arrived
     done: int = 0  # number of operations that were done
-    lost_s: float = 0.0  # age of the oldest lost operation at the time of death, seconds
     # operations that are lost although later ones have arrived, by source. A thread that is killed after it has closed
     # a window may lose it, although another thread has closed the next one
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -176,7 +175,6 @@ def _judge(found: str, lost_ns: list[int], died_ns: int | None, verdict: Verdict
         verdict.problems.append(f"{found}, and the process had shut down")
         return
     age = (died_ns - lost_ns[0]) / _SECOND_NS
-    verdict.lost_s = max(verdict.lost_s, age)
     if not bound or age > bound:
         older = bisect_right(lost_ns, died_ns - int(bound * _SECOND_NS)) if bound else len(lost_ns)
         verdict.problems.append(

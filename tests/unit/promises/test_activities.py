@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
-from tests.support.receiver import Receiver
 from tests.support.twins import RunThreads
 
 import monitel
@@ -457,50 +455,3 @@ def test_checkpoint_that_is_written_before_its_block_ends(events: list[Any]) -> 
             if error is not None:
                 raise error
         assert ["checkpoint.saved"] == [each.name for each in events]
-
-
-def training_time() -> dict[str, float]:
-    """Return the counters ``training.time`` of this process, by activity."""
-    return {
-        str(each.counter.attributes["training.activity"]): each.total
-        for each in monitel.counters()
-        if each.counter.name == "training.time" and each.counter.attributes
-    }
-
-
-def test_training_time_is_the_ledger() -> None:
-    """The counters have the seconds of each activity; a process without activities has none."""
-    assert {} == training_time()
-    monitel.set_step(1)
-    with monitel.activity("data"):
-        spend(2)
-    before = ledger()
-    found = training_time()
-    after = ledger()
-    assert {"startup", "step", "data"} == found.keys()
-    for name, seconds in found.items():
-        assert before.activities[name] - 1000 <= seconds * 1e9 <= after.activities[name] + 1000
-    assert {before.start_ns} == {each.start_ns for each in monitel.counters() if each.counter.name == "training.time"}
-
-
-def test_training_time_and_goodput_arrive(receiver: Receiver, start: Start) -> None:
-    """A backend gets the same seconds, as a monotonic sum in s, and the share of ``step`` in them."""
-    pipeline = start()
-    monitel.set_step(1)
-    spend(3)
-    with monitel.activity("evaluation"):
-        spend(2)
-    before = ledger()
-    assert pipeline.force_flush(DEADLINE)
-    after = ledger()
-    points = {point.attributes["training.activity"]: point for point in receiver.points("training.time")}
-    assert {"startup", "step", "evaluation"} == points.keys()
-    assert {("s", "sum", True, before.start_ns)} == {
-        (point.unit, point.kind, point.monotonic, point.start_ns) for point in points.values()
-    }
-    total = sum(point.value for point in points.values())
-    assert before.elapsed_ns - 1000 <= total * 1e9 <= after.elapsed_ns + 1000
-    assert before.activities["evaluation"] == pytest.approx(points["evaluation"].value * 1e9, abs=1000)
-    goodput = receiver.points("training.goodput")[-1]
-    assert ("gauge", "1") == (goodput.kind, goodput.unit)
-    assert before.activities["step"] / after.elapsed_ns <= goodput.value <= after.activities["step"] / before.elapsed_ns
