@@ -20,7 +20,6 @@ from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BoxSettings, box_settings
 from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
-from monitel_otlp.commands.replay import add_destination, headers_of
 from monitel_otlp.config.endpoint import Endpoint
 from monitel_otlp.config.settings import GRPC, HTTP, Environment, Settings, resolve, sdk_is_disabled
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
@@ -61,7 +60,7 @@ _ADVICE = {
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
-    add_destination(command)
+    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
 
 
@@ -71,14 +70,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     The request is valid and empty. Values of headers, passwords and queries are not printed. The exit status is 0 if
     every endpoint has accepted the request; without one, if everything can be kept.
     """
-    headers = headers_of(arguments)
     with _warnings() as warnings:
         chosen = read_variables(CHOICES, defaults_of(configure, GROUPS))
         folder = chosen.pop("spool_dir", None)
         box = {name: chosen.pop(name) for name in ("black_box", "black_box_dir", "black_box_size") if name in chosen}
         try:
-            given = {"protocol": arguments.protocol, "distributions": chosen.get("distributions")}
-            settings = resolve(arguments.endpoint, headers, spool_dir=folder, **given)
+            settings = resolve(arguments.endpoint, spool_dir=folder, distributions=chosen.get("distributions"))
             transports = make_transports(settings)
         except ValueError as error:
             raise CommandError(str(error)) from error

@@ -18,7 +18,7 @@ from monitel.blackbox.recovery import sweep
 from monitel.blackbox.settings import FOLDERS, default_root
 from monitel.text import CommandError, show, warn
 from monitel.variables import read_variables
-from monitel_otlp.config.settings import GRPC, HTTP, resolve
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import Delivery, oldest_first, take
 from monitel_otlp.transport import make_transports
@@ -57,15 +57,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "MONITEL_SPOOL_DIR, or the folder that jobs use by default",
     )
     command.add_argument("--rejected", action="store_true", help="also send the refused requests again")
-    add_destination(command)
+    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
 
 
 def _replay(arguments: argparse.Namespace) -> int:
     check_platform()
-    headers = headers_of(arguments)
     try:
-        settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
+        settings = replace(resolve(arguments.endpoint), off=frozenset())
         transports = make_transports(settings)
     except ValueError as error:
         raise CommandError(str(error)) from error
@@ -186,27 +185,3 @@ def _summary(total: Delivery, used: int, unusable: int) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-# ---- arguments of several commands
-
-
-def add_destination(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
-    command.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="added to each request; default: OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    command.add_argument("--protocol", choices=(HTTP, GRPC), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
-
-
-def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for given in arguments.header:
-        name, equals, headers[name] = given.partition("=")
-        if not (name and equals):
-            raise CommandError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
-    return headers
