@@ -26,7 +26,7 @@ from monitel.blackbox.recorder import Recorder
 from monitel_otlp.messages.request import LogRecordWriter
 from monitel_otlp.metrics.windows import Draft, WindowWriter
 from monitel_otlp.pipeline import exit_summary
-from monitel_otlp.traces.span_queue import RangeMapping
+from monitel_otlp.traces.span_queue import QueuedSpans
 from monitel_otlp.transport.http import HttpTransport
 
 
@@ -127,7 +127,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "disk": [(disk, "write_at"), (Folder, "open_file"), (Folder, "read"), (Folder, "unlink"), (Box, "_open_disk")],
     "box": [(Settled, "note_totals"), (Box, "_write_state"), (Box, "note_position"), (journal, "map_file")],
     "encoders": [(LogRecordWriter, "_write_record"), (WindowWriter, "_write_points"), (Draft, "measured")],
-    "recorder": [(RangeMapping, "encode"), (Recorder, "_define_stats")],
+    "recorder": [(QueuedSpans, "_encode"), (Recorder, "_define_stats")],
 }
 
 

@@ -446,8 +446,10 @@ class Pipeline:
 
     def _queue_ranges(self) -> None:
         if self._spans is not None:
+            from monitel_otlp.traces.span_queue import QueuedSpans  # late: it loads the profiler
+
             first, sampler = lambda: self._start_in_child() is not None, self._application.sampler
-            self._ranges = self._spans.queue(first=first, sampler=sampler)
+            self._ranges = QueuedSpans(self._spans, first=first, sampler=sampler)
 
     def _shut_down_at_exit(self) -> None:
         atexit.register(_weakly(self.shutdown))

@@ -171,14 +171,15 @@ def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
         if sent is None or total != sent[2]:
             changed.append((number, counter))
     sums = RisingSums(delta=mapping_of(record.identity).delta, sent=earlier)
+    sums.now_ns = record.time_ns
     for begin in range(0, len(changed), READINGS_PER_REQUEST):
         message = ResourceMetrics()
         scope = message.scope_metrics.add()
         write_scope(scope, tuple(record.identity["scope"]))
-        points = Points(scope.metrics)
+        points = sums.points = Points(scope.metrics)
         for number, counter in changed[begin : begin + READINGS_PER_REQUEST]:
-            metric, attributes, (total, start_ns, _) = counter[:3], key_values(counter[3]), counter[4:]
-            sums.write(points, metric, attributes, number, total, start_ns=start_ns, now_ns=record.time_ns)
+            total, start_ns, _ = counter[4:]
+            sums.write(counter[:3], key_values(counter[3]), number, total, start_ns)
         yield message.SerializeToString(), points.number, snapshot.position
 
 

@@ -121,13 +121,9 @@ class Engine:
         self._readings = Readings(self._table, delta=self.mapping.delta, idle_interval=settings.idle_interval)
         self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)
         self.box.journals["metrics"].fold = self._totals
-        self._outboxes = outboxes(
-            self.box.journals,
-            encoded,
-            self.mapping,
-            self._totals,
-            write_queue_size=self._write_queue_size,
-        )
+        self._outboxes = outboxes(self.box.journals, encoded, self.mapping)
+        for outbox in self._outboxes["metrics"]:
+            outbox.write_queue_size = self._write_queue_size
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
         self._patience_s = _COLLECT

@@ -98,17 +98,18 @@ def mapping_of(identity: dict[str, Any]) -> WindowMapping:
     return WindowMapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
 
 
-def add_settled(dead: Dead) -> Totals:
-    """Return the running totals of a process, with the items that it has settled after it has stored them.
+def add_settled(dead: Dead) -> None:
+    """Give the journal of metrics the running totals, with the items that were settled after these were stored.
 
     The items are encoded once more, because their series have begun with them, and their last points have times. To be
     called before such items are removed.
     """
     journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
-    if isinstance(journal.fold, Totals):
-        return journal.fold
+    if journal.fold is not None:
+        return
     totals, last = Totals(dead.names.__getitem__, mapping, dead.totals[:2]), journal.settled
-    outbox = Outbox(journal, "metrics", b"", WindowWriter(mapping).write, totals=totals)
+    journal.fold = totals
+    outbox = Outbox(journal, "metrics", b"", WindowWriter(mapping).write)
     for item in dead.items("metrics", totals.number + 1):
         if item.number > last:
             break
@@ -116,14 +117,13 @@ def add_settled(dead: Dead) -> Totals:
         totals.pass_dropped(settled.number)
         with suppress(Exception):  # of an item that could not be encoded
             totals.commit(settled.last, outbox.encode([settled]).draft)
-    journal.fold = totals
-    return totals
 
 
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
-    """Return the outboxes of each signal, with encoders as those of the process."""
+    """Return the outboxes of each signal, as those of the process."""
+    add_settled(dead)
     identity = dead.names[0]
-    return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity), add_settled(dead))
+    return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity))
 
 
 def peeked(dead: Dead, signals: Iterable[str] = SIGNALS) -> Iterator[tuple[str, bytes]]:

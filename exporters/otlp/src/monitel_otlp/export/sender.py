@@ -19,7 +19,7 @@ from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.messages.request import REQUESTS, RESOURCES, LogRecordWriter, Request, write_reading, write_spans
-from monitel_otlp.metrics.windows import Draft, Totals, WindowMapping, WindowWriter
+from monitel_otlp.metrics.windows import Draft, WindowMapping, WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
@@ -63,27 +63,21 @@ class Rejected(NamedTuple):
 class Outbox:
     """The items of one journal that are being sent, held until they are settled: the journal may drop its oldest.
 
-    ``write`` adds the records of items to a resource, and returns their number. ``write_queue_size`` adds the queue
-    size of the pipeline to a list of metrics: Prometheus orders samples by resource, so each request of metrics needs
-    one with the current time.
+    ``write`` adds the records of items to a resource, and returns their number. The running totals are those of the
+    journal, if it has any.
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        signal: str,
-        resource: bytes,
-        write: Callable[[Sequence[Item], Any, Any], int],
-        *,
-        totals: Totals | None = None,
-        write_queue_size: Callable[[Any], object] | None = None,
+        self, journal: Journal, signal: str, resource: bytes, write: Callable[[Sequence[Item], Any, Any], int]
     ) -> None:
         self.journal = journal
         self.signal = signal
+        #: Adds the queue size of the pipeline to a list of metrics: Prometheus orders samples by resource, so each
+        #: request of metrics needs one with the current time.
+        self.write_queue_size: Callable[[Any], object] = lambda _metrics: None
         self._resource = resource
         self._write = write
-        self._totals = totals
-        self._write_queue_size = write_queue_size
+        self._totals: Any = journal.fold
         self.request: Request | None = None  # to send now
         self._read: Sequence[Item] = ()  # the items of one read that are not settled
         self._most = sys.maxsize  # items of a request; less after one that was too large, or rejected
@@ -146,8 +140,8 @@ class Outbox:
         resource.ParseFromString(self._resource)
         draft = self._draft()
         records = self._write(items, resource, draft)
-        if records and self._write_queue_size is not None:
-            self._write_queue_size(resource.scope_metrics[0].metrics)
+        if records and self.signal == "metrics":
+            self.write_queue_size(resource.scope_metrics[0].metrics)
         return Request(self.signal, message.SerializeToString() if records else b"", items, records, draft)
 
     def _draft(self) -> Draft | None:
@@ -187,14 +181,7 @@ def _split_after(items: Sequence[Item], last: int) -> tuple[Sequence[Item], Sequ
     return [*items[:index], first], [rest, *items[index + 1 :]]
 
 
-def outboxes(
-    journals: dict[str, Journal],
-    resource: bytes,
-    mapping: WindowMapping,
-    totals: Totals,
-    *,
-    write_queue_size: Callable[[Any], object] | None = None,
-) -> dict[str, list[Outbox]]:
+def outboxes(journals: dict[str, Journal], resource: bytes, mapping: WindowMapping) -> dict[str, list[Outbox]]:
     """Return the outboxes of each signal, in the order of its journals."""
     writers: dict[str, Any] = {
         "metrics": WindowWriter(mapping).write,
@@ -203,10 +190,8 @@ def outboxes(
         "traces": write_spans,
         "steps": write_spans,
     }
-    of_metrics: dict[str, Any] = {"write_queue_size": write_queue_size}
-    options: dict[str, dict[str, Any]] = {"metrics": {"totals": totals, **of_metrics}, "readings": of_metrics}
     return {
-        signal: [Outbox(journals[name], signal, resource, writers[name], **options.get(name, {})) for name in names]
+        signal: [Outbox(journals[name], signal, resource, writers[name]) for name in names]
         for signal, names in JOURNALS_OF.items()
     }
 

@@ -110,41 +110,45 @@ class RisingSums:
     the sum, or later if the series did not exist in the previous round. With delta temporality a point is the
     difference from the previous one, and there is no point without a difference. A total that has fallen begins at zero
     again, with another start. It continues from the last points ``sent``, by default those of this process.
+
+    Attributes:
+        points: Those of the current message.
+        now_ns: The time of its points.
+        unseen_ns: A series without a point did not exist then; 0 if that is not known. All times are Unix ns.
     """
 
     def __init__(self, *, delta: bool, sent: dict[tuple[Hashable, int], Sent] | None = None) -> None:
         self._delta = delta
         self._sent = SENT if sent is None else sent
+        self.points: Any = None
+        self.now_ns = self.unseen_ns = 0
 
     def write(
         self,
-        points: Points,
         metric: Metric,
         attributes: Sequence[KeyValue],
         key: Hashable,
         total: float,
-        *,
         start_ns: int,
-        now_ns: int,
+        *,
         restarted: bool = False,
-        unseen_ns: int = 0,
     ) -> bool:
         """Add the points of a sum, and return True if its total differs from that of the last point.
 
         ``key`` identifies the sum, which was zero at ``start_ns``; if it is ``restarted``, also since the last point.
-        A series without a point did not exist at ``unseen_ns``; 0 if that is not known. All times are Unix ns.
         """
+        now_ns = self.now_ns
         sent = self._sent.get((key, start_ns))
         has_fallen = sent is not None and (restarted or total < sent.total)
         if sent is None:
-            found = self._first(total, min(start_ns, now_ns - MILLISECOND_NS), now_ns, unseen_ns)
+            found = self._first(total, min(start_ns, now_ns - MILLISECOND_NS), now_ns, self.unseen_ns)
         elif has_fallen:
             found = self._first(total, sent.time_ns + MILLISECOND_NS, now_ns, 0)
         else:
             found = self._next(total, sent, now_ns)
         temporality = DELTA if self._delta else CUMULATIVE
         for begin_ns, time_ns, value in found:
-            point = points.add(time_ns, attributes, *metric, "sum", temporality, True)
+            point = self.points.add(time_ns, attributes, *metric, "sum", temporality, True)
             point.start_time_unix_nano = begin_ns
             fill(point, value)
         if found:

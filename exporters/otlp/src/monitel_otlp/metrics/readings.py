@@ -92,9 +92,7 @@ class Readings:
         self._due_ns = 0  # monotonic time
         self._sent: Hashable = None  # state of the process when it was last read
         self._now: Hashable = None
-        self._now_ns = self._unseen_ns = 0  # times of the current round, and of the previous one
         self._sums = RisingSums(delta=delta)
-        self._points = Points(ResourceMetrics().scope_metrics.add().metrics)  # of the current message
         self._pace = Pace()
         self._of_counter: dict[monitel.Counter, _Sum] = {}
         self._maxima = monitel.WaitMaxima()
@@ -126,18 +124,18 @@ class Readings:
         reading in it differs from that of the last round. ``write_own`` adds points to the first one.
         """
         self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
-        self._unseen_ns, self._now_ns = self._now_ns, now_ns
+        self._sums.unseen_ns, self._sums.now_ns = self._sums.now_ns, now_ns
         readings, is_first = self._read(), True
         while True:
             message = ResourceMetrics()
             scope = message.scope_metrics.add()
             write_scope(scope)
-            self._points = Points(scope.metrics)
+            points = self._sums.points = Points(scope.metrics)
             found = [*islice(readings, READINGS_PER_REQUEST)]
             if is_first:
-                write_own(self._points)
-            if self._points.number:
-                yield message.SerializeToString(), self._points.number, any(found)
+                write_own(points)
+            if points.number:
+                yield message.SerializeToString(), points.number, any(found)
             if len(found) < READINGS_PER_REQUEST:
                 return
             is_first = False
@@ -156,8 +154,7 @@ class Readings:
         """Write one reading after the other into the current message, and yield True for each that differs."""
         activities = 0  # whose time has changed
         for (metric, _, attributes, key), total, start_ns in self._totals():
-            times: dict[str, Any] = {"start_ns": start_ns, "now_ns": self._now_ns, "unseen_ns": self._unseen_ns}
-            changed = self._sums.write(self._points, metric, attributes, key, total, **times)
+            changed = self._sums.write(metric, attributes, key, total, start_ns)
             is_time = metric[0] == NAME
             activities += changed and is_time
             yield changed and not is_time
@@ -170,7 +167,7 @@ class Readings:
         last, self._last_step = self._last_step, monitel.get_step()
         for metric, value in ((STEP, self._last_step), (GOODPUT, goodput())):
             if value is not None:
-                self._points.add_gauge(self._now_ns, self._attributes, metric, value)
+                self._sums.points.add_gauge(self._sums.now_ns, self._attributes, metric, value)
         yield self._last_step not in {None, last}
 
     def _totals(self) -> Iterable[tuple[_Sum, float, int]]:
@@ -219,16 +216,15 @@ class Readings:
         seen, since_ns = self._seen_waits.get(key, (None, 0))
         restarted = seen is not None and (reading.count < seen.count or reading.total < seen.total)
         changed = seen is None or reading.active != seen.active
-        start_ns, now_ns, attributes = reading.start_ns or began_ns(), self._now_ns, self._attributes
+        sums, start_ns, attributes = self._sums, reading.start_ns or began_ns(), self._attributes
         time, ended, active, longest = wait_metrics(key)
-        times: dict[str, Any] = {"start_ns": start_ns, "now_ns": now_ns, "restarted": restarted}
-        changed |= self._sums.write(self._points, time, attributes, time, float(reading.total), **times)
-        changed |= self._sums.write(self._points, ended, attributes, ended, reading.count, **times)
-        since_ns = since_ns or min(start_ns, now_ns - MILLISECOND_NS)  # the same after a restart of the sums
-        self._points.add_level(now_ns, attributes, active, reading.active, since_ns)
+        changed |= sums.write(time, attributes, time, float(reading.total), start_ns, restarted=restarted)
+        changed |= sums.write(ended, attributes, ended, reading.count, start_ns, restarted=restarted)
+        since_ns = since_ns or min(start_ns, sums.now_ns - MILLISECOND_NS)  # the same after a restart of the sums
+        sums.points.add_level(sums.now_ns, attributes, active, reading.active, since_ns)
         seconds = self._maximum.pop(key, None)
         if seconds is not None:
-            self._points.add_gauge(now_ns, attributes, longest, seconds)
+            sums.points.add_gauge(sums.now_ns, attributes, longest, seconds)
         self._seen_waits[key] = reading, since_ns
         return changed or seconds is not None
 
@@ -249,7 +245,6 @@ class OwnMetrics:
         self._sums = RisingSums(delta=temporality == "delta", sent={})
         self._delta_durations = temporality != "cumulative"
         self._start_ns = start_ns
-        self._seen_ns = 0  # time of the previous call of write()
         self._durations: dict[str, _Durations] = {}
 
     def write_queue_size(self, metrics: Any, waiting: int, now_ns: int) -> None:
@@ -270,7 +265,8 @@ class OwnMetrics:
         attempts: Mapping[str, deque[float]],
     ) -> None:
         """Add the other metrics to the points of a message; the seconds of attempts are taken out of ``attempts``."""
-        times: dict[str, Any] = {"start_ns": self._start_ns, "now_ns": now_ns, "unseen_ns": self._seen_ns}
+        sums = self._sums
+        sums.points, sums.unseen_ns, sums.now_ns = points, sums.now_ns, now_ns
         rising: list[tuple[Metric, dict[str, str], int]] = [
             (metric, {}, total) for metric, total in totals.items() if total or metric in _WITH_ZERO
         ]
@@ -280,8 +276,7 @@ class OwnMetrics:
             rising += [(DROPPED, {**own, "error.type": reason}, items) for reason, items in account.dropped.items()]
         for metric, attributes, value in rising:
             key = (metric[0], *attributes.items())
-            self._sums.write(points, metric, self._all(attributes), key, value, **times)
-        self._seen_ns = now_ns
+            sums.write(metric, self._all(attributes), key, value, self._start_ns)
         points.add_level(now_ns, self._attributes, _SPOOL, spool_bytes, self._start_ns)
         for signal, ended in attempts.items():
             durations = self._durations.setdefault(signal, _Durations(self._start_ns))

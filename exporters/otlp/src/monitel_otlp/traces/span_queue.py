@@ -26,7 +26,7 @@ from monitel.profiler.ranges import Range, Track
 from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
 from monitel_otel.spans import attributes_of_args, of_track
 from monitel_otlp._compat import span_limits
-from monitel_otlp.messages.attributes import Limits, Plain, plain_attributes, write_attributes
+from monitel_otlp.messages.attributes import Limits, write_attributes
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -60,9 +60,6 @@ class SpanSettings:
         """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
-    def queue(self, **options: Any) -> QueuedSpans:
-        return QueuedSpans(self, **options)
-
 
 class Identified(Opened):
     """An open range with its ids: it is a span, or part of a trace that is not sampled."""
@@ -92,52 +89,9 @@ class Ended(NamedTuple):
     args: Any
 
 
-class RangeMapping:
-    """Encodes ended ranges as spans, within the limits of attributes of the SDK's variables.
-
-    The messages are filled directly: the SDK's span classes and their encoder take three times as long.
-    """
-
-    def __init__(self) -> None:
-        limits = span_limits()
-        self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
-
-    def encode(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> bytes:
-        """Return a range, or a fold or step with ``attributes``, as a serialized span."""
-        ids, name, start_ns, end_ns, found, args = ended
-        span = SpanMessage()
-        span.trace_id = ids.trace_id
-        span.span_id = ids.span_id
-        span.parent_span_id = ids.parent_id
-        span.flags = _REMOTE if ids.remote else _LOCAL
-        span.name = (name if type(name) is str and name.isascii() else escape_surrogates(name)) or "unnamed"
-        span.kind = _INTERNAL
-        span.start_time_unix_nano = start_ns
-        span.end_time_unix_nano = end_ns
-        more: dict[str, Plain] = {} if args is None else plain_attributes(attributes_of_args(name, args))
-        own: tuple[Any, ...] = ()
-        if found is not None:
-            own = found.step, found.track, found.end_ns != end_ns
-            if found.error_type is not None:
-                span.status.code = _ERROR
-                more = {**more, "error.type": escape_surrogates(found.error_type)}
-        if attributes is not None:
-            more = {**more, **plain_attributes(attributes)}
-        if self._limits.exceeded(len(more) + _MOST_OWN):
-            more = {**(_own(*own) if own else {}), **more}
-            if dropped := self._limits.apply(name, more):
-                span.dropped_attributes_count = dropped
-            own = ()
-        if more:
-            write_attributes(span.attributes, more)
-        content: bytes = span.SerializeToString()
-        return _own_fields(*own) + content if own else content
-
-
-def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Plain]:
-    found: dict[str, Plain] = {} if step is None else {"training.step": step}
-    found |= plain_attributes(of_track(track))
-    return {**found, "monitel.unfinished": True} if unfinished else found
+def _own(step: int | None, track: Track, unfinished: bool) -> dict[str, Any]:
+    of_step = {} if step is None else {"training.step": step}
+    return {**of_step, **of_track(track), **({"monitel.unfinished": True} if unfinished else {})}
 
 
 @lru_cache(maxsize=256)
@@ -183,7 +137,8 @@ class QueuedSpans(Ranges[Identified]):
         # Drawing from the global generator would change a seeded run, and ranks with one seed would get the same ids.
         self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
         self._first: Callable[[], bool] | None = first
-        self._mapping = RangeMapping()
+        limits = span_limits()
+        self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
 
     def folding(self) -> int:
         """Return the number of ranges in folded spans that are not complete yet."""
@@ -236,12 +191,46 @@ class QueuedSpans(Ranges[Identified]):
         spans = list[bytes]()
         for each in ended:
             try:
-                spans.append(self._mapping.encode(*each))
+                spans.append(self._encode(*each))
             except Exception:
                 warn_once(_log, "a range cannot be recorded (further ones are only counted)", exc_info=True)
         if spans:
             journal.append(kind, marshal.dumps(spans, 2), len(spans))
         return len(ended) - len(spans)
+
+    def _encode(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> bytes:
+        """Return a range, or a fold or step with ``attributes``, as a serialized span.
+
+        The messages are filled directly: the SDK's span classes and their encoder take three times as long.
+        """
+        ids, name, start_ns, end_ns, found, args = ended
+        span = SpanMessage()
+        span.trace_id = ids.trace_id
+        span.span_id = ids.span_id
+        span.parent_span_id = ids.parent_id
+        span.flags = _REMOTE if ids.remote else _LOCAL
+        span.name = (name if type(name) is str and name.isascii() else escape_surrogates(name)) or "unnamed"
+        span.kind = _INTERNAL
+        span.start_time_unix_nano = start_ns
+        span.end_time_unix_nano = end_ns
+        more: dict[str, Any] = {} if args is None else attributes_of_args(name, args)
+        own: tuple[Any, ...] = ()
+        if found is not None:
+            own = found.step, found.track, found.end_ns != end_ns
+            if found.error_type is not None:
+                span.status.code = _ERROR
+                more = {**more, "error.type": escape_surrogates(found.error_type)}
+        if attributes is not None:
+            more = {**more, **attributes}
+        if self._limits.exceeded(len(more) + _MOST_OWN):
+            more = {**(_own(*own) if own else {}), **more}
+            if dropped := self._limits.apply(name, more):
+                span.dropped_attributes_count = dropped
+            own = ()
+        if more:
+            write_attributes(span.attributes, more)
+        content: bytes = span.SerializeToString()
+        return _own_fields(*own) + content if own else content
 
     def _finished(self, *, last: bool) -> list[tuple[Ended, Mapping[str, Any]]]:
         """Return the spans that the pipeline makes for ended steps, with attributes: folded spans and step spans."""

@@ -296,7 +296,7 @@ class HttpTransport(Transport):
         self._route: Route | None = None
         try:
             self._route = route = Route(endpoint)
-            self._head = Secret(_head(route, _headers(endpoint)))
+            self._head = Secret(_head(route, endpoint))
         except Exception as error:  # raised in requests: configure() must not fail because of a proxy
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
@@ -343,26 +343,21 @@ class HttpTransport(Transport):
                 wire.close()
 
 
-def _headers(endpoint: Endpoint) -> dict[str, str]:
-    """Return the headers that do not depend on the body, by names in lower case. Credentials in the URL come first."""
-    ours = {"host": endpoint.address.netloc, "user-agent": USER_AGENT, "accept": "*/*"}
+def _head(route: Route, endpoint: Endpoint) -> bytes:
+    """Return the constant part of a request: request line and headers, by names in lower case."""
+    address, query, proxy = route.address, route.address.query.reveal(), route.proxy
+    target = quote((address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
     asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
-    headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
-    if (credentials := endpoint.address.credentials) is not None:
-        headers["authorization"] = basic(*credentials)
-    return headers
-
-
-def _head(route: Route, headers: dict[str, str]) -> bytes:
-    """Return the constant part of a request: request line and headers."""
-    query = route.address.query.reveal()
-    target = quote((route.address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
-    if route.proxy is not None and not route.is_tunnelled:
-        target = f"{route.address.scheme}://{route.address.netloc}{target}"
-        if route.proxy.credentials is not None:
-            headers = {**headers, "proxy-authorization": basic(*route.proxy.credentials)}
-    ours = {"content-type": "application/x-protobuf", "accept-encoding": "identity", "connection": "keep-alive"}
-    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **ours}.items()), ""]
+    headers = {"host": address.netloc, "user-agent": USER_AGENT, "accept": "*/*"}
+    headers |= {name: value for name, value in asked.items() if name not in _FRAMING}
+    if address.credentials is not None:  # they come first
+        headers["authorization"] = basic(*address.credentials)
+    if proxy is not None and not route.is_tunnelled:
+        target = f"{address.scheme}://{address.netloc}{target}"
+        if proxy.credentials is not None:
+            headers["proxy-authorization"] = basic(*proxy.credentials)
+    headers |= {"content-type": "application/x-protobuf", "accept-encoding": "identity", "connection": "keep-alive"}
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
