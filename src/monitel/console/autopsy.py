@@ -19,7 +19,6 @@ from monitel.text import (
     clock_time,
     cut,
     duration,
-    escaped,
     labelled,
     moment,
     number,
@@ -36,8 +35,7 @@ from monitel_run.arguments import target
 if TYPE_CHECKING:
     import argparse
 
-_LISTED = 20  # windows, counters, events, waits and ranges
-_ALL = 1 << 30
+_LISTED = 20  # windows, counters, events, waits and ranges, at most; JSON has all of them
 _RANK = "training.rank"
 _COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
@@ -63,7 +61,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "a process id; or a black box, a folder that holds black boxes, or a folder that holds spools. "
     text += "Default: all black boxes of this user on this machine"
     command.add_argument("target", nargs="?", type=target, metavar="DIR|PID", help=text)
-    command.add_argument("--all", action="store_true", help="all windows, counters, waits, ranges, events and threads")
     command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
     command.set_defaults(run=_run, interrupted="interrupted")
 
@@ -84,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     verdicts = [printable(job.verdict.text) for job in jobs if len(job.processes) > 1]
     first = [counts(processes) if processes else NO_BOXES, *verdicts]
     sections = [[line for text in first for line in wrapped(text, screen.width)]]
-    sections += [[*process_lines(each, screen, now_ns, complete=arguments.all)] for each in processes]
+    sections += [[*process_lines(each, screen, now_ns)] for each in processes]
     if any(each.state is State.DEAD and not each.collected for each in processes):
         sections.append([*wrapped(_ADVICE, screen.width)])
     show("\n\n".join("\n".join(lines) for lines in sections))
@@ -101,21 +98,15 @@ def counts(processes: Sequence[Process]) -> str:
 # ---- one process
 
 
-def process_lines(process: Process, screen: Screen, now_ns: int, *, complete: bool = False) -> Iterator[str]:
-    """Yield the lines about one process, for a stream.
-
-    Not complete are the first twenty windows, counters, waits and ranges, the last twenty events, and of a process that
-    runs the threads of the application.
-    """
-    limit = _ALL if complete else _LISTED
+def process_lines(process: Process, screen: Screen, now_ns: int) -> Iterator[str]:
+    """Yield the lines about one process, for a stream."""
     yield from wrapped(printable(_title(process)), screen.width)
-    for label, text in _rows(process, now_ns, limit):
+    for label, text in _rows(process, now_ns):
         lines = labelled(label, printable(text), screen.width)
         if label == "state":
             yield screen.paint(next(lines), _COLOURS[process.state])
         yield from lines
-    parts = _window_lines(process, screen, limit), _event_lines(process, screen, limit)
-    for part in (*parts, stack_lines(process, screen, complete=complete)):
+    for part in (_window_lines(process, screen), _event_lines(process, screen), stack_lines(process, screen)):
         if lines_of_part := [*part]:
             yield from ("", *lines_of_part)
 
@@ -133,7 +124,7 @@ def _title(process: Process) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]]:
+def _rows(process: Process, now_ns: int) -> Iterator[tuple[str, str]]:
     """Yield label and text of each row; a text in many rows has the label once, and an empty text gives no line."""
     yield "state", state_in_words(process, now_ns)
     yield from (("", sentence) for sentence in process.silence)
@@ -149,14 +140,14 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
         waits_too = ", waiting for other ranks" if process.stage.waits else ""
         yield "stage", f"{process.stage.name} for {duration(process.stage.age_ns)}{waits_too}"
     for label, found in (("waits", process.waits), ("open ranges", process.ranges)):
-        yield from _listed(label, [f"{each.key} for {duration(each.age_ns)}" for each in found], limit)
+        yield from _listed(label, [f"{each.key} for {duration(each.age_ns)}" for each in found])
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
     yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
     counted = process.record.counted if process.record else ()
     counters = [
         f"{name}{_attributes(attributes)} {number(total)}" for name, attributes, total in counted if name != TIME
     ]
-    yield from _listed("counters", sorted(counters), limit)
+    yield from _listed("counters", sorted(counters))
     left = process.undelivered
     parts = [_count(left[f"{noun}s"], noun) for noun in ("item", "event") if left[f"{noun}s"]]
     if left["windows"]:
@@ -166,8 +157,8 @@ def _rows(process: Process, now_ns: int, limit: int) -> Iterator[tuple[str, str]
     yield "collected in", str(process.box) if process.collected else ""
 
 
-def _listed(label: str, texts: Sequence[str], limit: int) -> Iterator[tuple[str, str]]:
-    shown = [*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])]
+def _listed(label: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    shown = [*texts[:_LISTED], *([f"and {len(texts) - _LISTED:,} more"] if len(texts) > _LISTED else [])]
     yield from zip([label, *[""] * len(shown)], shown, strict=False)
 
 
@@ -210,48 +201,48 @@ def _value(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _window_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
+def _window_lines(process: Process, screen: Screen) -> Iterator[str]:
     windows = process.open_windows
     if not windows:
         return
     titles = ("count", "mean", "last", "min", "max")
     rows: list[tuple[str, ...]] = [("open windows", *titles)]
-    for series, each in windows[:limit]:
+    for series, each in windows[:_LISTED]:
         name = printable(f"{series.name}{_attributes(series.attributes)}")
         mean = each.sum / each.count if each.count else float("nan")
         rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
     yield from table(rows, screen.width, titles)
-    if (more := len(windows) - limit) > 0:
-        yield from wrapped(f"and {more:,} more: use --all", screen.width)
+    if (more := len(windows) - _LISTED) > 0:
+        yield f"and {more:,} more"
 
 
-def _event_lines(process: Process, screen: Screen, limit: int) -> Iterator[str]:
+def _event_lines(process: Process, screen: Screen) -> Iterator[str]:
     if not process.events:
         return
-    shown = process.events[-limit:]
+    shown = process.events[-_LISTED:]
     older = len(process.events) - len(shown)
-    yield from wrapped(f"last events{f' ({older:,} older ones: use --all)' if older else ''}", screen.width)
+    yield f"last events{f' ({older:,} older ones)' if older else ''}"
     for event in shown:
         data = "".join(f" {key}={_value(each)}" for key, each in event.attributes.items())
         line = f"{clock_time(event.time_ns)} {event.level:<5} {event.name}{data}"
-        yield cut(printable(line), screen.width) if limit == _LISTED else escaped(line)
+        yield cut(printable(line), screen.columns)
 
 
-def stack_lines(process: Process, screen: Screen, *, complete: bool, hint: str = "use --all") -> Iterator[str]:
+def stack_lines(process: Process, screen: Screen) -> Iterator[str]:
     """Yield the lines of the stacks. Long lines are broken in a terminal, and whole elsewhere.
 
     Of a dead process, the thread that has crashed comes first. The stacks of live processes are without monitel's
-    threads, unless they are complete; the hint is how to see them.
+    threads.
     """
     threads = [thread for thread in _THREAD.split(process.stacks.strip("\n")) if thread]
     if not threads:
         return
     if not process.runs:  # the thread that has crashed comes first, behind the line about the signal
         threads.sort(key=lambda thread: bool(_THREAD.match(thread)) + thread.startswith("Thread"))
-    shown = [thread for thread in threads if complete or not (process.runs and _OWN.match(thread))]
+    shown = [thread for thread in threads if not (process.runs and _OWN.match(thread))]
     yield "stacks now" if process.runs else "stacks"
     breaks = screen.terminal or screen.width < _USUAL_WIDTH
     for line in "\n\n".join(thread.strip("\n") for thread in shown).split("\n"):
         yield from pieces(printable(line), screen.width) if breaks else [printable(line)]
     if more := len(threads) - len(shown):
-        yield from wrapped(f"and {_count(more, 'thread')} of monitel: {hint}", screen.width)
+        yield f"and {_count(more, 'thread')} of monitel"

@@ -44,7 +44,6 @@ _MISSING = object()  # the place of a setting that a run does not have
 _GAP = "  "
 _LONGEST_CELL = 60  # columns
 _DIGITS = 15  # characters of a value
-_SHOWN = 30  # rows of values
 _LEAST, _MOST = 2, 16  # runs
 
 
@@ -58,7 +57,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     text = "a training.run.id, or the start of a run without one, as monitel runs lists them; 2 to 16 runs"
     command.add_argument("runs", nargs="+", type=target, metavar="RUN", help=text)
-    command.add_argument("--all", action="store_true", help="all values")
     add_options(command, _run)
 
 
@@ -73,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
         runs = [known.find(each) for each in arguments.runs]
     except FolderError as error:
         raise FolderError("\n".join([*dict.fromkeys(known.problems), str(error)])) from error  # which may be why
-    lines = comparison_lines(runs, Screen.of(sys.stdout), complete=arguments.all)
+    lines = comparison_lines(runs, Screen.of(sys.stdout))
     report(arguments, [*dict.fromkeys(known.problems)], comparison_as_json(runs, time.time_ns()), lines)
     return 0
 
@@ -86,21 +84,18 @@ class Settings(NamedTuple):
     masked: int
 
 
-def comparison_lines(runs: Sequence[Run], screen: Screen, *, complete: bool = False) -> list[str]:
-    """Return the lines of a comparison, with differences from the first run; if ``complete``, with all values."""
-    config, values = _config(runs), _value_rows(runs)
-    shown = values if complete else values[:_SHOWN]
+def comparison_lines(runs: Sequence[Run], screen: Screen) -> list[str]:
+    """Return the lines of a comparison, with differences from the first run."""
+    config = _config(runs)
     rows = [["", *(each.name for each in runs)], *_summary_rows(runs)]
     for title, section in (
         ("time", _time_rows(runs)),
-        ("last values of rank zero", shown),
         ("configuration that differs", _setting_rows(config)),
         ("attributes that differ", _setting_rows(_attributes(runs))),
+        ("last values of rank zero", _value_rows(runs)),
     ):
         rows += [[title], *section] if section else []
-    remarks = [] if len(shown) == len(values) else [f"and {len(values) - len(shown):,} more values: --all shows them"]
-    remarks += _remarks(runs, config)
-    texts = [line for each in remarks for line in wrapped(printable(each), screen.width)]
+    texts = [line for each in _remarks(runs, config) for line in wrapped(printable(each), screen.width)]
     return [*_lines(rows, screen), *(["", *texts] if texts else [])]
 
 

@@ -188,23 +188,11 @@ def _roots(processes: Sequence[Process]) -> list[Process]:
 
 
 def replaced(processes: Sequence[Process]) -> list[Process]:
-    """Return the ended processes whose place another process has taken, perhaps of another launcher.
-
-    While processes of the same launcher run, only they do: two jobs without a run id may have the same names.
-    """
-    launched = [
-        (each.job, "" if each.job.run else root.parent) for each, root in zip(processes, _roots(processes), strict=True)
-    ]
-    running = {of for each, of in zip(processes, launched, strict=True) if each.runs}
-    by_name: dict[JobName, list[tuple[Process, object]]] = {}
-    for each, of in zip(processes, launched, strict=True):
-        by_name.setdefault(each.job, []).append((each, of))
-    return [
-        each
-        for each, of in zip(processes, launched, strict=True)
-        if not each.runs
-        and any(_replaces(new, each) for new, of_new in by_name[each.job] if of_new == of or of not in running)
-    ]
+    """Return the ended processes whose place another process has taken."""
+    by_name: dict[JobName, list[Process]] = {}
+    for each in processes:
+        by_name.setdefault(each.job, []).append(each)
+    return [old for old in processes if not old.runs and any(_replaces(new, old) for new in by_name[old.job])]
 
 
 def _replaces(new: Process, old: Process) -> bool:

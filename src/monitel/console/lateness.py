@@ -84,13 +84,11 @@ def stage_times(process: Process, *, device: bool = False) -> dict[str, dict[str
 
 def compared_times(processes: Iterable[Process]) -> dict[str, Times]:
     """Return the times of each group of several ranks: on the device if all of them have them there."""
-    host: dict[str, dict[int, Mapping[str, float]]] = {}
-    on_device: dict[str, dict[int, Mapping[str, float]]] = {}
-    for each in processes:
-        for device, groups in ((False, host), (True, on_device)):
-            for group, stages in stage_times(each, device=device).items():
-                if each.rank is not None:
-                    groups.setdefault(group, {})[each.rank] = stages
-    best = {group: host.get(group, {}) for group in sorted({*host, *on_device})}
-    best |= {group: times for group, times in on_device.items() if times.keys() >= best[group].keys()}
-    return {group: times for group, times in best.items() if len(times) > 1}
+    ranks, found = {each.rank: each for each in processes if each.rank is not None}, dict[str, Times]()
+    for device in (False, True):
+        groups: dict[str, dict[int, Mapping[str, float]]] = {}
+        for rank, process in ranks.items():
+            for group, stages in stage_times(process, device=device).items():
+                groups.setdefault(group, {})[rank] = stages
+        found |= {group: times for group, times in groups.items() if times.keys() >= found.get(group, {}).keys()}
+    return {group: times for group, times in sorted(found.items()) if len(times) > 1}

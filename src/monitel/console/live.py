@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from importlib import import_module
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import NUMBER, Definition
@@ -168,7 +166,6 @@ class _Watched:
         self.looks = Looks()
         self._path, self._show = path, show
         self._values: dict[tuple[bool, bool, int, str], float] = {}  # last ones of the series that ``show`` chooses
-        self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
         self._searched = 0
 
@@ -197,9 +194,6 @@ class _Watched:
             if folder.has(ENDED):
                 return  # the next search does not find it
             record = read_record(folder, journals=())
-            if self._page is None:
-                with suppress(FileNotFoundError):  # a box that is being made has none yet
-                    self._page = _mapped(folder)
             if is_running(folder, record.owner):
                 row = now(record)
                 self.looks.add(row.but(record=None), record.page)
@@ -229,8 +223,6 @@ class _Watched:
 
     def _depart(self, row: Process, record: Record, ends: dict[str, list[Process]]) -> None:
         """Search for the end of the process, whose box has vanished. Ends of a ``monitel run`` are read once a look."""
-        if not self.gone and self._page is not None:
-            record.page = read_page(self._page[:])
         self.gone = True
         if self._searched < _ATTEMPTS:
             end = _known_end(row, record, ends)
@@ -260,11 +252,3 @@ def _known_end(row: Process, record: Record, ends: dict[str, list[Process]]) -> 
     left = [end for place in places for end in ends_below(place, [])]
     died = next((end for end in left if end.has_died), None)
     return died or (left[-1] if left and row.state is not State.DEAD else None)
-
-
-def _mapped(folder: Folder) -> mmap:
-    descriptor = folder.open_file(PAGE, os.O_RDONLY)
-    try:
-        return mmap(descriptor, PAGE_BYTES, access=ACCESS_READ)
-    finally:
-        os.close(descriptor)

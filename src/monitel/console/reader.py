@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from monitel.runs.process import PastEvent, Process, State, dead, event_of, life
 from monitel.variables import read_variables
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
-_LONG_PATIENCE_S, _SHORT_PATIENCE_S, _PAUSE_S = 3.0, 1.0, 0.02
+_PATIENCE_S, _PAUSE_S = 3.0, 0.02
 _BUSY = 0.1  # cores; threads that wait for the GIL take less
 _STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
 _SPOOL_PATIENCE_S = 2.0
@@ -84,8 +84,7 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
     """
     began_ns, running = time.monotonic_ns(), [each for each in processes if each.runs]
     before = [*map(_kernel, running)]
-    patience_s = {each.box: _SHORT_PATIENCE_S if each.state is State.SILENT else _LONG_PATIENCE_S for each in running}
-    answers = request_stacks(patience_s)
+    answers = request_stacks([each.box for each in running])
     found = [each for each in processes if not each.runs]
     for each, earlier in zip(running, before, strict=True):
         stacks = answers.get(each.box, "")
@@ -198,12 +197,12 @@ def explain_silence(pid: int | None, now: KernelState, before: KernelState | Non
     return [why, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
 
 
-def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
-    """Return the present stacks of processes that run, for each box whose process answers within its seconds.
+def request_stacks(boxes: Sequence[Path]) -> dict[Path, str]:
+    """Return the present stacks of processes that run, for each box whose process answers within some seconds.
 
     All processes are asked at once. A request that is not answered is withdrawn.
     """
-    begin, pause = time.monotonic(), Event()  # never set
+    deadline, pause = time.monotonic() + _PATIENCE_S, Event()  # never set
     answers: dict[Path, str] = {}
     with ExitStack() as opened:
         waiting = {}
@@ -214,11 +213,11 @@ def request_stacks(boxes: Mapping[Path, float]) -> dict[Path, str]:
                 with suppress(FileExistsError):  # another reader has asked
                     box.write_new(STACKS_WANTED, b"")
         while waiting:
-            elapsed_s = time.monotonic() - begin
+            is_late = time.monotonic() >= deadline
             for path, box in [*waiting.items()]:
                 if not box.has(STACKS_WANTED):
                     answers[path] = text_of(box, STACKS_NOW)
-                elif elapsed_s >= boxes[path]:
+                elif is_late:
                     box.unlink(STACKS_WANTED)
                 else:
                     continue

@@ -77,17 +77,18 @@ class Details(Screen[None]):
 
     def _read(self) -> list[str]:
         """Return the lines of the report: the first one at once, without the stacks."""
-        stream = Stream(max(self.size.width - 2, 20), terminal=True)
+        width = max(self.size.width - 2, 20)
+        stream = Stream(width, terminal=True, columns=width)
         problems: list[str] = []
         reports = read_boxes([self._box], problems, stacks=self._asks)
         if not reports:
             return [printable("; ".join(problems)) or "the black box is gone; this was its last report"]
         (found,) = reports
-        stacks = [*stack_lines(found, stream, complete=False, hint="monitel autopsy --all")]
+        stacks = [*stack_lines(found, stream)]
         if self._asks and found.runs and not stacks:
             stacks = wrapped(_NO_ANSWER, stream.width)
         self._asks = True
-        report = process_lines(found.but(stacks=""), stream, time.time_ns(), complete=True)
+        report = process_lines(found.but(stacks=""), stream, time.time_ns())
         return [*takewhile(bool, report), "", *stacks, "", *report]
 
     def _show(self, state: list[str] | Exception) -> None:

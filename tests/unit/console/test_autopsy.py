@@ -94,8 +94,8 @@ def dead_process(**changes: Any) -> Process:
     return Process(**{**fields, **changes})
 
 
-def text(found: Process, screen: Screen | None = None, *, complete: bool = False) -> str:
-    return "\n".join(process_lines(found, screen or Screen(), NOW, complete=complete))
+def text(found: Process, screen: Screen | None = None) -> str:
+    return "\n".join(process_lines(found, screen or Screen(), NOW))
 
 
 def test_report_of_a_dead_process() -> None:
@@ -137,13 +137,12 @@ def test_thread_that_crashed_comes_first() -> None:
 
 
 def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
-    """The threads of monitel are shown only with everything."""
-    shown, complete = (text(alive(1, stacks=STACKS), complete=each) for each in (False, True))
+    """Without the threads of monitel."""
+    shown = text(alive(1, stacks=STACKS))
     assert "state          alive\n" in shown
     assert "stacks now\nThread 0x00007f0000000001 [MainThread]" in shown
     assert [True, False] == [file in shown for file in ("loader.py", "box.py")]
-    assert shown.endswith("and 1 thread of monitel: use --all")
-    assert [True, False] == [words in complete for words in ("box.py", "--all")]
+    assert shown.endswith("and 1 thread of monitel")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -
     assert expected in text(dead_process(**changes), Screen(width=400))
 
 
-def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
+def test_long_lists_are_cut_off() -> None:
     """Twenty of each are listed; the newest events."""
     names = {kind: [f"{kind}{each:03}" for each in range(50)] for kind in ("stat", "counter", "wait", "range", "event")}
     found = dead_process(
@@ -171,11 +170,10 @@ def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
         ranges=tuple(Wait(each, SECOND) for each in names["range"]),
         events=[PastEvent(NOW, 9, each, {}) for each in names["event"]],
     )
-    shown, complete = text(found), text(found, complete=True)
+    shown = text(found)
     for kind, given in names.items():
         assert (given[30:] if kind == "event" else given[:20]) == re.findall(rf"\b{kind}\d\d\d\b", shown)
-        assert given == re.findall(rf"\b{kind}\d\d\d\b", complete)
-    assert (3, True) == (shown.count("and 30 more\n"), "30 older ones" in shown)
+    assert (4, True) == (shown.count("and 30 more\n"), "30 older ones" in shown)
 
 
 def hostile_process() -> Process:
@@ -194,14 +192,13 @@ def hostile_process() -> Process:
     )
 
 
-@pytest.mark.parametrize(("width", "complete"), [(20, False), (79, True)])
-def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -> None:
+@pytest.mark.parametrize("width", [20, 79])
+def test_hostile_names_cannot_control_the_terminal(width: int) -> None:
     """There is no control character, and no line is wider than the screen, wide characters included."""
-    shown = text(hostile_process(), Screen(width=width, terminal=True), complete=complete)
+    shown = text(hostile_process(), Screen(width, terminal=True, columns=width))
     assert all(each.isprintable() for each in shown.replace("\n", ""))
     assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
-    if not complete:
-        assert width >= max(map(columns_of, shown.split("\n")))
+    assert width >= max(map(columns_of, shown.split("\n")))
 
 
 def report(*processes: Process) -> Any:

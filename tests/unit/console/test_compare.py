@@ -78,17 +78,17 @@ down                      -                    1 min 20 s, 35 %
 startup                   20 s, 10 %           30 s, 13 % (+50 %)
 data                      30 s, 15 %           -
 
-last values of rank zero
-eval.loss{split=val} (s)  0.25                 -
-loss.mean                 0.5                  0.75 (+50 %)
-samples                   -                    4,800
-
 configuration that differs
 optimizer                 -                    adam
 rate                      0.1                  0.2
 
 attributes that differ
 training.world_size       2                    4
+
+last values of rank zero
+eval.loss{split=val} (s)  0.25                 -
+loss.mean                 0.5                  0.75 (+50 %)
+samples                   -                    4,800
 
 1 other setting of the configuration is the same"""
     lines = comparison_lines([FIRST, OTHER], Screen(columns=79))
@@ -105,7 +105,7 @@ def test_comparison_fits_the_screen(columns: int, runs: int) -> None:
         config={"rate\x07": "/very/long/path" * 10, "layers": 5},
     )
     compared = [FIRST, odd, OTHER, changed(FIRST, "\x1b]0;title\x07"), changed(FIRST, "e")][:runs]
-    lines = comparison_lines(compared, Screen(columns, columns=columns), complete=True)
+    lines = comparison_lines(compared, Screen(columns, columns=columns))
     assert max(map(columns_of, lines)) <= columns
     assert all(line.isprintable() for line in lines)
     assert len(lines) > 20
