@@ -1,13 +1,12 @@
 """Importing monitel: nothing foreign is loaded, it is quick, and the window is in C unless a variable forbids it."""
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.support.scripts import Run
 
 _C = pytest.mark.skipif(
     os.environ.get("MONITEL_REQUIRE_EXTENSIONS") != "1" and find_spec("monitel.stats._window_c") is None,
@@ -15,17 +14,14 @@ _C = pytest.mark.skipif(
 )
 
 
-def run(folder: Path, script: str, **variables: str) -> str:
-    command = [sys.executable, "-W", "error", "-c", dedent(script)]
-    environment = {name: value for name, value in os.environ.items() if name != "MONITEL_NO_EXTENSIONS"} | variables
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (0, "") == (done.returncode, done.stderr)
-    return done.stdout.strip()
+def printed(run: Run, script: str, **variables: str) -> str:
+    env = {"MONITEL_NO_EXTENSIONS": "0", **variables}
+    ended = run("-W", "error", "-c", dedent(script), env=env, fresh=True)
+    assert "" == ended.stderr
+    return ended.stdout.strip()
 
 
-def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
+def test_import_loads_nothing_foreign(run: Run) -> None:
     """Neither torch, NumPy nor OpenTelemetry, which are installed here; and no slow or large part of the library."""
     script = """
     import sys
@@ -35,10 +31,10 @@ def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
     slow = {"asyncio", "concurrent", "ctypes", "http", "multiprocessing", "socket", "ssl", "urllib.request"}
     print(sorted(loaded - {*sys.stdlib_module_names} - {"monitel"}), sorted(slow & {*sys.modules} - before))
     """
-    assert "[] []" == run(tmp_path, script)
+    assert "[] []" == printed(run, script)
 
 
-def test_pipeline_loads_what_it_needs(tmp_path: Path) -> None:
+def test_pipeline_loads_what_it_needs(run: Run) -> None:
     """The import takes half a second at most: no library for HTTP, no gRPC, no exporter, and not the profiler."""
     pytest.importorskip("monitel_otlp", reason="pip install monitel-otlp")
     script = """
@@ -49,10 +45,10 @@ def test_pipeline_loads_what_it_needs(tmp_path: Path) -> None:
     exporters = {"opentelemetry.exporter.otlp.proto.http", "opentelemetry.exporter.otlp.proto.grpc"}
     print(sorted((unused | exporters) & {*sys.modules}))
     """
-    assert "[]" == run(tmp_path, script)
+    assert "[]" == printed(run, script)
 
 
-def test_commands_load_nothing_foreign(tmp_path: Path) -> None:
+def test_commands_load_nothing_foreign(run: Run, tmp_path: Path) -> None:
     """The commands of monitel itself work without OpenTelemetry and protobuf, the table of top without textual."""
     script = """
     import sys
@@ -64,10 +60,10 @@ def test_commands_load_nothing_foreign(tmp_path: Path) -> None:
             main(command.split())
     print(sorted({"opentelemetry", "google", "textual", "rich", "torch", "numpy"} & {*sys.modules}))
     """
-    assert "[]" == run(tmp_path, script, MONITEL_BLACK_BOX_DIR=f"{tmp_path}", XDG_STATE_HOME=f"{tmp_path}")
+    assert "[]" == printed(run, script, MONITEL_BLACK_BOX_DIR=f"{tmp_path}", XDG_STATE_HOME=f"{tmp_path}")
 
 
-def test_import_is_quick(tmp_path: Path) -> None:
+def test_import_is_quick(run: Run) -> None:
     """30 ms on an idle machine: the least CPU time of five interpreters is far below 300 ms on any."""
     script = """
     import time
@@ -75,7 +71,7 @@ def test_import_is_quick(tmp_path: Path) -> None:
     import monitel
     print(time.process_time() - began)
     """
-    assert min(float(run(tmp_path, script)) for _ in range(5)) < 0.3
+    assert min(float(printed(run, script)) for _ in range(5)) < 0.3
 
 
 _TWIN = "import monitel; print(monitel.Stat.__mro__[1].__module__)"
@@ -83,12 +79,12 @@ _TWIN = "import monitel; print(monitel.Stat.__mro__[1].__module__)"
 
 @_C
 @pytest.mark.parametrize("value", ["", "0"])
-def test_window_is_in_c(tmp_path: Path, value: str) -> None:
+def test_window_is_in_c(run: Run, value: str) -> None:
     """Wherever the extension was built."""
-    assert "monitel.stats._window_c" == run(tmp_path, _TWIN, MONITEL_NO_EXTENSIONS=value)
+    assert "monitel.stats._window_c" == printed(run, _TWIN, MONITEL_NO_EXTENSIONS=value)
 
 
-def test_variable_selects_the_python_window(tmp_path: Path) -> None:
+def test_variable_selects_the_python_window(run: Run) -> None:
     """With MONITEL_NO_EXTENSIONS=1 no extension is loaded, and everything that was recorded arrives."""
     script = """
     import sys
@@ -102,13 +98,13 @@ def test_variable_selects_the_python_window(tmp_path: Path) -> None:
     assert [] == [name for name in sys.modules if name.startswith("monitel") and name.endswith("_c")]
     print(monitel.Stat.__mro__[1].__module__)
     """
-    assert "monitel.stats._window_py" == run(tmp_path, script, MONITEL_NO_EXTENSIONS="1")
+    assert "monitel.stats._window_py" == printed(run, script, MONITEL_NO_EXTENSIONS="1")
 
 
-def test_python_window_takes_the_place_of_a_missing_extension(tmp_path: Path) -> None:
+def test_python_window_takes_the_place_of_a_missing_extension(run: Run) -> None:
     """As without a compiler; an extension that is there and broken is an ImportError."""
     missing = 'import sys; sys.modules["monitel.stats._window_c"] = None; ' + _TWIN
-    assert "monitel.stats._window_py" == run(tmp_path, missing)
+    assert "monitel.stats._window_py" == printed(run, missing)
     broken = """
     import sys
     class Broken:
@@ -121,11 +117,11 @@ def test_python_window_takes_the_place_of_a_missing_extension(tmp_path: Path) ->
     except ImportError:
         print("broken")
     """
-    assert "broken" == run(tmp_path, broken)
+    assert "broken" == printed(run, broken)
 
 
 @_C
-def test_add_stays_in_the_order_of_an_append(tmp_path: Path) -> None:
+def test_add_stays_in_the_order_of_an_append(run: Run) -> None:
     """Two list.append() calls on an idle machine: at most eight here, of which the Python window needs over twenty.
 
     Both are measured in turn, a hundred times each, and the fastest rounds are compared, so that load does not matter.
@@ -144,4 +140,4 @@ def test_add_stays_in_the_order_of_an_append(tmp_path: Path) -> None:
     add, append = map(min, zip(*rounds))
     print(add / append, stat.get() and "")
     """
-    assert float(run(tmp_path, script)) < 8
+    assert float(printed(run, script)) < 8

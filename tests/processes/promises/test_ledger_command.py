@@ -7,11 +7,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN as MONITEL_RUN
-from tests.processes.console.commands import line, outcome, running, split
+from tests.processes.console.commands import outcome
 from tests.processes.console.jobs import Console
 from tests.processes.promises.recorded_runs import (
     END,
@@ -25,7 +24,6 @@ from tests.processes.promises.recorded_runs import (
     truth,
     wait_for_ledger,
 )
-from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, finish, started, write_script
 
 RUN = environment("run-7")
@@ -114,46 +112,6 @@ def test_end_is_stored_and_printed_however_the_process_ends(
     scale = sum(shares.values()) / sum(table[name] for name in shares)
     assert {name: table[name] * scale for name in shares} == pytest.approx(shares, abs=5)
     assert re.search(r"\d+ % of the time went into ", text.splitlines()[-1])
-
-
-def counted(report: Any) -> dict[str, float]:
-    counters = [each for each in report["processes"][0]["counters"] if each["name"] == "training.time"]
-    return {each["attributes"]["training.activity"]: each["value"] for each in counters}
-
-
-@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)\n"], ids=["ends", "killed"])
-def test_views_agree_about_the_time_of_a_job(tmp_path: Path, console: Console, own_boxes: Path, end: str) -> None:
-    """While it runs, ``top``, ``autopsy`` and ``compare`` have the times of ``ledger``; at its end, the summary has."""
-    script = write_script(tmp_path, f"print(os.getpid(), flush=True)\n{JOB}{HOLD}{end}")
-    folder = "--spool-dir", str(tmp_path / "spool")
-    command = [*MONITEL_RUN, sys.executable, str(script), "0", "10", "0.05", "0.5"]
-    began = time.time()
-    with running(command, cwd=tmp_path, env={**os.environ, **RUN}) as process:
-        pid = line(process)
-        reached = next(int(each.split()[1]) / 1e9 for each in iter(lambda: line(process), "") if "held" in each)
-        ledger = console.until(lambda found: found["duration_seconds"] > reached, "ledger", *folder)
-        times = counted(console.until(lambda found: sum(counted(found).values()) > reached, "autopsy", pid))
-        past: dict[str, float] = {name: seconds for name, seconds in ledger["activities"].items() if name != "step"}
-        assert {**times, "step": 0} == pytest.approx({**past, "step": 0})
-
-        def elapsed(goodput: float) -> float:
-            return sum(past.values()) / (1 - goodput)
-
-        (row,) = console.until(
-            lambda rows: elapsed(rows[0]["goodput"] or 0) > reached, "top", "--once", "--interval", "0.1", pid
-        )
-        (compared, _) = console.json("compare", "run-7", "run-7", *folder)["runs"]
-        for each in (ledger, row, compared):
-            assert reached < elapsed(each["goodput"]) < time.time() - began + 0.1  # of the start, which is rounded
-        _, errors = process.communicate("\n", timeout=DEADLINE)
-    _, summary = split(errors)
-    ledger = console.json("ledger", *folder)
-    shares = re.findall(r"[(,] ?(\S+) (\d+) %", summary[summary.index("  ledger ") :].partition(")")[0])
-    assert ledger["state"].startswith("killed by SIGKILL" if end else "completed")
-    assert bool(end) == ("killed by SIGKILL" in summary)
-    assert {name: ledger["activities"][name] / ledger["duration_seconds"] for name, _ in shares} == pytest.approx(
-        {name: int(percent) / 100 for name, percent in shares}, abs=0.1
-    )
 
 
 STAGES = """\
