@@ -67,30 +67,23 @@ def doing_at(at_ns: int, doing: Mapping[str, Any], snapshot_ns: int | None, page
     def grown_ns(seconds: float) -> int:
         return round(seconds * 1e9) + since_ns
 
-    if page.heartbeat_ns is None:
-        seconds = doing.get("step_seconds")
-        step, step_age_ns = doing.get("step"), None if seconds is None else grown_ns(seconds)
-        waits = [Wait(str(key), grown_ns(seconds), int(thread)) for key, thread, seconds in doing.get("waits", ())]
-    else:
-        step, step_age_ns = doing.get("step") if page.step is None else page.step, age_ns(page.step_ns)
+    step, seconds = doing.get("step"), doing.get("step_seconds")
+    step_age_ns = None if seconds is None else grown_ns(seconds)
+    waits = [Wait(key, grown_ns(seconds), thread) for key, thread, seconds in doing.get("waits", ())]
+    if page.heartbeat_ns is not None:
+        step, step_age_ns = step if page.step is None else page.step, age_ns(page.step_ns)
         waits = [Wait(each.key, age_ns(each.start_ns) or 0, each.thread) for each in page.waits]
-    ranges = tuple(Wait(str(name), grown_ns(seconds)) for name, seconds in doing.get("ranges", ()))
+    ranges = tuple(Wait(name, grown_ns(seconds)) for name, seconds in doing.get("ranges", ()))
     if step_age_ns is not None and step_age_ns < since_ns:
         since_ns = 0  # a step was set since
     activity, seconds = doing.get("activity") or ("", None)
+    activity_age_ns = None if seconds is None else grown_ns(seconds)
     stage = None
     if doing.get("stage"):
         name, is_waiting, stage_seconds, thread = doing["stage"]
-        stage = Stage(str(name), bool(is_waiting), grown_ns(stage_seconds), int(thread))
-    return Doing(
-        step,
-        step_age_ns,
-        str(activity),
-        None if seconds is None else grown_ns(seconds),
-        stage,
-        tuple(sorted(waits, key=lambda wait: -wait.age_ns)),
-        ranges,
-    )
+        stage = Stage(name, is_waiting, grown_ns(stage_seconds), thread)
+    longest_first = tuple(sorted(waits, key=lambda wait: -wait.age_ns))
+    return Doing(step, step_age_ns, activity, activity_age_ns, stage, longest_first, ranges)
 
 
 def describe(ranges: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:

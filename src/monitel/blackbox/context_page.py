@@ -116,20 +116,17 @@ class _Page:
         content = _WORD.pack(crc32(body)) + body
         if os.getpid() != self._pid:
             return
-        slots, free = self._slots, self._free
-        if free and token not in slots:  # no call until the slot has its token: an interrupt comes after a call
-            slots[token] = free[-1]
-            del free[-1]
-        if token in slots:
-            at = _SLOTS_AT + _SLOT.size * slots[token]
+        if self._free and token not in self._slots:
+            self._slots[token] = self._free.pop()
+        if token in self._slots:
+            at = _SLOTS_AT + _SLOT.size * self._slots[token]
             self.memory[at : at + _SLOT.size] = content
 
     def leave_wait(self, token: int) -> None:
-        if os.getpid() == self._pid and token in self._slots:  # no call until the slot is free
-            slot = self._slots[token]
+        if os.getpid() == self._pid and token in self._slots:
+            slot = self._slots.pop(token)
             at = _SLOTS_AT + _SLOT.size * slot
             self.memory[at : at + _SLOT.size] = _FREE
-            del self._slots[token]
             self._free.append(slot)
 
     def beat(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -22,8 +21,6 @@ from monitel.process.crash_stacks import crash_signal
 
 if TYPE_CHECKING:
     from monitel.blackbox.reading import Record
-
-_log = logging.getLogger("monitel.otlp")
 
 NAME = "process.died"
 _INFO, _FATAL = 9, 21
@@ -191,19 +188,8 @@ class Death:
 
 
 def death_of(record: Record, deaths: Deaths) -> Death:
-    """Return the death of a process, from its record and from the ends that its parent has observed. Never raises."""
-    observed = deaths.of(record.owner)
-    try:
-        death = _described(record, observed)
-        death.event()
-    except Exception:  # the values are of another version of monitel
-        _log.debug("the description of a death cannot be read", exc_info=True)
-        return Death(record.owner, observed, stacks=record.stacks)
-    return death
-
-
-def _described(record: Record, observed: End | None) -> Death:
-    end, crash = observed or End(), crash_signal(record.stacks)
+    """Return the death of a process, from its record and from the ends that its parent has observed."""
+    end, crash = deaths.of(record.owner) or End(), crash_signal(record.stacks)
     if crash is not None and end.signal is end.code is None:
         end = replace(end, signal=crash)
     if end.code is None and end.signal in {None, signal.SIGKILL} and killed_for_memory(record.owner):

@@ -276,7 +276,7 @@ def read_record(
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
         found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
-        _ = found.owner, found.created_ns, found.windows
+        _ = found.owner, found.created_ns, found.windows, found.doing_at(found.time_ns)
     except (RecordError, FolderError, OSError):
         raise
     except Exception as error:  # its checksums are right, and its values are not, or are those of another version

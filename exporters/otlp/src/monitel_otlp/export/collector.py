@@ -18,7 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
-from monitel.blackbox.reading import Record, RecordError, names_of, read_record
+from monitel.blackbox.reading import Record, names_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
 from monitel.process.os_threads import Event, start_thread
@@ -61,10 +61,9 @@ class Collected:
             return
         except Exception as error:
             _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
-            if dead is not None and isinstance(error, RecordError):  # of this version, else it was not claimed
-                text = str(set_aside(filter(None, (dead.box, dead.disk)), error))
-            else:
-                text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
+            if dead is not None and not isinstance(error, (OSError, FolderError)):
+                error = set_aside(filter(None, (dead.box, dead.disk)), error)
+            text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
             self.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
         finally:
             if dead is not None:
