@@ -112,6 +112,15 @@ def noting(graphs: list[list[str]]) -> Callable[..., Any]:
     return backend
 
 
+def captured(function: Callable[..., Any], inputs: Iterable[Any], **options: Any) -> tuple[list[list[str]], list[Any]]:
+    """Compile a function anew; return the operations of its graphs, and the result for each input."""
+    graphs: list[list[str]] = []
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=noting(graphs), **options)
+    results = [compiled(each) for each in inputs]
+    return graphs, [each.tolist() if isinstance(each, torch.Tensor) else each for each in results]
+
+
 #: A step: batch, forward, backward, optimizer, and 32 s of other work.
 STEP: dict[str, float] = {"optimizer": 8, "other": 32, "data": 1, "forward": 2, "backward": 4}
 

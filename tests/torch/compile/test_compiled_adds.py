@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.scripts import Run
-from tests.torch.known_work import noting
+from tests.torch.known_work import captured
 
 import monitel
 import monitel.torch
@@ -62,12 +62,8 @@ def nothing(*_value: Any, v: Any = None) -> None:
     """Stand in for add()."""
 
 
-def captured(step: Step) -> tuple[list[list[str]], Any]:
-    """Return the operations of each graph that torch.compile captures, and the results of the calls."""
-    graphs: list[list[str]] = []
-    torch._dynamo.reset()
-    compiled = torch.compile(step, backend=noting(graphs), fullgraph=True)
-    return graphs, [compiled(torch.full((3,), number + 1.0)).tolist() for number in range(2)]
+def graphs_of(step: Step) -> tuple[list[list[str]], Any]:
+    return captured(step, [torch.full((3,), number) for number in (1.0, 2.0)], fullgraph=True)
 
 
 def added() -> tuple[int, float]:
@@ -89,10 +85,10 @@ def added() -> tuple[int, float]:
 )
 def test_graph_is_the_same_and_each_call_adds(step: Callable[..., Any], expected: tuple[int, float]) -> None:
     """The samples have the values of that call, as those of the uncompiled function."""
-    before = captured(lambda x: step(x, nothing))
+    before = graphs_of(lambda x: step(x, nothing))
     assert 1 == len(before[0])
     assert (0, 0.0) == added()
-    assert before == captured(lambda x: step(x, STAT.add))
+    assert before == graphs_of(lambda x: step(x, STAT.add))
     assert expected == added()
     for number in (1.0, 2.0):
         step(torch.full((3,), number), STAT.add)
@@ -158,9 +154,9 @@ def test_samples_in_the_body_of_an_operation_are_not_recorded(caplog: pytest.Log
         return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)
 
     with caplog.at_level(logging.WARNING, "monitel.torch"):
-        before = captured(lambda x: step(x, nothing))
-        assert before == captured(lambda x: step(x, STAT.add))
-        assert before == captured(lambda x: step(x, STAT.add))
+        before = graphs_of(lambda x: step(x, nothing))
+        assert before == graphs_of(lambda x: step(x, STAT.add))
+        assert before == graphs_of(lambda x: step(x, STAT.add))
     assert 0 == STAT.count
     message = "Stat.add() in compiled code records nothing: it is inside an operation with a separate graph"
     assert [f"{message}, such as a checkpoint"] == [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.known_work import Work, activity, ledger, logged_cycles, noting, total
+from tests.torch.known_work import Work, activity, captured, ledger, logged_cycles, noting, total
 from torch import distributed
 
 import monitel
@@ -18,16 +18,6 @@ from monitel.testing import ManualClock
 Step = Callable[[Any], Any]
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-
-
-def captured(
-    function: Callable[..., Any], *arguments: Any, fullgraph: bool = False
-) -> tuple[list[list[str]], list[Any]]:
-    graphs: list[list[str]] = []
-    torch._dynamo.reset()
-    compiled = torch.compile(function, backend=noting(graphs), fullgraph=fullgraph)
-    results = [compiled(*arguments) for _ in range(2)]
-    return graphs, [each.tolist() if isinstance(each, torch.Tensor) else each for each in results]
 
 
 class Training:
@@ -181,9 +171,9 @@ def recorded() -> tuple[int, int, int]:
 def test_guards_timers_and_ranges_do_nothing_in_compiled_code(step: Step, once: tuple[int, int, int]) -> None:
     """One graph with the operations of the plain function. Calls that are not compiled are recorded."""
     with ranges.listen(began=BEGAN.append):
-        graphs = captured(plain, torch.ones(3), fullgraph=True)
+        graphs = captured(plain, [torch.ones(3)] * 2, fullgraph=True)
         before = recorded()
-        assert graphs == captured(step, torch.ones(3), fullgraph=True)
+        assert graphs == captured(step, [torch.ones(3)] * 2, fullgraph=True)
         assert (before[0], before[1] + 1, before[2]) == (found := recorded())
         assert plain(torch.ones(3)).tolist() == step(torch.ones(3)).tolist()
         assert (found[0] + once[0], found[1] + 1 + once[1], found[2] + once[2]) == recorded()
@@ -244,7 +234,7 @@ def test_compiled_collectives_have_the_same_graphs() -> None:
         for function in (in_place, by_function, awaited):
             for fullgraph in (False, True):
                 try:
-                    found.append(captured(function, torch.ones(2), fullgraph=fullgraph)[0])
+                    found.append(captured(function, [torch.ones(2), torch.ones(2)], fullgraph=fullgraph)[0])
                 except torch._dynamo.exc.TorchDynamoException as error:
                     found.append(type(error))
         return found

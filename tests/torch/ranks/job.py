@@ -1,13 +1,11 @@
-"""A job of four ranks that runs kinds of jobs one after the other, with one late rank at a time.
+"""A job of four ranks that runs kinds of jobs one after the other, each with one rank that is late at one place.
 
-The arguments are a folder, ``yes`` or ``no`` for a comparison of the gradients with those of a job that is not
-instrumented, and the cases as ``KIND:PLACE``. Each rank writes ``FOLDER/<rank>.json``: for each kind its group, whether
-the gradients were the same, and for each place the typical duration of each stage.
+The arguments are a folder, and the cases as ``KIND:PLACE``. Each rank writes ``FOLDER/<rank>.json``: for each kind its
+group, whether the gradients were those of a job that is not instrumented, and the typical duration of each stage.
 """
 
 import json
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean, median
@@ -54,30 +52,26 @@ def gradients(kind: str, within: AbstractContextManager[Any]) -> list[list[float
     return found
 
 
-def durations(kind: str, places: Iterable[str], rank: int) -> dict[str, dict[str, float]]:
-    """Return the typical duration of each stage of a step, by the place at which a rank is late."""
-    found: dict[str, dict[str, float]] = {}
+def durations(kind: str, place: str, rank: int) -> dict[str, float]:
+    """Return the typical duration of each stage of a step while a rank is late at a place."""
     with monitel.testing.capture_events() as events, instrumented(kind, rank):
         pauses = Pauses()
         step = KINDS[kind](pauses)
-        for _ in range(WARM_UP):
-            step()
-        for pauses.place in places:
-            pauses.victim = victim(kind, pauses.place)
+        for pauses.place in ("", place):
+            pauses.victim = victim(kind, place)
             for _ in range(WARM_UP):
                 step()
-            monitel.flush()
-            events.clear()
-            for _ in range(STEPS):
-                step()
-            monitel.flush()
-            stages: dict[str, list[float]] = {}
-            for each in (each.window for each in events if each.window and each.window.name == _STAT):
-                assert 1 == each.count, "a window for each cycle"
-                stages.setdefault(str(each.attributes["training.stage"]), []).append(each.mean)
-            assert not stages or {STEPS} == {*map(len, stages.values())}, stages
-            found[pauses.place] = {stage: _typical(values) for stage, values in stages.items()}
-    return found
+        monitel.flush()
+        events.clear()
+        for _ in range(STEPS):
+            step()
+        monitel.flush()
+    stages: dict[str, list[float]] = {}
+    for each in (each.window for each in events if each.window and each.window.name == _STAT):
+        assert 1 == each.count, "a window for each cycle"
+        stages.setdefault(str(each.attributes["training.stage"]), []).append(each.mean)
+    assert not stages or {STEPS} == {*map(len, stages.values())}, stages
+    return {stage: _typical(values) for stage, values in stages.items()}
 
 
 def _typical(values: list[float]) -> float:
@@ -90,20 +84,16 @@ def instrumented(kind: str, rank: int) -> AbstractContextManager[Any]:
 
 
 def main() -> None:
-    """Run the cases; those of one kind follow each other in one job."""
-    folder, cases = Path(sys.argv[1]), [each.split(":") for each in sys.argv[3:]]
+    folder, cases = Path(sys.argv[1]), dict(each.split(":") for each in sys.argv[2:])
     torch.set_num_threads(1)
     rank = join(folder)
     found: dict[str, Any] = {}
-    for kind in dict.fromkeys(each for each, _ in cases):
-        same = None
-        if sys.argv[2] == "yes":
-            expected = gradients(kind, nullcontext())
-            same = expected == gradients(kind, instrumented(kind, rank)) and bool(expected)
+    for kind, place in cases.items():
+        expected = gradients(kind, nullcontext())
         found[kind] = {
             "group": group_of(kind, rank),
-            "same": same,
-            "stages": durations(kind, [place for each, place in cases if each == kind], rank),
+            "same": bool(expected) and expected == gradients(kind, instrumented(kind, rank)),
+            "stages": durations(kind, place, rank),
         }
         torch._dynamo.reset()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))

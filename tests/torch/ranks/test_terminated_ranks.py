@@ -26,5 +26,4 @@ def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
 def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
     """The agent sends SIGTERM to the other worker, which waits in a collective."""
     script = TORCHRUN.replace("while True", "while steps < 100") + "sys.exit(3)\n"
-    found = compare(tmp_path, receiver, script, launcher=LAUNCHER, workers=2, signals=())
-    assert 1 == found.status
+    assert 1 == compare(tmp_path, receiver, script, launcher=LAUNCHER, workers=2, signals=())
