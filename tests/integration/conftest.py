@@ -1,7 +1,6 @@
 """Real backends with the configuration that users run, on free ports, each ended by its process id.
 
-The variable MONITEL_BACKENDS names the folder of the programs ``otelcol``, ``prometheus`` and ``loki``. Nothing but
-monitel is imported when tests are collected: the other legs of CI collect this folder too.
+The variable MONITEL_BACKENDS names the folder of the programs ``otelcol``, ``prometheus`` and ``loki``.
 """
 
 import json
@@ -19,10 +18,10 @@ from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port, run_python, sixty_times_faster
+from tests.integration.services import DEADLINE, Program, Wire, free_port, run_python, sixty_times_faster
 from tests.support.receiver import Receiver
 
-__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port"]
+__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "free_port"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,16 +142,6 @@ def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     command = prometheus_command(backends, url, tmp_path, config)
     with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
         yield Prometheus(url)
-
-
-@pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """The backend of the exporters' own tests, in the place of Loki and Tempo: it can be looked at."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    from tests.support.receiver import Receiver
-
-    with Receiver() as receiver:
-        yield receiver
 
 
 def collector_program(

@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
+
+from tests.support.checks import wait_until
 
 DEADLINE = 60.0
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
@@ -32,14 +33,6 @@ def free_port() -> int:
         port = random.randrange(10_000, 30_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-
-
-def eventually(holds: Callable[[], object], what: str) -> None:
-    """Wait until something holds, with a deadline."""
-    deadline, pause = time.monotonic() + DEADLINE, Event()
-    while not holds():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
 
 
 def launched(run: str, rank: object = 0, ranks: int = 1, **variables: str) -> dict[str, str]:
@@ -96,7 +89,7 @@ class Program:
         with self.log.open("ab") as output:
             environment = {**os.environ, **self.environment}
             self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        eventually(self._answers, f"{self.command[0]} does not start")
+        wait_until(self._answers, f"{self.command[0]} does not start")
 
     def stop(self) -> None:
         """End it in good order; nothing where it does not run."""

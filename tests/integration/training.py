@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.conftest import Loki, Prometheus
-from tests.integration.services import DEADLINE, eventually
+from tests.integration.services import DEADLINE
+from tests.support.checks import wait_until
 
 # Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
 TRAIN = """\
@@ -110,7 +111,7 @@ class Training:
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds, while it is running."""
-        eventually(lambda: self.stderr is not None and holds(), what)
+        wait_until(lambda: self.stderr is not None and holds(), what)
 
     def go_on(self, epochs: int) -> None:
         assert self._process.stdout is not None

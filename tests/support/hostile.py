@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from socket import SHUT_RDWR, create_server, socket
+from socket import SHUT_RDWR, SO_REUSEADDR, SOL_SOCKET, create_server, socket
 from threading import Event, Thread
 
 from tests.support.inbox import DEADLINE
@@ -24,6 +24,15 @@ def url_of(listening: socket) -> str:
 def refusing_url() -> str:
     with create_server(("127.0.0.1", 0)) as closed:
         return url_of(closed)
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that refuses connections until a test starts a backend on it: it is bound, and nobody listens."""
+    with socket() as holder:
+        holder.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # as servers do: so they can listen on it
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 class Peer:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from tests.support.inbox import DEADLINE, Inbox
 
 import monitel
-from monitel_otlp import Pipeline
+from monitel_otlp import Account, Pipeline
 
 Start = Callable[..., Pipeline]  # type of the fixture ``start``
 
@@ -30,17 +30,17 @@ def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
-def emit_and_flush(pipeline: Pipeline, *names: str, seconds: float = 0.2) -> bool:
+def logs(pipeline: Pipeline) -> Account:
+    return pipeline.account()["logs"]
+
+
+def emit(pipeline: Pipeline, *names: str, seconds: float = DEADLINE) -> bool:
     """Emit events, each in its own request, and return True if the last flush has delivered everything in time."""
     outcome = True
     for name in names:
         monitel.emit(name)
         outcome = pipeline.force_flush(seconds)
     return outcome
-
-
-def deliver(pipeline: Pipeline, *names: str) -> bool:
-    return emit_and_flush(pipeline, *names, seconds=DEADLINE)
 
 
 def reported_drops(receiver: Inbox, pipeline: Pipeline, reason: str) -> dict[str, int | float]:

@@ -10,7 +10,7 @@ from threading import Barrier, Event, Lock, Thread
 from typing import Any
 
 import pytest
-from tests.support.inbox import DEADLINE, Answer, Inbox, Request
+from tests.support.inbox import DEADLINE, Answer, Request
 from tests.support.pipelines import check_accounts
 from tests.support.receiver import Receiver, partial_success
 
@@ -36,24 +36,6 @@ def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
     for each in seconds:
         with monitel.WaitCounter(key).guard():
             clock.advance(each)
-
-
-def record_one_of_each(number: int) -> None:
-    stat = Stat(f"stat{number}", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    monitel.emit(f"event {number}")
-    with record_function(f"range {number}"):
-        pass
-
-
-def has_arrived(receiver: Inbox, number: int) -> bool:
-    """Return True if the items of :func:`record_one_of_each` with this number have arrived."""
-    return bool(
-        receiver.values(f"stat{number}.count")
-        and receiver.records(f"event {number}")
-        and any(span.name == f"range {number}" for span in receiver.spans())
-    )
 
 
 def emit_items(count: int, seed: int) -> Counter[str]:

@@ -12,9 +12,10 @@ from statistics import fmean, median
 from typing import Any
 
 import pytest
-from tests.integration.conftest import ROOT, eventually
+from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Job, Store, store
+from tests.support.checks import wait_until
 
 from monitel.console import lateness
 
@@ -171,7 +172,7 @@ def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with store(backends, folder) as prometheus, ExitStack() as stack:
         for run in RUNS:
             stack.enter_context(training(prometheus, folder / run, run))
-        eventually(lambda: complete(prometheus), "the rules have not recorded all ranks")
+        wait_until(lambda: complete(prometheus), "the rules have not recorded all ranks")
         yield board("ranks", prometheus, "vision")
 
 

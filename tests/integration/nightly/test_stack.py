@@ -13,8 +13,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.integration.conftest import COMPOSE, Loki, Prometheus, eventually, free_port
+from tests.integration.conftest import COMPOSE, Loki, Prometheus, free_port
 from tests.integration.training import check, check_events, train
+from tests.support.checks import wait_until
 
 Stack = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -127,7 +128,7 @@ def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: P
         rule["name"] for rule in loki.rules()
     }
     stack("down")
-    eventually(lambda: not any(listening(environment[name]) for name in environment if name.endswith("_PORT")), "ports")
+    wait_until(lambda: not any(listening(environment[name]) for name in environment if name.endswith("_PORT")), "ports")
     stack("up")
     check(prometheus, run)
     check_events(loki, run)
@@ -195,7 +196,7 @@ def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str
     pids = {each: process_id(each, tmp_path) for each in NAMES}
     os.kill(pids[name], signal.SIGKILL)
     port = environment[{"prometheus": "PROMETHEUS_PORT", "loki": "LOKI_PORT", "otelcol": "OTLP_HTTP_PORT"}[name]]
-    eventually(lambda: not listening(port), "it is still there")
+    wait_until(lambda: not listening(port), "it is still there")
     true = shutil.which("true")
     assert true
     programs = {each: true if each == name else f"{environment['MONITEL_BACKENDS']}/{each}" for each in NAMES}

@@ -1,5 +1,6 @@
 """``monitel top`` in a real terminal on a job of four ranks; pictures of it are kept, and the guide shows them."""
 
+import io
 import re
 import sys
 from contextlib import ExitStack
@@ -7,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import ROOT
-from tests.integration.nightly.terminal_picture import picture_of
 from tests.processes.console.tmux import Terminal, needs_tmux, terminal
 from tests.support.checks import wait_until
 from tests.support.scripts import started, wait_until_ready, write_script
@@ -47,10 +47,16 @@ for step in range(1, 10**6):
 
 
 def keep(screen: Terminal, name: str, folder: Path) -> None:
-    """Keep a picture of a screen. The folder of the test has the name of a user's one."""
+    """Keep a picture of a screen, without fonts from the network. The folder of the test has the name of a user's."""
+    from rich.console import Console
+    from rich.text import Text
+
     PICTURES.mkdir(parents=True, exist_ok=True)
-    shown = screen.escapes.replace(str(folder), "/home/me/runs")
-    (PICTURES / name).write_text(picture_of(shown, WIDTH), encoding="utf-8")
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    shown = screen.escapes.rstrip("\n").replace(str(folder), "/home/me/runs")
+    console.print(Text.from_ansi(shown), soft_wrap=True)
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="monitel top"), flags=re.DOTALL)
+    (PICTURES / name).write_text(picture, encoding="utf-8")
 
 
 def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:

@@ -5,8 +5,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.integration.conftest import eventually
 from tests.integration.stack.filling import store
+from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 
 # For each run the faults of its ranks, and what must fire. The one event of "rejected" is dropped at once: a counter
@@ -42,20 +42,20 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
             job = prometheus.training(tmp_path / run, run, dict(enumerate(faults)), variables)
             jobs[run] = ranks.enter_context(job)
         number = sum(len(faults) for faults, _ in RUNS.values())
-        eventually(lambda: len(prometheus.query("training_steps_total")) == number, "not all ranks have begun")
+        wait_until(lambda: len(prometheus.query("training_steps_total")) == number, "not all ranks have begun")
         for run in ("nan", "hang"):
             jobs[run].trigger()
         jobs["silent"].kill(1)
         expected = {run: alerts for run, (_, alerts) in RUNS.items()}
         with suppress(AssertionError):
-            eventually(lambda: all(expected[run] <= alerts for run, alerts in fired().items()), "some have not fired")
+            wait_until(lambda: all(expected[run] <= alerts for run, alerts in fired().items()), "some have not fired")
         assert {} == {run: expected[run] - alerts for run, alerts in fired().items() if expected[run] - alerts}
         summaries = {
             each["labels"]["alertname"]: each["annotations"]["summary"] for each in prometheus.get("alerts")["alerts"]
         }
         ranks.close()
-        eventually(lambda: not prometheus.query("monitel_queue_size"), "the runs are still there")
-        eventually(lambda: not prometheus.query("ALERTS"), "alerts do not end")
+        wait_until(lambda: not prometheus.query("monitel_queue_size"), "the runs are still there")
+        wait_until(lambda: not prometheus.query("ALERTS"), "alerts do not end")
         assert expected == fired()
         assert re.fullmatch(
             r"vision/train starved: steps take \d+ % of the time of rank 1 on \S+, data takes \d+ %",

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Loki, eventually
+from tests.integration.conftest import Loki
 from tests.integration.services import Program, launched
+from tests.support.checks import wait_until
 
 JOB = """\
 import logging, sys, threading, monitel, monitel_otlp
@@ -80,8 +81,8 @@ def test_each_event_fires_its_alert_and_no_other(loki: Loki, tmp_path: Path) -> 
                 each.poll() is not None for each in ranks
             )
 
-        eventually(all_fired, "not all alerts have fired, or not all ranks have ended")
-    eventually(lambda: not look(), "alerts do not end")
+        wait_until(all_fired, "not all alerts have fired, or not all ranks have ended")
+    wait_until(lambda: not look(), "alerts do not end")
     # The event of rank 5 may arrive first, or be the newer one.
     fired["nan"].discard(("TrainingEventError", "loss.nan", ": loss.nan on rank 5", "critical"))
     assert expected == fired

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT, eventually
+from tests.integration.conftest import DEADLINE, ROOT
 from tests.integration.stack.boards import board, nodes, settle, unknown_labels
 from tests.integration.stack.filling import RATE, Store, filled, store
+from tests.support.checks import wait_until
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
 SIMULATE = ROOT / "compose" / "simulate.py"
@@ -49,14 +50,14 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         }
         lost = 'training_time_seconds_total{training_activity="step"} > 0.5'
         with found.training(folder / "job", "run-7", {0: ""}, faulty):
-            eventually(lambda: found.query(lost), "the first attempt makes no steps")
+            wait_until(lambda: found.query(lost), "the first attempt makes no steps")
         ranks = {0: "", 1: "events", 2: "slow,late", 3: "nan", 4: ""}
         with (
             found.training(folder / "job", "run-7", ranks, {**faulty, "TORCHELASTIC_RESTART_COUNT": "1"}) as job,
             found.training(folder / "other", "run-7", {0: ""}),
         ):
             begun = "changes(step_time_mean_seconds[10m]) > 2"  # with several requests everything of a rank is there
-            eventually(lambda: len(found.query(begun)) == len(ranks) + 1, "not all ranks have begun")
+            wait_until(lambda: len(found.query(begun)) == len(ranks) + 1, "not all ranks have begun")
             job.trigger()
             job.kill(4)
             yield found
@@ -90,7 +91,7 @@ def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
         return {label for rule in rules for label in unknown_labels(prometheus, rule["query"])}
 
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-    eventually(lambda: not unknown(), "rules group by labels that no series has")
+    wait_until(lambda: not unknown(), "rules group by labels that no series has")
     for rule in rules:
         for node in nodes(prometheus.get("parse_query", query=rule["query"])):
             if node.get("type") == "aggregation" and not node["without"]:
@@ -116,7 +117,7 @@ def test_stopped_processes_are_listed(prometheus: Store) -> None:
         found = [each["metric"] for each in opened._ask(target, opened.variables())]
         return {(each["training_attempt"], each["training_rank"]) for each in found}
 
-    eventually(lambda: {("0", "0"), ("1", "4")} == stopped(), "not the processes that have stopped are listed")
+    wait_until(lambda: {("0", "0"), ("1", "4")} == stopped(), "not the processes that have stopped are listed")
     (target,) = opened.targets("The longest silences")
     silences = {each["metric"]["training_rank"]: each["values"] for each in opened._ask(target, opened.variables())}
     assert all(0 <= float(silences[rank][-1][1]) < 5 for rank in "0123")
@@ -145,7 +146,7 @@ def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
             and all(abs(step - belongs) < 60 for step, belongs in found)  # two seconds
         )
 
-    eventually(joined, "steps and values do not fit")
+    wait_until(joined, "steps and values do not fit")
 
 
 def test_all_samples_are_shown(prometheus: Store) -> None:
@@ -169,7 +170,7 @@ def test_all_samples_are_shown(prometheus: Store) -> None:
         slow = sum(count for low, count in samples if low >= 0.08)
         return 0.025 < p50 <= p90 <= p99 and p99 > 2 * p50 and quick > slow > 0
 
-    eventually(shown, "neither the slow rank's steps nor the others' are shown")
+    wait_until(shown, "neither the slow rank's steps nor the others' are shown")
 
 
 def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:

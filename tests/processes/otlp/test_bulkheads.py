@@ -1,7 +1,6 @@
 """Name servers, FIFOs, callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
 
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,6 @@ socket.getaddrinfo = getaddrinfo
 socket.getfqdn = socket.gethostbyname = socket.gethostbyaddr = hang
 """
 UNNAMED = """\
-HEALTHY = ("metrics", "traces")
 begin = time.monotonic()
 from monitel.profiler import record_function
 pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=0.05, spans=True)
@@ -40,8 +38,6 @@ for number in range(20):
     monitel.emit(f"event {number}")
     with record_function(f"span {number}"):
         pass
-    while "step by step" in sys.argv and min(pipeline.account()[kind].delivered for kind in HEALTHY) <= number:
-        time.sleep(0.01)
 begin = time.monotonic()
 assert not pipeline.force_flush(0.2)
 assert time.monotonic() - begin < 60.0  # name resolution never ends here
@@ -58,22 +54,6 @@ def test_nothing_waits_for_a_name_server(train: Run, tmp_path: Path, protocol: s
     assert 60 == last_line(ended.stderr).spooled
     assert None is last_line(ended.stderr).dropped
     assert 1 == len(folders(tmp_path))
-
-
-def test_name_server_that_hangs_stops_only_one_signal(receiver: Receiver, train: Run) -> None:
-    """The other signals, whose endpoint has an IP address, arrive during the run."""
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://faulty.example/v1/logs",
-    }
-    ended = train(with_patience(NAMES + UNNAMED, SHORT), "step by step", env=env)
-    end = float(ended.stdout)
-    assert ended.at - end < DEADLINE
-    assert [] == receiver.of("logs")
-    for signal in ("metrics", "traces"):
-        assert len([each for each in receiver.of(signal) if each.arrived < end]) >= 20
-    assert 20 == last_line(ended.stderr).spooled
-    assert None is last_line(ended.stderr).dropped
 
 
 FIFOS = """\
@@ -116,12 +96,6 @@ def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
             yield url_of(hanging), None
 
 
-def numbers(receiver: Receiver, kind: str) -> Counter[int]:
-    if kind in {"events", "records"}:
-        return Counter(record.attributes["number"] for record in receiver.records())
-    return Counter(int(span.name.split()[1]) for span in receiver.spans())
-
-
 REFUSED = """\
 import atexit, threading
 from opentelemetry.metrics import Observation
@@ -157,7 +131,7 @@ def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> No
     if received is None:
         assert 1002 == line.spooled
     else:
-        assert set(range(1000)) == set(numbers(received, "events"))
+        assert {*range(1000)} == {each.attributes["number"] for each in received.records()}
         assert [1] == received.values("loss.count")
         assert 1 == len(received.spans())
 

@@ -66,12 +66,6 @@ def test_detector_is_found_by_its_name(run: Run, first: str) -> None:
     assert ("3\n", "") == (ended.stdout, ended.stderr)
 
 
-def test_importing_the_package_imports_no_sdk(run: Run) -> None:
-    """The SDK comes with the first call."""
-    script = "import sys, monitel_otlp; assert not {'requests', 'opentelemetry.sdk'} & {*sys.modules}"
-    run("-c", script, fresh=True)
-
-
 #: For some of these the classes of the SDK raise.
 OF_THE_SDK = {
     "OTEL_METRIC_EXPORT_TIMEOUT": "abc",

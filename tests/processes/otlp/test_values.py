@@ -1,4 +1,4 @@
-"""The last values that the ledger keeps of a run, and all time of a process without a backend in a replay."""
+"""The last values that the ledger keeps of a run."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,6 @@ from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script
-from tests.support.series import increase
 
 from monitel.console.runs import read_runs
 
@@ -95,25 +94,3 @@ def test_first_minute_of_a_killed_run_has_its_values(tmp_path: Path) -> None:
         finish(process, "\n")
     assert (0.5, False) == (values()["loss.mean"], "loss.sum" in values())
     assert math.isnan(values()["diverged.sum"])
-
-
-TIME = "training.time"
-WORK = """
-for step in range(3):
-    with monitel.activity("data"):
-        time.sleep(0.01)
-    monitel.set_step(step)
-"""
-
-
-def test_replay_has_all_time_of_a_process_without_a_backend(receiver: Receiver, train: Run, run: Run) -> None:
-    """The points are sent as they were stored, with the start of the process."""
-    ended = train(
-        'pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)\n'
-        f"{WORK}print(monitel.ledger().elapsed_ns / 1e9)\n"
-    )
-    run("-m", "monitel", "replay", "spool", "--endpoint", receiver.url)
-    found = {str(point.attributes["training.activity"]): point.value for point in receiver.points(TIME)}
-    assert {"startup", "data", "step", "shutdown"} == set(found)
-    assert float(ended.stdout) <= sum(found.values()) + 1e-6
-    assert sum(found.values()) == pytest.approx(increase(receiver, TIME))

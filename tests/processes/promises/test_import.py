@@ -40,6 +40,7 @@ def test_pipeline_loads_what_it_needs(run: Run) -> None:
     script = """
     import sys
     import monitel_otlp
+    assert "opentelemetry.sdk" not in sys.modules
     monitel_otlp.configure
     unused = {"requests", "urllib3", "grpc", "tqdm", "monitel.profiler"}
     exporters = {"opentelemetry.exporter.otlp.proto.http", "opentelemetry.exporter.otlp.proto.grpc"}

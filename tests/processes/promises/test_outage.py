@@ -8,7 +8,7 @@ from tests.processes.patience import SHORT, with_patience
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
 from tests.support.commands import command
-from tests.support.hostile import Peer, refusing_url
+from tests.support.hostile import Peer, refusing_url, reserved_port
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script

@@ -1,4 +1,4 @@
-"""Data points, each by itself: times, values, flags and exemplars."""
+"""Data points, each by itself: times, values and flags."""
 
 import math
 from typing import Any
@@ -8,7 +8,6 @@ from tests.support.validity.histograms import check_explicit, check_exponential
 from tests.support.validity.rules import Findings
 
 CUMULATIVE, DELTA = 2, 1
-_NO_VALUE = 1  # the flag for a point without a value
 
 
 def check_points(metric: Any, path: str, findings: Findings) -> None:
@@ -28,16 +27,13 @@ def check_points(metric: Any, path: str, findings: Findings) -> None:
         where = f"{path}.data_points[{number}]"
         check_attributes(point.attributes, where, findings)
         _check_times(kind, point, where, findings)
-        if point.flags:
-            _check_flags(kind, point, where, findings)
-        elif kind == "histogram":
+        findings.check(not point.flags, "point.flags", where, point.flags)
+        if kind == "histogram":
             check_explicit(point, where, findings)
         elif kind == "exponential_histogram":
             check_exponential(point, where, findings)
         else:
             _check_number(kind, data, point, where, findings)
-        for exemplar in point.exemplars:
-            _check_exemplar(exemplar, where, findings)
 
 
 def _check_times(kind: str, point: Any, path: str, findings: Findings) -> None:
@@ -56,11 +52,6 @@ def _is_empty(point: Any) -> bool:
     return not (point.count if hasattr(point, "count") else number_of(point))
 
 
-def _check_flags(kind: str, point: Any, path: str, findings: Findings) -> None:
-    has_value = point.WhichOneof("value") is not None if kind in {"gauge", "sum"} else point.count
-    findings.check(point.flags == _NO_VALUE and not has_value, "point.flags", path, point.flags)
-
-
 def _check_number(kind: str, data: Any, point: Any, path: str, findings: Findings) -> None:
     if point.WhichOneof("value") is None:
         findings.add("point.value", path)
@@ -69,13 +60,6 @@ def _check_number(kind: str, data: Any, point: Any, path: str, findings: Finding
         value = number_of(point)
         findings.check(not math.isnan(value), "point.nan", path, value)
         findings.check(not value < 0, "point.negative", path, value)
-
-
-def _check_exemplar(exemplar: Any, path: str, findings: Findings) -> None:
-    lengths = len(exemplar.trace_id), len(exemplar.span_id)
-    findings.check(lengths in {(0, 0), (16, 8)}, "exemplar.ids", path, lengths)
-    is_set = exemplar.time_unix_nano and exemplar.WhichOneof("value") is not None
-    findings.check(is_set, "exemplar.value", path)
 
 
 def number_of(point: Any) -> float:

@@ -37,9 +37,7 @@ RULES = {
     "point.value": "a point has no value",
     "point.nan": "a value that adds up is not a number",
     "point.negative": "a monotonic sum is negative",
-    "point.flags": "a point has unknown flags, or a value beside the flag for none",
-    "exemplar.ids": "the ids of an exemplar have wrong lengths",
-    "exemplar.value": "an exemplar has no value or no time",
+    "point.flags": "a point has flags",
     # Histograms
     "histogram.count": "the counts of the buckets do not add up to the count",
     "histogram.bounds": "the bounds of the buckets do not ascend",
@@ -73,9 +71,6 @@ RULES = {
     "span.parent.trace": "the parent of a span is in another trace",
     "span.cycle": "a span is its own ancestor",
     "span.within": "a span is not within its parent",
-    "span.link": "the ids of a link have wrong lengths or are zero",
-    "span.event": "an event of a span has no name or no time",
-    "span.dropped": "a count of dropped items is not plausible",
 }
 
 

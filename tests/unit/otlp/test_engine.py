@@ -20,52 +20,47 @@ from monitel_otlp.config import settings
 ROUND = 5  # seconds
 
 
-class Rounds:
-    """A pipeline whose rounds the test runs, each five seconds after the last one by the manual clock."""
-
-    def __init__(self, pipeline: Pipeline, receiver: Receiver, clock: ManualClock) -> None:
-        assert pipeline.engine is not None
-        self.pipeline = pipeline
-        self._engine = pipeline.engine
-        self._receiver = receiver
-        self._clock = clock
-        self._seen = 0
-
-    def run(self, number: int = 1) -> list[set[str]]:
-        for _ in range(number):
-            self._clock.advance(ROUND)
-            with busy_encoder(self.pipeline):  # a request takes all windows of the round
-                self._engine._round(asked=False)
-            assert self._engine._deliver(time.monotonic() + DEADLINE)
-        found = self._receiver.of("metrics")[self._seen :]
-        self._seen += len(found)
-        return [names(request) for request in found]
-
-
 def names(request: Request) -> set[str]:
     (resource,) = request.message.resource_metrics
     return {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
 
 
+Rounds = Callable[..., list[set[str]]]
+
+
 @pytest.fixture
-def rounds(
-    start: Start, receiver: Receiver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Rounds]:
-    """Return a function that starts a pipeline with the default intervals, and a thread that makes no round."""
+def rounds(pipeline: Pipeline, receiver: Receiver, clock: ManualClock) -> Rounds:
+    """Return a function that runs rounds, each five seconds after the last one by the manual clock.
+
+    It returns the names of the metrics in each request.
+    """
+    engine = pipeline.engine
+    assert engine is not None
+
+    def run(number: int = 1) -> list[set[str]]:
+        seen = len(receiver.of("metrics"))
+        for _ in range(number):
+            clock.advance(ROUND)
+            with busy_encoder(pipeline):  # a request takes all windows of the round
+                engine._round(asked=False)
+            assert engine._deliver(time.monotonic() + DEADLINE)
+        return [names(request) for request in receiver.of("metrics")[seen:]]
+
+    return run
+
+
+@pytest.fixture
+def pipeline(start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """A pipeline with the default intervals, whose thread makes no round."""
     monkeypatch.delenv("OTEL_METRIC_EXPORT_INTERVAL", raising=False)
     monkeypatch.setattr(settings, "_DEFAULT_INTERVAL", 3600.0)
-
-    def started(**arguments: Any) -> Rounds:
-        return Rounds(start(export_interval=None, **arguments), receiver, clock)
-
-    return started
+    return start(export_interval=None)
 
 
 def test_requests_of_a_rank_with_a_window_a_minute(
-    rounds: Callable[..., Rounds], receiver: Receiver, clock: ManualClock
+    pipeline: Pipeline, rounds: Rounds, receiver: Receiver, clock: ManualClock
 ) -> None:
     """Each minute takes a request with windows, one with the metrics of the process, and one with an event."""
-    job = rounds()
     stats = [Stat("idle.loss", [COUNT, MEAN], 60.0, attributes={"layer": layer}) for layer in range(5)]
     steps = monitel.counter("idle.steps")
     sent: list[set[str]] = []
@@ -77,7 +72,7 @@ def test_requests_of_a_rank_with_a_window_a_minute(
             clock.advance(0)
         if each % 12 == 6:
             monitel.emit("epoch")
-        sent += job.run()
+        sent += rounds()
     assert (10, 11) == (sum("idle.loss.mean" in found for found in sent), sum("idle.steps" in found for found in sent))
     assert 21 == len(sent)
     assert 10 == len(receiver.of("logs"))
@@ -90,41 +85,39 @@ def test_requests_of_a_rank_with_a_window_a_minute(
     # The windows of a round may be delivered before its metrics are read.
     assert all(point.value in {5 * minute, 5 * minute + 5} for minute, point in enumerate(exported, 1))
     assert len(exported) >= 9
-    assert 50 == job.pipeline.account()["metrics"].delivered
+    assert 50 == pipeline.account()["metrics"].delivered
 
 
-def test_first_values_are_sent_soon(rounds: Callable[..., Rounds]) -> None:
+def test_first_values_are_sent_soon(rounds: Rounds) -> None:
     """The first round sends, and so does the first one with a new counter, wait counter or step."""
-    job = rounds()
-    assert 1 == len(job.run())
-    assert [] == job.run(3)
+    assert 1 == len(rounds())
+    assert [] == rounds(3)
     monitel.counter("idle.new").add()
-    (found,) = job.run()
+    (found,) = rounds()
     assert "idle.new" in found
     with monitel.WaitCounter("idle.new").guard():
         pass
-    (found,) = job.run()
+    (found,) = rounds()
     assert "idle.new.wait.count" in found
     monitel.counter("idle.new").add()
-    assert [] == job.run(11)
-    assert 1 == len(job.run())
+    assert [] == rounds(11)
+    assert 1 == len(rounds())
 
 
-def test_wait_that_gets_long_is_sent_soon(rounds: Callable[..., Rounds], receiver: Receiver) -> None:
+def test_wait_that_gets_long_is_sent_soon(rounds: Rounds, receiver: Receiver) -> None:
     """A wait is sent in the first round in which it has lasted for five seconds, and in the first one after its end."""
-    job = rounds()
     counter = monitel.WaitCounter("idle.stuck")
-    job.run(2)
+    rounds(2)
     with counter.guard():
-        assert 1 == len(job.run())
+        assert 1 == len(rounds())
         assert 1 == receiver.values("idle.stuck.wait.active")[-1]
-        assert [] == job.run(11)
-        assert 1 == len(job.run())
-    (found,) = job.run()
+        assert [] == rounds(11)
+        assert 1 == len(rounds())
+    (found,) = rounds()
     assert "idle.stuck.wait.max" in found
     assert 0 == receiver.values("idle.stuck.wait.active")[-1]
     assert [65.0] == receiver.values("idle.stuck.wait.max")
-    assert [] == job.run(11)
+    assert [] == rounds(11)
 
 
 def test_window_is_recorded_once_if_a_signal_interrupts_it(

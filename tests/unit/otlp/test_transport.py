@@ -19,7 +19,7 @@ from tests.support import hostile
 from tests.support.checks import warnings_with
 from tests.support.hostile import OK_HEAD, Behaviour, Peer
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start, deliver, emit_and_flush
+from tests.support.pipelines import Start, emit
 from tests.support.receiver import Receiver, partial_success
 
 from monitel_otlp.config.settings import resolve
@@ -284,7 +284,7 @@ def test_headers_are_metadata(grpc_receiver: Any, start: Start, monkeypatch: pyt
     """The names are in lower case, as gRPC requires; the argument overrides the variable."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a,other=b%20c")
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
-    assert deliver(pipeline, "event")
+    assert emit(pipeline, "event")
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
 
@@ -296,7 +296,7 @@ def test_headers_that_grpc_does_not_allow_are_logged(
     for headers in ({"x!": TOKEN}, {"x": f"{TOKEN}\u00e9"}, {"x": f"{TOKEN}\t"}, {"x-bin": TOKEN}):
         caplog.clear()
         pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers=headers)
-        assert not emit_and_flush(pipeline, "first", "second", seconds=0.05)
+        assert not emit(pipeline, "first", "second", seconds=0.05)
         assert not pipeline.shutdown()
         assert 1 == len(warnings_with(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))
         assert 2 == pipeline.account()["logs"].on_disk

@@ -115,49 +115,6 @@ def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: 
     assert (4, 2, 3) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
 
 
-def test_unsampled_ranges_are_not_recorded(start: Start) -> None:
-    """A range that the steps of spans exclude is not an item."""
-    pipeline = start(spans={"steps": 2})
-    for step in range(4):
-        monitel.set_step(step)
-        with record_function("range"):
-            pass
-    assert 2 == pipeline.account()["traces"].recorded
-
-
-@pytest.mark.parametrize("budget", [1, 5])
-def test_ranges_beyond_the_budget_are_folded_when_their_step_is_over(
-    receiver: Receiver, start: Start, budget: int
-) -> None:
-    """Until then they wait; the span with their sum is ``synthetic``, and not an item."""
-    pipeline = start(spans={"budget": budget})
-    monitel.set_step(1)
-    for _ in range(9):
-        with record_function("range"):
-            pass
-    assert pipeline.force_flush(DEADLINE)
-    assert (9, budget, 0, 0, 0, 9 - budget) == numbers(pipeline.account()["traces"])
-    monitel.set_step(2)
-    pipeline.force_flush(DEADLINE)
-    pipeline.force_flush(DEADLINE)
-    account = pipeline.account()["traces"]
-    assert (9, budget, 0, 9 - budget, 0, 0) == numbers(account)
-    assert (1, budget + 1) == (account.synthetic, len(receiver.spans()))
-    assert pipeline.shutdown(DEADLINE)
-
-
-def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
-    """The spans that connect the ranges of a step count as ``synthetic``."""
-    pipeline = start(spans={"step_traces": True})
-    for step in range(3):
-        monitel.set_step(step)
-        with record_function("range"):
-            pass
-    assert pipeline.shutdown(DEADLINE)
-    account = pipeline.account()["traces"]
-    assert (3, 3, 6, 9) == (account.recorded, account.delivered, account.synthetic, len(receiver.spans()))
-
-
 def test_account_is_a_snapshot(start: Start) -> None:
     """A snapshot and its reasons cannot be changed; later items are only in the next one; after the end it is final."""
     pipeline = start()

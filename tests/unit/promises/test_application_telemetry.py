@@ -12,7 +12,7 @@ from opentelemetry.metrics import Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
-from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
+from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start
 from tests.support.producers import run_together
 from tests.support.receiver import Receiver
@@ -118,18 +118,6 @@ def test_exporter_that_is_made_during_the_shutdown_ends(
     over.set()
     thread.join(DEADLINE)
     wait_for_threads()
-
-
-@pytest.mark.parametrize(("preference", "temporality"), [("cumulative", CUMULATIVE), ("delta", DELTA)])
-def test_instruments_have_the_temporality_of_the_preference(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, preference: str, temporality: int
-) -> None:
-    """As the SDK reads it."""
-    monkeypatch.setenv(TEMPORALITY, preference)
-    pipeline = start()
-    record(pipeline)
-    assert pipeline.force_flush(DEADLINE)
-    assert [temporality] == [point.temporality for point in receiver.points("counter")]
 
 
 def test_what_is_open_at_the_shutdown_arrives(receiver: Receiver, start: Start) -> None:

@@ -13,7 +13,7 @@ from tests.support import hostile
 from tests.support.checks import wait_until, warnings_with
 from tests.support.hostile import Behaviour, Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, emit, logs
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver, partial_success
 from tests.support.spools import cat, rejected_requests
@@ -21,7 +21,7 @@ from tests.support.spools import cat, rejected_requests
 import monitel
 from monitel import COUNT, Stat
 from monitel.profiler import record_function
-from monitel_otlp import Account, Pipeline
+from monitel_otlp import Pipeline
 from monitel_otlp.export import sender
 from monitel_otlp.transport import answer as transport
 from monitel_otlp.transport.answer import Consequence
@@ -61,19 +61,6 @@ def protocol(backend: Any) -> str:
 
 def to(backend: Any) -> dict[str, Any]:
     return {"endpoint": backend.url, "protocol": {"grpc": "grpc", "http": "http/protobuf"}[protocol(backend)]}
-
-
-def logs(pipeline: Pipeline) -> Account:
-    return pipeline.account()["logs"]
-
-
-def emit(pipeline: Pipeline, *names: str, seconds: float = DEADLINE) -> bool:
-    """Emit events, each in its own request, and return the outcome of the last flush."""
-    complete = True
-    for name in names:
-        monitel.emit(name)
-        complete = pipeline.force_flush(seconds)
-    return complete
 
 
 def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:

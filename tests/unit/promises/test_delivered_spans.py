@@ -226,6 +226,7 @@ def test_steps_of_three_export_every_third_step(receiver: Receiver, start: Start
                 work(f"step {step}")
     assert pipeline.force_flush(DEADLINE)
     assert {"setup": "", "step 0": "setup", "step 3": "setup", "step 6": "setup"} == receiver.parents()
+    assert 4 == pipeline.account()["traces"].recorded
 
 
 # The budget
@@ -262,6 +263,7 @@ def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start,
     assert documented == {*folds[0].attributes}
     account = pipeline.account()["traces"]
     assert (10, 4, 6, 0) == (account.recorded, account.delivered, account.folded, account.waiting)
+    assert 2 == account.synthetic  # folds count apart
 
 
 def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clock: ManualClock) -> None:

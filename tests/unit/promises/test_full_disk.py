@@ -13,7 +13,7 @@ from tests.support.checks import wait_until, warnings_with
 from tests.support.commands import command
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start, check_accounts
+from tests.support.pipelines import Start, check_accounts, logs
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
 from tests.support.spools import cat, files
@@ -21,7 +21,7 @@ from tests.support.spools import cat, files
 import monitel as monitel_api
 from monitel import COUNT, Stat
 from monitel.profiler import record_function
-from monitel_otlp import Account, Pipeline
+from monitel_otlp import Pipeline
 
 Capture = pytest.CaptureFixture[str]
 
@@ -96,10 +96,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
     yield disk
     disk.back.set()
     assert [] == disk.in_main_thread
-
-
-def logs(pipeline: Pipeline) -> Account:
-    return pipeline.account()["logs"]
 
 
 def emit(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:

@@ -112,25 +112,18 @@ def test_resource_describes_host_and_process_without_secrets(receiver: Receiver,
         assert detected.items() <= resource.items()
 
 
-def test_arguments_override_variables_and_these_what_is_detected(
+def test_variable_of_the_resource_overrides_what_is_detected(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``service_name`` and ``resource_attributes``, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=named,team=variable,region=here")
-    monkeypatch.setenv("RANK", "3")
+    """Also rank and run. Points have no rank, because the resource tells ranks apart."""
+    for name, value in {"RANK": "3", "SLURM_JOB_ID": "slurm"}.items():
+        monkeypatch.setenv(name, value)
+    assert {"training.run.id": "slurm", "training.rank": 3}.items() <= resource_of(receiver, start()).items()
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "training.run.id=run-7,training.rank=5")
     pipeline = start()
     monitel.log({"x": 0.5})
-    found = resource_of(receiver, pipeline)
-    assert [{}] == [point.attributes for point in receiver.points("x")]  # the resource tells ranks apart
-    expected = {"service.name": "variable", "host.name": "named", "team": "variable", "training.rank": 3}
-    assert expected.items() <= found.items()
-    monkeypatch.setenv("SLURM_JOB_ID", "slurm")
-    found = resource_of(receiver, start(service_name="mine", resource_attributes={"team": "argument"}))
-    expected = {"service.name": "mine", "team": "argument", "region": "here", "training.run.id": "slurm"}
-    assert expected.items() <= found.items()
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "training.run.id=run-7,training.rank=5")
-    assert {"training.run.id": "run-7", "training.rank": "5"}.items() <= resource_of(receiver, start()).items()
+    assert {"training.run.id": "run-7", "training.rank": "5"}.items() <= resource_of(receiver, pipeline).items()
+    assert [{}] == [point.attributes for point in receiver.points("x")]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -154,8 +154,7 @@ def test_folder_of_another_user_gets_no_box(start: Start, folder: Path, monkeypa
     assert [] == [*folder.iterdir()]
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-@pytest.mark.parametrize("box", [True, False], ids=["box", "spool"])
+@pytest.mark.parametrize(("box", "kind"), [(True, "folder"), (True, "file"), (False, "folder")])
 def test_links_are_not_followed(remains: Remains, folder: Path, receiver: Receiver, kind: str, box: bool) -> None:
     """Neither to a folder nor to a file: nothing behind a link is read, delivered, changed or removed."""
     elsewhere = folder.with_name("elsewhere")

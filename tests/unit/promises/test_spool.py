@@ -3,13 +3,14 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
 from tests.support.commands import command
-from tests.support.hostile import refusing_url
+from tests.support.hostile import refusing_url, reserved_port
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import Start, busy_encoder
 from tests.support.producers import make_small
@@ -25,15 +26,15 @@ from monitel_otlp import Pipeline
 EVENTS = [f"event {number}" for number in range(20)]
 
 
-def record(start: Start, clock: ManualClock | None = None, count: int = 20, **options: Any) -> Path:
+def record(start: Start, count: int = 20, flush_s: float = DEADLINE, **options: Any) -> Path:
     pipeline = start(**{"endpoint": None, "spans": True, **options})
     stat = Stat("loss", [COUNT, SUM, MEAN], 60.0)
     for number, name in enumerate(EVENTS[:count]):
         stat.add(number)
-        clock.advance(60) if clock is not None else stat.flush()
+        stat.flush()
         with record_function(f"span {number}"):
             monitel_api.emit(name, number=number)
-        pipeline.force_flush(DEADLINE if options.get("endpoint") is None else 0.0)
+        pipeline.force_flush(flush_s if options.get("endpoint") is None else 0.0)
     pipeline.shutdown()
     return Path(pipeline.spool_dir)
 
@@ -128,10 +129,10 @@ def test_replayed_points_are_those_that_are_sent_live(
 @pytest.mark.invalid_output("both pipelines are of one process, and have one resource", "series.order")
 def test_next_pipeline_delivers_what_the_last_one_left(start: Start, tmp_path: Path) -> None:
     """The next one has the same endpoint and the same ``spool_dir``; the items are not in its account."""
-    with Receiver() as closed:
-        url = closed.url
-    folder = record(start, endpoint=url)
-    with Receiver(closed.port) as receiver:
+    with reserved_port() as port, ExitStack() as started:
+        url = f"http://127.0.0.1:{port}"
+        folder = record(start, endpoint=url)
+        receiver = started.enter_context(Receiver(port))
         pipeline = start(endpoint=url)
         monitel_api.emit("own")
         assert pipeline.force_flush(DEADLINE)
@@ -141,6 +142,52 @@ def test_next_pipeline_delivers_what_the_last_one_left(start: Start, tmp_path: P
         assert {*EVENTS, "own"} == {*receiver.record_names()}
         assert EVENTS == [name for name in receiver.record_names() if name != "own"]
         assert 1 == pipeline.account()["logs"].recorded
+
+
+def test_leftovers_wait_until_the_backend_accepts_a_request(receiver: Receiver, start: Start) -> None:
+    """Nothing is sent to a backend that is away, or that refuses the requests of this pipeline."""
+    receiver.rule(lambda _request: Answer(503))
+    folder = record(start, endpoint=receiver.url)
+    receiver.requests.clear()
+    receiver.rule(lambda request: Answer() if b"event 1" in request.body else None)
+    pipeline = start()
+    monitel_api.emit("own")
+    assert not pipeline.force_flush(0.5)
+    pipeline.shutdown()
+    assert [] == [each for each in receiver.requests if b"event 1" in each.body]
+    assert EVENTS == cat(folder).names
+
+
+@pytest.mark.invalid_output("both pipelines are of one process, and have one resource", "series.order")
+def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its items stay in each folder; the other signals of all folders are delivered."""
+    with reserved_port() as port, ExitStack() as started:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http://127.0.0.1:{port}/v1/logs")
+        folders = [record(start, count=5, flush_s=0.0) for _ in range(2)]
+        receiver = started.enter_context(Receiver(port))
+        pipeline = start(endpoint=None)
+        monitel_api.emit("own")
+        assert pipeline.force_flush(DEADLINE)
+        receiver.wait_until(lambda: 11 == len(receiver.records()))
+        pipeline.shutdown()
+    assert [{"metrics", "traces"}] * 2 == [{signal for signal, _ in cat(folder).requests} for folder in folders]
+
+
+def test_link_among_the_leftovers_is_not_followed(start: Start, tmp_path: Path) -> None:
+    with reserved_port() as port, ExitStack() as started:
+        url = f"http://127.0.0.1:{port}"
+        folder, moved = record(start, endpoint=url), tmp_path / "elsewhere"
+        folder.rename(moved)
+        folder.symlink_to(moved)
+        receiver = started.enter_context(Receiver(port))
+        pipeline = start(endpoint=url)
+        monitel_api.emit("own")
+        assert pipeline.force_flush(DEADLINE)
+        pipeline.shutdown()
+        assert ["own"] == receiver.record_names()
+    assert [*moved.iterdir()]
 
 
 def test_what_was_recorded_for_another_endpoint_is_left_alone(receiver: Receiver, start: Start) -> None:

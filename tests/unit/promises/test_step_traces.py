@@ -64,6 +64,8 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(receiver: Receiver, job: 
     parents = {top: digest(8, trace_id), forward: top, **dict.fromkeys(layers, forward)}
     spans = receiver.spans()
     assert parents == {span.span_id: span.parent_id for span in spans}
+    account = pipeline.account()["traces"]
+    assert (3, 3, 1) == (account.recorded, account.delivered, account.synthetic)  # the span of the rank counts apart
     assert {trace_id.hex()} == {span.trace_id for span in spans}
     rank = receiver.span("training.rank")
     assert (2, 12, 0x300) == (rank.attributes["training.rank"], rank.attributes["training.step"], rank.flags)

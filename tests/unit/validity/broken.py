@@ -80,8 +80,6 @@ METRICS: dict[str, Break] = {
     ),
     "point.negative": point("batches", as_int=-1),
     "point.flags": point("loss.mean", flags=1),
-    "exemplar.ids": lambda sample: setattr(sample.point("loss.mean").exemplars[0], "span_id", b"short"),
-    "exemplar.value": lambda sample: setattr(sample.point("loss.mean").exemplars[0], "time_unix_nano", 0),
     "histogram.count": counts("size", [2, 2, 3]),
     "histogram.bounds": lambda sample: sample.point("size").explicit_bounds.reverse(),
     "histogram.buckets": counts("size", [3, 3]),
@@ -167,7 +165,4 @@ TRACES: dict[str, Break] = {
     "span.parent.trace": parent_in_another_trace,
     "span.cycle": change(lambda sample: sample.root, parent_span_id=CHILD_ID),
     "span.within": child(end_time_unix_nano=START_NS + 10),
-    "span.link": lambda sample: setattr(sample.child.links[0], "trace_id", b""),
-    "span.event": lambda sample: setattr(sample.child.events[0], "name", ""),
-    "span.dropped": child(dropped_events_count=1 << 31),
 }

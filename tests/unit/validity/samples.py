@@ -43,8 +43,7 @@ def metrics_at(seconds: int) -> ExportMetricsServiceRequest:
     time_ns = START_NS + seconds * SECOND_NS
     times = {"start_time_unix_nano": START_NS, "time_unix_nano": time_ns}
 
-    gauge = metrics.add(name="loss.mean", unit="s").gauge.data_points.add(time_unix_nano=time_ns, as_double=-0.5)
-    gauge.exemplars.add(time_unix_nano=time_ns, as_double=1.0, trace_id=TRACE_ID, span_id=ROOT_ID)
+    metrics.add(name="loss.mean", unit="s").gauge.data_points.add(time_unix_nano=time_ns, as_double=-0.5)
 
     counter = metrics.add(name="loss.count", unit="{sample}").sum
     counter.is_monotonic, counter.aggregation_temporality = True, CUMULATIVE
@@ -92,8 +91,6 @@ def traces() -> ExportTraceServiceRequest:
     times = {"start_time_unix_nano": START_NS, "end_time_unix_nano": START_NS + 9}
     spans.add(name="step", kind=1, trace_id=TRACE_ID, span_id=ROOT_ID, **times)
     child = spans.add(name="forward", kind=1, trace_id=TRACE_ID, span_id=CHILD_ID, parent_span_id=ROOT_ID, **times)
-    child.links.add(trace_id=TRACE_ID, span_id=ROOT_ID)
-    child.events.add(name="exception", time_unix_nano=START_NS)
     child.status.code, child.status.message = 2, "ValueError"
     return message
 
