@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, KeysView, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import is_finalizing
-from typing import TYPE_CHECKING
 from weakref import ref
 
 from monitel import clock
@@ -13,9 +12,6 @@ from monitel.attributes import checked_text
 from monitel.decoration import compiling
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident
-
-if TYPE_CHECKING:
-    Source = Callable[[], Mapping[str, "WaitReading"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +23,8 @@ class WaitReading:
         total: Seconds of all waits that have ended.
         max: Seconds of the longest wait that has ended.
         active: Number of waits in progress.
-        start_ns: Time at which the totals were zero, in nanoseconds since the Unix epoch; 0 if a source does not
-            provide it. It is not compared.
+        start_ns: Time at which the totals were zero, in nanoseconds since the Unix epoch; 0 if another library counts
+            and does not provide it. It is not compared.
     """
 
     count: int
@@ -64,8 +60,7 @@ _lock = RLock()
 _all: tuple[_Waits, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
 _waits: dict[str, _Waits] = {}  # by key
 _maxima: tuple[ref[WaitMaxima], ...] = ()
-_sources: tuple[Source, ...] = ()
-_ended: dict[str, WaitReading] = {}  # last readings of removed sources
+_foreign: Mapping[str, WaitReading] = {}  # by key; replaced as a whole
 _began_ns = clock.time_ns()  # import of this module, or fork
 _entered: Callable[[int, str, int, int], object] | None = None  # called with each wait that begins
 _left: Callable[[int], object] | None = None  # called before it ends
@@ -177,7 +172,9 @@ class _WaitCounterTracker:
 
 
 def wait_counters() -> dict[str, WaitReading]:
-    """Return the totals of every key in this process, by key, including those that torch keeps.
+    """Return the totals of every key in this process, by key.
+
+    Those that torch keeps are included, as of the last second or the last flush, if it is instrumented.
 
     Example:
         >>> import monitel
@@ -185,13 +182,12 @@ def wait_counters() -> dict[str, WaitReading]:
         ...     monitel.wait_counters()["barrier"].active
         1
     """
-    readings = source_waits()
     with _lock:
-        return {**readings, **dict(own_waits())}
+        return {**_foreign, **dict(own_waits())}
 
 
 def own_waits() -> Iterator[tuple[str, WaitReading]]:
-    """Yield key and totals of each wait counter that this process counts itself, without those of sources.
+    """Yield key and totals of each wait counter that monitel counts itself.
 
     Takes no lock, so that a thread that hangs stops nothing. A wait that ends at the same time may be in ``count`` of
     one reading and in ``total`` of the next one.
@@ -200,17 +196,17 @@ def own_waits() -> Iterator[tuple[str, WaitReading]]:
 
 
 def wait_keys() -> KeysView[str]:
-    """Return the keys of the wait counters that this process counts itself, as a view that includes later ones."""
+    """Return the keys of the wait counters that monitel counts itself, as a view that includes later ones."""
     return _waits.keys()
 
 
 def waits_in_flight() -> list[tuple[str, int, int]]:
-    """Return key, thread and monotonic start of each wait in progress, without those of sources. Takes no lock."""
+    """Return key, thread and monotonic start of each wait in progress that monitel counts itself. Takes no lock."""
     return [(waits.key, *each) for waits in _all for each in waits.in_flight.copy().values()]
 
 
 def began_ns() -> int:
-    """Return the Unix time in nanoseconds before which the totals of a source that provides no start were zero."""
+    """Return the Unix time in nanoseconds before which totals without a start were zero."""
     return _began_ns
 
 
@@ -232,42 +228,36 @@ def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callab
         _lock.release()
 
 
-def add_source(source: Source) -> None:
-    """Add a function that returns the totals of further keys, such as those that torch keeps in C++.
+def set_foreign_waits(readings: Mapping[str, WaitReading]) -> None:
+    """Take over the totals that another library counts, such as torch in C++. A key that monitel counts has precedence.
 
-    It is called often, in any thread, and must not raise. A key that this process counts itself takes precedence. A
-    forked child has no sources, because their counts may include those of the parent.
+    A forked child forgets them, because they include those of the parent.
     """
-    global _sources
+    global _foreign
+    longest = {}
     with _lock:
-        _sources = (*_sources, source)
+        for key, now in readings.items():
+            before = _foreign.get(key, _NEVER)
+            if now.max > before.max:
+                longest[key] = now.max
+            elif now.count == before.count + 1:
+                longest[key] = now.total - before.total
+        _foreign = readings
+        for maxima in filter(None, (reference() for reference in _maxima)):
+            for key, seconds in longest.items():
+                maxima._note(key, round(seconds * 1e9))
 
 
-def remove_source(source: Source) -> None:
-    """Remove a source; an unknown source is ignored.
-
-    Its last readings are kept, without waits in progress: totals never decrease for an exporter that reads later.
-    """
-    global _sources, _ended
-    if source not in _sources:
-        return
-    last = {key: replace(reading, active=0) for key, reading in source().items()}
-    with _lock:
-        _ended = {**_ended, **last}  # first: a reader that finds the source no more finds its last readings
-        _sources = tuple(other for other in _sources if other != source)
-
-
-def source_waits() -> dict[str, WaitReading]:
-    """Return the totals of every key of a source, such as torch's. Calls the sources, which may hang."""
-    sources = _sources  # before the last readings, see remove_source()
-    return {**_ended, **{key: reading for source in sources for key, reading in source().items()}}
+def foreign_waits() -> Mapping[str, WaitReading]:
+    """Return the totals of every key that another library counts."""
+    return _foreign
 
 
 class WaitMaxima:
     """The longest wait of each key since the last reading. Each exporter uses a separate one.
 
-    The first reading gives the longest wait since the process started. For a key of a source (:func:`add_source`) the
-    longest wait is only known if it was the only wait, or the longest since the process started; otherwise the key is
+    The first reading gives the longest wait since the process started. Of waits that torch counts, the longest one is
+    only known if it was the only one within a second, or the longest since the process started; otherwise the key is
     omitted.
 
     Example:
@@ -279,38 +269,19 @@ class WaitMaxima:
         (True, {})
     """
 
-    __slots__ = ("__weakref__", "_longest_ns", "_seen")
+    __slots__ = ("__weakref__", "_longest_ns")
 
     def __init__(self) -> None:
         global _maxima
-        self._seen: dict[str, WaitReading] = {}
         with _lock:
-            self._longest_ns = {key: waits.max_ns for key, waits in _waits.items() if waits.count}
+            self._longest_ns = {key: round(each.max * 1e9) for key, each in wait_counters().items() if each.count}
             _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
 
     def read(self) -> dict[str, float]:
         """Return the seconds of the longest wait that has ended since the last call, by key."""
-        return {**self.read_sources(), **self.read_own()}
-
-    def read_own(self) -> dict[str, float]:
-        """Read the keys that this process counts itself, see :meth:`read`. Does not wait for a source."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
         return {key: nanoseconds / 1e9 for key, nanoseconds in longest_ns.items()}
-
-    def read_sources(self) -> dict[str, float]:
-        """Read the keys of sources, see :meth:`read`. Calls the sources, which may hang."""
-        if not (_sources or _ended):
-            return {}
-        before, self._seen = self._seen, source_waits()
-        longest = {}
-        for key, now in self._seen.items():
-            previous = before.get(key, _NEVER)
-            if now.max > previous.max:
-                longest[key] = now.max
-            elif now.count == previous.count + 1:
-                longest[key] = now.total - previous.total
-        return longest
 
     def _note(self, key: str, elapsed_ns: int) -> None:
         if elapsed_ns >= self._longest_ns.get(key, 0):
@@ -324,10 +295,10 @@ def _index() -> None:
 
 def _start_at_zero() -> None:
     """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist."""
-    global _lock, _sources, _ended, _began_ns, _entered, _left
+    global _lock, _foreign, _began_ns, _entered, _left
     _lock = RLock()
     _entered = _left = None
-    _sources, _ended = (), {}
+    _foreign = {}
     _began_ns = clock.time_ns()
     _index()
     for waits in _all:

@@ -202,7 +202,7 @@ class _Named:
         self._stats, self._found = {*self._registry._stats}, [each["_all"] for each in self._numbered]
 
     def forget_new(self) -> None:
-        self._waits._ended.clear()
+        self._waits.set_foreign_waits({})
         for name in {*self._registry._stats} - self._stats:
             del self._registry._stats[name]
         self._registry._items = tuple(self._registry._stats.items())

@@ -21,7 +21,7 @@ from monitel.torch import hooks
 from monitel.torch.cycle import STAGES, Cycle
 from monitel.torch.device_stages import DeviceCycle
 from monitel.torch.recording import open_range, several_ranks, stage_stat
-from monitel.training.activities import StageNow, forget_stage, provide_stage
+from monitel.training.activities import StageNow, provide_stage
 
 if TYPE_CHECKING:
     from monitel.torch.cycle import TrainingThread
@@ -235,7 +235,7 @@ class Stages(hooks.Source):
         provide_stage(self._stage_now)
 
     def remove(self) -> None:
-        forget_stage(self._stage_now)
+        provide_stage(None)
         self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
         call_each(Stat.flush, self._stats)
 

@@ -6,11 +6,11 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel import clock, wait_counter
+from monitel import clock
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.process.crash_stacks import stacks_now
@@ -20,7 +20,14 @@ from monitel.torch.recording import context_at
 from monitel.training import activities
 from monitel.training.activities import Activity
 from monitel.training.step import get_step
-from monitel.wait_counter import WaitReading, wait_counters, wait_keys, waits_in_flight
+from monitel.wait_counter import (
+    WaitReading,
+    foreign_waits,
+    set_foreign_waits,
+    wait_counters,
+    wait_keys,
+    waits_in_flight,
+)
 
 if TYPE_CHECKING:
     Evidence = tuple[object, ...]
@@ -37,22 +44,16 @@ class WaitCounters(Source):
     """Adds torch's wait counters to :func:`monitel.wait_counters`. torch counts from its import on, in C++."""
 
     def install(self) -> None:
-        self._read: Callable[[], dict[str, WaitReading]] | None = _totals()
-        wait_counter.add_source(self._readings)
+        self._read = _totals()
+        self.poll()
+
+    def poll(self) -> None:
+        if not sys.is_finalizing():  # else torch's counters may be destroyed
+            set_foreign_waits(self._read())
 
     def remove(self) -> None:
-        """The final readings are kept."""
-        wait_counter.remove_source(self._readings)
-
-    def _readings(self) -> dict[str, WaitReading]:
-        if self._read is None or sys.is_finalizing():  # torch's counters may be destroyed by then
-            return {}
-        try:
-            return self._read()
-        except Exception:
-            self._read = None
-            _log.warning("torch's wait counters cannot be read any more and are left out", exc_info=True)
-            return {}
+        """Keep the totals, which do not fall, without waits in progress."""
+        set_foreign_waits({key: replace(reading, active=0) for key, reading in foreign_waits().items()})
 
 
 def _totals() -> Callable[[], dict[str, WaitReading]]:

@@ -384,17 +384,10 @@ class StageNow(NamedTuple):
 _read_stage: Callable[[], StageNow | None] | None = None
 
 
-def provide_stage(read: Callable[[], StageNow | None]) -> None:
-    """Set the function that returns the stage in flight."""
+def provide_stage(read: Callable[[], StageNow | None] | None) -> None:
+    """Set the function that returns the stage in flight; None if nothing measures stages any more."""
     global _read_stage
     _read_stage = read
-
-
-def forget_stage(read: Callable[[], StageNow | None]) -> None:
-    """Remove the function, unless another one has taken its place."""
-    global _read_stage
-    if _read_stage == read:
-        _read_stage = None
 
 
 def stage_now() -> StageNow | None:

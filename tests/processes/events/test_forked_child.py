@@ -49,10 +49,10 @@ os._exit(0)
     assert ["0 True 1", "3 True 1 0", "100 True 2", "103 True 3 0"] == ended.lines
 
 
-def test_sources_and_functions_before_a_flush_stay_in_the_parent(run_script: RunScript) -> None:
-    """The child registers others: those of the parent would count what the parent has counted."""
+def test_foreign_waits_and_functions_before_a_flush_stay_in_the_parent(run_script: RunScript) -> None:
+    """The child has others: those of the parent would count what the parent has counted."""
     ended = run_script("""
-monitel.wait_counter.add_source(lambda: {"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
+monitel.wait_counter.set_foreign_waits({"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
 monitel.stats.before_flush.register(lambda: say("of the parent"))
 if (pid := os.fork()) == 0:
     monitel.stats.before_flush.register(lambda: say("of the child"))

@@ -62,6 +62,7 @@ def test_waits_of_torch_are_counted() -> None:
     with monitel.torch.instrument() as running:
         wait()
         with torch.monitor._WaitCounter(key).guard():
+            monitel.flush()
             assert (3, 1) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
             running.uninstrument()
     wait()

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -233,23 +234,14 @@ def test_wait_counter_has_the_documented_metrics(receiver: Receiver, start: Star
     assert [] == receiver.start_points("x.wait.active")
 
 
-def test_source_of_waits_that_falls_begins_at_zero_again(receiver: Receiver, start: Start, temporality: int) -> None:
-    """Its sums have another start, and no difference is negative; a source that disappears has no points."""
-    theirs: dict[str, WaitReading] = {}
-    source = lambda: dict(theirs)  # noqa: E731  it is removed again
-    monitel.wait_counter.add_source(source)
-    try:
-        pipeline = start()
-        nothing, zero = None, WaitReading(0, 0.0, 0.0, 0)
-        readings = WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), nothing, zero, WaitReading(3, 4.0, 3.0, 0)
-        for reading in readings:
-            theirs.clear()
-            if reading is not None:
-                theirs["x"] = reading
-            assert pipeline.force_flush(DEADLINE)
-        theirs.clear()
-    finally:
-        monitel.wait_counter.remove_source(source)
+def test_foreign_waits_that_fall_begin_at_zero_again(receiver: Receiver, start: Start, temporality: int) -> None:
+    """Their sums have another start, and no difference is negative; a key that disappears has no points."""
+    pipeline = start()
+    zero = WaitReading(0, 0.0, 0.0, 0)
+    for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), None, zero, WaitReading(3, 4.0, 3.0, 0)):
+        monitel.wait_counter.set_foreign_waits({} if reading is None else {"x": reading})
+        assert pipeline.force_flush(DEADLINE)
+    monitel.wait_counter.set_foreign_waits({})
     for name, total in (("time", 2.0 + 3.0 + 4.0), ("count", 5 + 2 + 3)):
         points = receiver.points(f"x.wait.{name}")
         if temporality == DELTA:
@@ -448,27 +440,23 @@ def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, mo
     assert 0 == receiver.values("monitel.queue.size")[-1]
 
 
-def test_one_warning_if_a_source_of_waits_hangs(
+def test_one_warning_if_a_source_of_events_hangs(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its keys are missing until it returns; everything else is sent."""
+    """Its events are missing until it returns; everything else is sent."""
     monkeypatch.setattr("monitel_otlp.export.application.PATIENCE_S", 0.5)
     released = Event()
-
-    def source() -> dict[str, WaitReading]:
-        released.wait(3 * DEADLINE)
-        return {"theirs": WaitReading(1, 1.0, 1.0, 0)}
-
-    monitel.wait_counter.add_source(source)
+    hang = partial(released.wait, 3 * DEADLINE)
+    monitel.stats.before_flush.register(hang)
     try:
         pipeline = start()
         monitel.counter("x").add(1)
         monitel.log({"y": 0.5})
         for _ in range(2):
             assert pipeline.force_flush(DEADLINE)
-        assert ({1}, [0.5], []) == ({*receiver.values("x")}, *map(receiver.values, ("y", "theirs.wait.count")))
-        wait_until(lambda: warnings_with(caplog, "a source of wait counters takes more than 0.5 s"))
-        assert 1 == len(warnings_with(caplog, "a source of wait counters"))
+        assert ({1}, [0.5]) == ({*receiver.values("x")}, receiver.values("y"))
+        wait_until(lambda: warnings_with(caplog, "a source of events takes more than 0.5 s"))
+        assert 1 == len(warnings_with(caplog, "a source of events"))
     finally:
         released.set()
-        monitel.wait_counter.remove_source(source)
+        monitel.stats.before_flush.unregister(hang)

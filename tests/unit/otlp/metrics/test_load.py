@@ -1,7 +1,6 @@
 """Late numbers, dropped windows, many readings, and waits of other sources: what is sent stays exact."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -100,33 +99,20 @@ def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start:
     assert found.elapsed_ns / 1e9 - 1e-3 <= sum(last) <= (monitel.ledger() or found).elapsed_ns / 1e9 + 1e-3
 
 
-@pytest.fixture
-def theirs() -> Iterator[dict[str, WaitReading]]:
-    readings: dict[str, WaitReading] = {}
-
-    def source() -> dict[str, WaitReading]:
-        return dict(readings)
-
-    wait_counter.add_source(source)
-    yield readings
-    readings.clear()
-    wait_counter.remove_source(source)
-
-
-def test_totals_of_a_source_begin_where_it_says(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_totals_begin_where_they_say(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or when the process began. The longest wait since the last export is derived from the totals."""
     began = time.time_ns() - 60 * 10**9
     monkeypatch.setattr(wait_counter, "_began_ns", began)
-    theirs.update({"old": WaitReading(3, 7.5, 5.0, 1), "given": WaitReading(1, 0.5, 0.5, 0, began + 10**9)})
+    theirs = {"old": WaitReading(3, 7.5, 5.0, 1), "given": WaitReading(1, 0.5, 0.5, 0, began + 10**9)}
     theirs["own"] = WaitReading(100, 100.0, 100.0, 0)
+    wait_counter.set_foreign_waits(theirs)
     with ManualClock() as clock:
         wait(clock, "own", 0.0)  # a key of the process takes precedence
     pipeline = start()
     assert pipeline.force_flush(DEADLINE)
-    theirs["old"] = WaitReading(4, 8.5, 5.0, 0)
+    wait_counter.set_foreign_waits({**theirs, "old": WaitReading(4, 8.5, 5.0, 0)})
     assert pipeline.force_flush(DEADLINE)
+    wait_counter.set_foreign_waits({})
     assert ({1}, {0.0}) == tuple({*receiver.values(f"own.wait.{name}")} for name in ("count", "time"))
     for key, start_ns in (("old", began), ("given", began + 10**9)):
         (zero,) = receiver.start_points(f"{key}.wait.time")

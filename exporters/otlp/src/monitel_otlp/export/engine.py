@@ -250,7 +250,6 @@ class Engine:
         """
         self.application.call("a source of events", before_flush.run)
         self.application.call("an event handler, while windows were closed,", self._call_handlers)
-        self.application.call("a source of wait counters", self._readings.call_sources)
         self.application.wait(timeout)  # without time, too: a thread that hangs is replaced
 
     def _call_handlers(self) -> None:

@@ -19,7 +19,7 @@ from monitel.clock import monotonic_ns
 from monitel.counter import first_of_names
 from monitel.process.worker import Pace
 from monitel.training.counters import GOODPUT, NAME, goodput
-from monitel.wait_counter import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
+from monitel.wait_counter import began_ns, foreign_waits, own_waits, wait_keys, waits_in_flight
 from monitel_otel.names import NAMES, wait_metrics
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
@@ -79,8 +79,7 @@ class Readings:
     * a wait has been in flight for five seconds, or such a wait has ended;
     * a counter, a wait counter or the step is there for the first time.
 
-    All points of a round have the same time, so that the activities of ``training.time`` add up. Only
-    :meth:`call_sources` may hang, and therefore runs in the application's thread; use the other methods in one thread
+    All points of a round have the same time, so that the activities of ``training.time`` add up. Use it in one thread
     at a time.
     """
 
@@ -96,9 +95,7 @@ class Readings:
         self._pace = Pace()
         self._of_counter: dict[monitel.Counter, _Sum] = {}
         self._maxima = monitel.WaitMaxima()
-        self._of_sources: dict[str, monitel.WaitReading] = {}
-        self._in_flight: dict[str, int] = {}  # by key of a source: waits that had ended, if another one was active
-        self._longest: deque[dict[str, float]] = deque()  # longest waits that were read
+        self._in_flight: dict[str, int] = {}  # by foreign key: waits that had ended, if another one was active
         self._maximum: dict[str, float] = {}  # by key: the longest wait since the last request
         self._seen_waits: dict[str, tuple[monitel.WaitReading, int]] = {}  # with the start of the active ones
         self._last_step: int | None = None
@@ -108,14 +105,9 @@ class Readings:
 
         ``lost`` is the number of items that were lost so far.
         """
-        self._longest.append(self._maxima.read_own())
         names = len(first_of_names()), len(wait_keys()), monitel.get_step() is not None
         self._now = lost, self._lasting(monotonic_ns() - _LONG_NS), names
         return self._now != self._sent or monotonic_ns() >= self._due_ns
-
-    def call_sources(self) -> None:
-        self._of_sources = source_waits()
-        self._longest.append(self._maxima.read_sources())
 
     def messages(self, now_ns: int, write_own: Callable[[Points], object]) -> Iterator[tuple[bytes, int, bool]]:
         """Read the process at a time that is at least a millisecond after the last one.
@@ -193,24 +185,22 @@ class Readings:
     def _lasting(self, since_ns: int) -> frozenset[Hashable]:
         """Return an identity of each wait that lasts since a time of monitel's monotonic clock. Takes no lock.
 
-        A source provides no times: there a wait is long if it is in flight at two calls, and none of its key has ended
-        in between.
+        Another library provides no times: there a wait is long if it is in flight at two calls, and none of its key has
+        ended in between.
         """
         before = self._in_flight
-        self._in_flight = {key: reading.count for key, reading in self._of_sources.items() if reading.active}
+        self._in_flight = {key: reading.count for key, reading in foreign_waits().items() if reading.active}
         own = (wait for wait in waits_in_flight() if wait[2] <= since_ns)
         return frozenset((*own, *(each for each in self._in_flight.items() if before.get(each[0]) == each[1])))
 
     def _read_waits(self) -> Iterator[tuple[str, monitel.WaitReading]]:
         """Yield the current reading of each key; those that the process counts itself first."""
-        while self._longest:
-            for key, seconds in self._longest.popleft().items():
-                self._maximum[key] = max(seconds, self._maximum.get(key, 0.0))
+        self._maximum |= self._maxima.read()
         own = set()
         for key, reading in own_waits():
             own.add(key)
             yield key, reading
-        yield from ((key, reading) for key, reading in self._of_sources.items() if key not in own)
+        yield from ((key, reading) for key, reading in foreign_waits().items() if key not in own)
 
     def _write_wait(self, key: str, reading: monitel.WaitReading) -> bool:
         seen, since_ns = self._seen_waits.get(key, (None, 0))
