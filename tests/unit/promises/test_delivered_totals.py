@@ -389,12 +389,16 @@ def code_words(metric: str) -> list[str]:
     return next(code(row[2]) for row in rows if f"`{metric}`" == row[0])
 
 
-def test_pipeline_counts_discarded_samples_and_times_its_requests(receiver: Receiver, start: Start) -> None:
+def test_pipeline_counts_discarded_samples_and_times_its_requests(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
     """Each request with metrics has the size of the queue, because Prometheus needs the latest time of a resource."""
     pipeline = start(spans=True)
     stat = Stat("x", [COUNT], 60.0, 2)
     for _ in range(5):
         stat.add(1)
+    clock.advance(60)
+    stat.add(1)  # which begins the next window
     monitel.emit("event")
     with monitel.profiler.record_function("forward"):
         pass
