@@ -398,7 +398,8 @@ def test_pipeline_counts_discarded_samples_and_times_its_requests(
     for _ in range(5):
         stat.add(1)
     clock.advance(60)
-    stat.add(1)  # which begins the next window
+    stat.add(1)
+    stat.flush()  # the next window counts them
     monitel.emit("event")
     with monitel.profiler.record_function("forward"):
         pass
