@@ -4,7 +4,6 @@ import functools
 import marshal
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nightly.kills.campaign import start
 from tests.support.checks import wait_until
 from tests.support.paths import ROOT
 
 import monitel.blackbox.box
 import monitel.blackbox.journal
 from monitel.blackbox.box import Box
-from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.journal import Journal
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import Dead, claim, sweep
+from monitel.blackbox.recovery import claim
 
 _LONG = "x" * 100
 _SKIPPED = 77
@@ -56,12 +53,6 @@ class Place:
         made = Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
         made.open()
         return made
-
-    def folder(self, name: str) -> Folder:
-        return Folder.open(self.root / name)
-
-    def events(self, name: str, journal: str = "logs") -> list[Any]:
-        return [item.value[1] for item in Dead(self.folder(name), None).items(journal)]
 
     def collect(self, name: str) -> list[Any]:
         """Return the events in the record of an ended process, and remove it."""
@@ -115,18 +106,6 @@ def file_system(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", path], check=True)
 
 
-def status_of(function: Callable[[], object]) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(start(function), 0)[1])
-
-
-def killed_after(function: Callable[[], object]) -> None:
-    def run() -> None:
-        function()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert -signal.SIGKILL == status_of(run)
-
-
 @alone
 def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
     """An application that closes all descriptors, and opens files, keeps its files; the box is made again."""
@@ -140,7 +119,7 @@ def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
     os.closerange(3, 256)
     files = [(tmp_path / f"{number}").open("w+b") for number in range(20)]
     emit(box, 2)
-    wait_until(lambda: box.folder not in {lost, None} and place.folder(box.name).is_locked())
+    wait_until(lambda: box.folder not in {lost, None} and Folder.open(place.root / box.name).is_locked())
     emit(box, 3)
     assert [1, 2, 3] == send(box)
     assert box.close(5.0)
@@ -172,58 +151,6 @@ def test_full_memory_file_system_ends_no_process(tmp_path: Path) -> None:
         assert box.journals["logs"].next == 20_001
         assert box.close(20.0)
         assert [*range(20_000)] == place.collect(box.name)
-
-
-@alone
-def test_rest_of_a_record_that_was_being_removed_is_swept(tmp_path: Path) -> None:
-    """A hidden folder, and a spool folder whose journals are delivered; neither a record nor the box of a process."""
-    place = Place(tmp_path)
-    killed_after(place.box)
-    (name,) = records(place.root)
-    spools = [place.spool / f"{name[:-1]}{digit}" for digit in "abc"]
-    for spool in spools:
-        spool.mkdir(mode=0o700, parents=True)
-        for file in ("names", "position"):
-            (spool / file).write_bytes((place.root / name / file).read_bytes())
-    (spools[0] / "logs-000000000000001.log").touch()
-    (place.root / name).rename(place.root / f".{name}")
-    box = place.box()
-    sweep(place.root, place.spool)
-    assert [box.name] == [each.name for each in place.root.iterdir()]
-    assert spools[:1] == [*place.spool.iterdir()]
-
-
-@alone
-def test_process_killed_when_its_box_is_just_made_leaves_a_box(tmp_path: Path) -> None:
-    """Its box has neither a position nor a snapshot then."""
-    place = Place(tmp_path)
-
-    def run() -> None:
-        kind: Any = Box
-        kind.note_position = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-        place.box()
-
-    assert -signal.SIGKILL == status_of(run)
-    (name,) = records(place.root)
-    dead = claim(place.root / name)
-    assert (dead.box is not None, dead.has_ended) == (True, False)
-
-
-@alone
-def test_files_of_a_killed_collector_are_not_read(tmp_path: Path) -> None:
-    """Last records that were not committed are replaced; those of a committed end are never appended again."""
-    place = Place(tmp_path)
-    killed_after(lambda: emit(place.box(), 1))
-    (name,) = records(place.root)
-    (place.root / name / "metrics-000000000000001.end").write_bytes(b"half")
-    assert ([], [1]) == (place.events(name, "metrics"), place.events(name))
-    dead = claim(place.root / name)
-    dead.end({"logs": [(EVENT, ("process.died", 2))]})
-    dead.close()
-    dead = claim(place.root / name)
-    assert dead.has_ended
-    assert ["event", "process.died"] == [item.value[0] for item in dead.items("logs")]
-    assert [] == [*dead.items("metrics")]
 
 
 if __name__ == "__main__":

@@ -265,19 +265,67 @@ def test_full_box_is_no_problem_of_the_disk(
     assert not path.exists()
 
 
+def left(box: Box, own_boxes: Path) -> Path:
+    """Return the record of a box as if its process had been killed."""
+    box.abandon()
+    return (own_boxes / box.name).rename(own_boxes / DEAD)
+
+
 def test_record_of_another_version_is_left_alone(
-    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its files have another content."""
     monkeypatch.setattr(process, "VERSION", 2)
     box = make()
     with closing(Folder.open(own_boxes / box.name)) as opened:
         SlotFile(opened, "totals").write(marshal.dumps("other", 2))
-    box.abandon()  # as if the process had been killed
-    path = (own_boxes / box.name).rename(own_boxes / DEAD)
+    path = left(box, own_boxes)
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
         claim(path)
     assert path.exists()
+
+
+def test_box_that_was_being_made_is_a_record(
+    make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process that is killed before its box has a position and a snapshot."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Box, "note_position", lambda _: None)
+        path = left(make(), own_boxes)
+    dead = claim(path)
+    assert (dead.box is not None, dead.has_ended) == (True, False)
+    dead.close()
+
+
+def test_files_of_a_killed_collector_are_not_read(make: Callable[..., Box], own_boxes: Path) -> None:
+    """Last records that were not committed are replaced; those of a committed end are never appended again."""
+    path = left(make(), own_boxes)
+    (path / "metrics-000000000000001.end").write_bytes(b"half")
+    dead = claim(path)
+    assert (["first"], []) == tuple([each.value for each in dead.items(name)] for name in ("logs", "metrics"))
+    dead.end({"logs": [(EVENT, "died")]})
+    dead.close()
+    dead = claim(path)
+    assert dead.has_ended
+    assert (["first", "died"], []) == tuple([each.value for each in dead.items(name)] for name in ("logs", "metrics"))
+    dead.close()
+
+
+def test_rest_of_a_record_that_was_being_removed_is_swept(
+    make: Callable[..., Box], own_boxes: Path, tmp_path: Path
+) -> None:
+    """A hidden folder, and a spool folder whose journals are delivered; neither a record nor the box of a process."""
+    box, path = make(), left(make(), own_boxes)
+    spools = [tmp_path / "spool" / f"{DEAD[:-1]}{digit}" for digit in "abc"]
+    for spool in spools:
+        spool.mkdir(mode=0o700, parents=True)
+        for file in ("names", "position"):
+            (spool / file).write_bytes((path / file).read_bytes())
+    (spools[0] / "logs-000000000000001.log").touch()
+    path.rename(own_boxes / f".{DEAD}")
+    sweep(own_boxes, tmp_path / "spool")
+    assert [box.name] == [each.name for each in own_boxes.iterdir()]
+    assert spools[:1] == [*(tmp_path / "spool").iterdir()]
 
 
 def test_folder_that_is_about_to_be_locked_is_not_swept(tmp_path: Path) -> None:
