@@ -24,7 +24,9 @@ PathFinder.find_spec = find_spec
 
 
 @needs_tmux
-@pytest.mark.parametrize(("end", "status"), [("F10", 0), ("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("end", "status"), [("q", 0), ("F10", 0), ("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
     """Keys and signals end it with the screen, the cursor and the modes of the terminal as they were."""
     pytest.importorskip("textual", reason="the extra monitel[top] is not installed")

@@ -203,7 +203,7 @@ sys.exit(3)
 @needs_tmux
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_job_control_of_a_terminal(tmp_path: Path) -> None:
-    r"""Ctrl-C arrives once, Ctrl-Z and fg work, the window size is followed, and Ctrl-\ ends the command."""
+    r"""Ctrl-C arrives once, Ctrl-Z and fg work, as does a stop from inside; Ctrl-\ ends the command."""
     (tmp_path / "job.py").write_text(JOB)
     command = shlex.join([*RUN, sys.executable, "-I", "-S", "job.py"])
     with shell(tmp_path) as screen:
@@ -233,6 +233,12 @@ def test_job_control_of_a_terminal(tmp_path: Path) -> None:
         screen.until(lambda: screen.text.count(NOTHING.strip()) == 2, "the second summary")
         screen.press("echo end=$?", "Enter")
         screen.until_shown("end=131")
+        screen.press(shlex.join([*RUN, "sh", "-c", "kill -TSTP $$; echo contin''ued; exit 6"]), "Enter")
+        screen.until(lambda: screen.text.count("Stopped") == 2, "a command that stops itself, as a pager does")
+        screen.press("fg", "Enter")
+        screen.until_shown("continued")
+        screen.press("echo end=$?", "Enter")
+        screen.until_shown("end=6")
 
 
 def commands(pid: int) -> list[str]:

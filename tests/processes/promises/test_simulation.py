@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.checks import wait_until
-from tests.support.inbox import Answer
 from tests.support.paths import ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started
-from tests.support.spools import spooled
 
 SIMULATE = ROOT / "compose" / "simulate.py"
 SMALL = ("--ranks", 3, "--stats", 4, "--windows", 2, "--window", 0.2)
@@ -34,17 +32,6 @@ def test_each_window_arrives_and_the_ranks_to_find_are_printed(receiver: Receive
     assert means[2] - means[0] == pytest.approx(0.03, rel=0.05)
     (nan,) = receiver.records("loss.nan")
     assert printed[1] == str(nan.resource["training.rank"])
-
-
-def test_undelivered_items_make_the_status_1(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Without an endpoint everything is on disk, as configured; rejected events are lost."""
-    assert re.search(r"outcome  0 delivered, \d+ on disk, 0 dropped", run(SIMULATE, *SMALL).stdout)
-    counts, events = spooled(tmp_path)
-    assert (6, 13) == (len(counts), len(events))
-    receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
-    ended = run(SIMULATE, *SMALL, "--endpoint", receiver.url, returncode=1)
-    assert " 0 on disk, 13 dropped" in ended.stdout
-    assert "not everything was delivered by the ranks [0, 1, 2]\n" in ended.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

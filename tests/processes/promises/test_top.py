@@ -1,7 +1,5 @@
 """``monitel top``: its rows and its verdict agree with what the processes have noted themselves."""
 
-import os
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -133,15 +131,10 @@ def row_of(screen: str, job: Job) -> list[str]:
 
 @needs_tmux
 def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_boxes: Path) -> None:
-    """Steps go on, a death appears, a filter, another order, help and details work, and q restores the terminal."""
+    """Steps go on, a death appears, a filter, another order, help and details work."""
     pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
-    top = shlex.join([sys.executable, *MONITEL, "top", str(own_boxes)])
-    env = {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}
-    shell = ("sh", "-c", f"stty -g >modes; {top}; echo status $?; stty -g >>modes; touch over; exec tail -f /dev/null")
-    with (
-        ranks(tmp_path, loop(), loop(until=10, then=HANG), loop()) as running,
-        terminal(tmp_path, *shell, env=env) as screen,
-    ):
+    top = (sys.executable, *MONITEL, "top", str(own_boxes))
+    with ranks(tmp_path, loop(), loop(until=10, then=HANG), loop()) as running, terminal(tmp_path, *top) as screen:
         screen.until(lambda: all(row_of(screen.text, job) for job in running), "a row for each rank")
         before = running[0].notes[-1].step
         screen.until(lambda: int((row_of(screen.text, running[0]) or ["0"] * 4)[3]) > before, "a new step")
@@ -171,9 +164,4 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
         screen.until_shown("GOODPUT", "LAST EVENT", " MiB ")
         running[2].kill()
         screen.until_shown("1 dead, 2 alive", "dead: rank 2 ", "cause unknown, as after SIGKILL")
-        screen.press("q")
-        screen.until_shown("status 0")
-        screen.until((tmp_path / "over").exists, "the modes of the terminal")
-        before_top, after_top = (tmp_path / "modes").read_text().splitlines()
-        assert (before_top, ["status 0"]) == (after_top, [line for line in screen.lines if line])
         assert [None, None] == [running[0].process.poll(), running[1].process.poll()]
