@@ -41,7 +41,6 @@ class Screen:
     """Properties of a stream."""
 
     width: int = _WIDTH  # columns of a line of a text
-    terminal: bool = False  # that shows more than plain lines
     colours: bool = False  # which the user has not turned off
     columns: int = UNLIMITED  # of a line of a table: all those of a terminal
 
@@ -59,7 +58,7 @@ class Screen:
         columns = max(columns - 1, _LEAST_WIDTH) if columns else UNLIMITED  # some terminals wrap a full line
         terminal = terminal and os.environ.get("TERM", "dumb") != "dumb"
         colours = terminal and not os.environ.get("NO_COLOR")
-        return cls(min(columns, _WIDTH), terminal, colours, columns)
+        return cls(min(columns, _WIDTH), colours, columns)
 
     def paint(self, text: str, colour: str) -> str:
         """Return a text in a colour, if there are colours."""

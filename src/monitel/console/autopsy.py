@@ -40,7 +40,6 @@ _RANK = "training.rank"
 _COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
-_USUAL_WIDTH = 80
 _UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
 _ADVICE = "to deliver the telemetry of dead processes: monitel replay"
 
@@ -241,8 +240,7 @@ def stack_lines(process: Process, screen: Screen) -> Iterator[str]:
         threads.sort(key=lambda thread: bool(_THREAD.match(thread)) + thread.startswith("Thread"))
     shown = [thread for thread in threads if not (process.runs and _OWN.match(thread))]
     yield "stacks now" if process.runs else "stacks"
-    breaks = screen.terminal or screen.width < _USUAL_WIDTH
     for line in "\n\n".join(thread.strip("\n") for thread in shown).split("\n"):
-        yield from pieces(printable(line), screen.width) if breaks else [printable(line)]
+        yield from pieces(printable(line), screen.columns)
     if more := len(threads) - len(shown):
         yield f"and {_count(more, 'thread')} of monitel"

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monitel.blackbox.folder import FolderError
 from monitel.console.runs import Run, Runs, add_options, report
@@ -15,23 +15,25 @@ from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
 from monitel.runs.values import Key, Scalar
 from monitel.text import (
+    UNLIMITED,
     CommandError,
     Screen,
-    columns_of,
+    cut,
     duration,
-    labelled,
     moment,
     number,
-    pad,
     per_second,
     printable,
     rfc3339,
+    table,
     wrapped,
 )
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
+
+    Settings: TypeAlias = Mapping[str, Sequence[Any]]  # the values of all runs by name
 
 _NOTHING = "-"
 
@@ -41,7 +43,6 @@ _NOT_COMPARED = {
     *("service.instance.id", "process.pid", "process.runtime.description"),
 }
 _MISSING = object()  # the place of a setting that a run does not have
-_GAP = "  "
 _LONGEST_CELL = 60  # columns
 _DIGITS = 15  # characters of a value
 _LEAST, _MOST = 2, 16  # runs
@@ -76,17 +77,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class Settings(NamedTuple):
-    """The settings in which runs differ, with the values of all runs; the numbers of equal and of masked ones."""
-
-    differing: Mapping[str, Sequence[Any]]
-    equal: int
-    masked: int
-
-
 def comparison_lines(runs: Sequence[Run], screen: Screen) -> list[str]:
     """Return the lines of a comparison, with differences from the first run."""
-    config = _config(runs)
+    config, masked = _differing([run.values.config for run in runs])
     rows = [["", *(each.name for each in runs)], *_summary_rows(runs)]
     for title, section in (
         ("time", _time_rows(runs)),
@@ -94,36 +87,19 @@ def comparison_lines(runs: Sequence[Run], screen: Screen) -> list[str]:
         ("attributes that differ", _setting_rows(_attributes(runs))),
         ("last values of rank zero", _value_rows(runs)),
     ):
-        rows += [[title], *section] if section else []
-    texts = [line for each in _remarks(runs, config) for line in wrapped(printable(each), screen.width)]
-    return [*_lines(rows, screen), *(["", *texts] if texts else [])]
-
-
-def _lines(rows: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
-    """Yield the lines of rows: a column for each run, or a line for each run where a cell or the screen is too long.
-
-    A row without cells is the title of a section.
-    """
-    rows = [[*map(printable, row)] for row in rows]
-    short = [row for row in rows if len(row) > 1 and max(map(columns_of, row)) <= _LONGEST_CELL]
-    widths = [max(map(columns_of, column)) for column in zip(*short, strict=True)]
-    in_columns = sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.columns
-    for row in rows:
-        name, *cells = row
-        if in_columns and row in short:
-            yield _GAP.join(map(pad, row, widths)).rstrip()
-        else:
-            yield from ([] if cells else [""])
-            yield from wrapped(name, screen.columns)
-            for place, cell in enumerate(cells, start=1):
-                yield from labelled(f"  {place}", cell, screen.columns)
+        rows += [len(rows[0]) * [""], [title, *len(runs) * [""]], *section] if section else []
+    longest = _LONGEST_CELL if screen.columns < UNLIMITED else UNLIMITED
+    shown = [[cut(printable(cell), longest) for cell in row] for row in rows]
+    remarks = [line for each in _remarks(runs, config, masked) for line in wrapped(printable(each), screen.width)]
+    return [*table(shown, screen.columns, ()), *(["", *remarks] if remarks else [])]
 
 
 def comparison_as_json(runs: Sequence[Run], now_ns: int) -> dict[str, Any]:
     """Return a comparison for programs. Its form is documented; later versions only add fields."""
+    config, _ = _differing([run.values.config for run in runs])
     differing = {
-        name: {key: [None if each is _MISSING else each for each in row] for key, row in settings.differing.items()}
-        for name, settings in (("config_differs", _config(runs)), ("attributes_differ", _attributes(runs)))
+        title: {name: [None if each is _MISSING else each for each in row] for name, row in settings.items()}
+        for title, settings in (("config_differs", config), ("attributes_differ", _attributes(runs)))
     }
     return {"time": rfc3339(now_ns), "runs": [_run_as_json(each) for each in runs], **differing}
 
@@ -212,32 +188,31 @@ def _name_of(key: Key) -> str:
     return f"{name}{{{listed}}}" if listed else name
 
 
-def _config(runs: Sequence[Run]) -> Settings:
-    return _settings([run.values.config for run in runs])
-
-
 def _attributes(runs: Sequence[Run]) -> Settings:
     compared = [
         {name: each for name, each in run.values.attributes.items() if name not in _NOT_COMPARED} for run in runs
     ]
-    return _settings(compared)
+    return _differing(compared)[0]
 
 
-def _settings(each_run: Sequence[Mapping[str, Scalar]]) -> Settings:
-    """Return the settings in which runs differ. A run without any setting is not compared, nor is a masked setting."""
+def _differing(each_run: Sequence[Mapping[str, Scalar]]) -> tuple[Settings, int]:
+    """Return the settings in which runs differ, and the number of those that are masked, which are not compared.
+
+    Neither is a run without any setting.
+    """
     known = [settings for settings in each_run if settings]
-    differing: dict[str, Sequence[Any]] = {}
-    names, masked = sorted(set().union(*known)), 0
-    for name in names:
+    found: dict[str, Sequence[Any]] = {}
+    masked = 0
+    for name in sorted(set().union(*known)):
         if len({_setting(settings.get(name, _MISSING)) for settings in known}) > 1:
-            differing[name] = [settings.get(name, _MISSING) for settings in each_run]
+            found[name] = [settings.get(name, _MISSING) for settings in each_run]
         elif MASK in str(known[0][name]):
             masked += 1
-    return Settings(differing, len(names) - len(differing) - masked, masked)
+    return found, masked
 
 
 def _setting_rows(settings: Settings) -> list[list[str]]:
-    return [[name, *map(_setting, values)] for name, values in settings.differing.items()]
+    return [[name, *map(_setting, values)] for name, values in settings.items()]
 
 
 def _setting(value: Any) -> str:
@@ -246,19 +221,14 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _remarks(runs: Sequence[Run], config: Settings) -> Iterator[str]:
+def _remarks(runs: Sequence[Run], config: Settings, masked: int) -> Iterator[str]:
     """Yield sentences about what is not in the table."""
     if without := ", ".join(run.name for run in runs if not run.values.config):
         yield f"no configuration found for {without}"
-    if sum(bool(run.values.config) for run in runs) > 1:
-        if not config.differing:
-            what = "settings that were stored are" if any(run.values.left_out for run in runs) else "configuration is"
-            yield f"the {what} the same"
-        elif config.equal:
-            what = "setting of the configuration is" if config.equal == 1 else "settings of the configuration are"
-            yield f"{config.equal:,} other {what} the same"
-        if config.masked:
-            yield f"{config.masked:,} {'setting is' if config.masked == 1 else 'settings are'} masked, and may differ"
+    elif not config:
+        yield "no stored setting of the configuration differs"
+    if masked:
+        yield f"{masked:,} {'setting is' if masked == 1 else 'settings are'} masked, and may differ"
     for run in runs:
         if count := run.values.left_out:
             yield f"{run.name}: there was no room for {count:,} of its values, settings and attributes"

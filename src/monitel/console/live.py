@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from importlib import import_module
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.forms import NUMBER, Definition
@@ -166,6 +168,7 @@ class _Watched:
         self.looks = Looks()
         self._path, self._show = path, show
         self._values: dict[tuple[bool, bool, int, str], float] = {}  # last ones of the series that ``show`` chooses
+        self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
         self._searched = 0
 
@@ -194,6 +197,12 @@ class _Watched:
             if folder.has(ENDED):
                 return  # the next search does not find it
             record = read_record(folder, journals=())
+            if self._page is None:
+                with (
+                    suppress(FileNotFoundError),
+                    os.fdopen(folder.open_file(PAGE, os.O_RDONLY)) as page,
+                ):  # a new box has none
+                    self._page = mmap(page.fileno(), PAGE_BYTES, access=ACCESS_READ)
             if is_running(folder, record.owner):
                 row = now(record)
                 self.looks.add(row.but(record=None), record.page)
@@ -223,6 +232,8 @@ class _Watched:
 
     def _depart(self, row: Process, record: Record, ends: dict[str, list[Process]]) -> None:
         """Search for the end of the process, whose box has vanished. Ends of a ``monitel run`` are read once a look."""
+        if not self.gone and self._page is not None:
+            record.page = read_page(self._page[:])
         self.gone = True
         if self._searched < _ATTEMPTS:
             end = _known_end(row, record, ends)

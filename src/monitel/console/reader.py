@@ -26,7 +26,6 @@ from monitel.variables import read_variables
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _PATIENCE_S, _PAUSE_S = 3.0, 0.02
-_BUSY = 0.1  # cores; threads that wait for the GIL take less
 _STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
 _SPOOL_PATIENCE_S = 2.0
 _LARGEST_SPOOL = 32 << 20  # bytes
@@ -82,20 +81,16 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
     Those that do not answer may have ended meanwhile, or have called exec a moment ago. One that runs Python code
     answers within a second.
     """
-    began_ns, running = time.monotonic_ns(), [each for each in processes if each.runs]
-    before = [*map(_kernel, running)]
+    running = [each for each in processes if each.runs]
     answers = request_stacks([each.box for each in running])
     found = [each for each in processes if not each.runs]
-    for each, earlier in zip(running, before, strict=True):
+    for each in running:
         stacks = answers.get(each.box, "")
         if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
             found += ended
             continue
-        kernel, silence = _kernel(each), list[str]()
-        if each.state is State.SILENT:
-            silence = ["the process is in another container: there is nothing about it in /proc"]
-            if kernel is not None:
-                silence = explain_silence(each.pid, kernel, earlier, time.monotonic_ns() - began_ns)
+        kernel = _kernel(each)
+        silence = explain_silence(each.pid, kernel) if each.state is State.SILENT else []
         found.append(each.but(kernel=kernel, stacks=stacks, silence=silence))
     return found
 
@@ -180,21 +175,22 @@ def content_of(path: Path) -> str:
     return ""
 
 
-def explain_silence(pid: int | None, now: KernelState, before: KernelState | None, elapsed_ns: int) -> list[str]:
-    """Return sentences: why no Python code of a process runs, by its state now and some time before; and what to do."""
-    if now.letter == "T":
-        return ["a signal has stopped the process (state T)", f"kill -CONT {pid} lets it continue"]
-    if now.letter == "t":
-        return ["a debugger has stopped the process (state t)"]
-    share = 0.0 if before is None or elapsed_ns <= 0 else (now.cpu_ns - before.cpu_ns) / elapsed_ns
-    waits = f" in {now.waiting_in}" if now.waiting_in else ""
-    if now.letter == "D":
-        why = f"the process waits for a device or a file system, and cannot be interrupted (state D{waits})"
-    elif share >= _BUSY or now.letter == "R":  # on a busy machine it may get less
-        why = f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)"
-    else:
-        why = f"no Python code runs: C code waits without releasing the GIL (main thread: state {now.letter}{waits})"
-    return [why, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]
+def explain_silence(pid: int | None, kernel: KernelState | None) -> list[str]:
+    """Return sentences: why no Python code of a process runs, by its state in the kernel; and what to do."""
+    if kernel is None:
+        return ["the process is in another container: there is nothing about it in /proc"]
+    waits = f"state {kernel.letter}{f' in {kernel.waiting_in}' if kernel.waiting_in else ''}"
+    why = {
+        "T": "a signal has stopped the process (state T)",
+        "t": "a debugger has stopped the process (state t)",
+        "D": f"the process waits for a device or a file system, and cannot be interrupted ({waits})",
+        "R": "no Python code runs: C code computes without releasing the GIL",
+    }.get(kernel.letter, f"no Python code runs: C code waits without releasing the GIL (main thread: {waits})")
+    advice = f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"
+    return [
+        why,
+        {"T": f"kill -CONT {pid} lets it continue", "t": "the debugger lets it continue"}.get(kernel.letter, advice),
+    ]
 
 
 def request_stacks(boxes: Sequence[Path]) -> dict[Path, str]:

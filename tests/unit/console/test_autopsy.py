@@ -195,7 +195,7 @@ def hostile_process() -> Process:
 @pytest.mark.parametrize("width", [20, 79])
 def test_hostile_names_cannot_control_the_terminal(width: int) -> None:
     """There is no control character, and no line is wider than the screen, wide characters included."""
-    shown = text(hostile_process(), Screen(width, terminal=True, columns=width))
+    shown = text(hostile_process(), Screen(width, columns=width))
     assert all(each.isprintable() for each in shown.replace("\n", ""))
     assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
     assert width >= max(map(columns_of, shown.split("\n")))

@@ -137,12 +137,12 @@ def test_long_lists_are_shortened() -> None:
     assert "  ended     ranks 0-63 failed in attempt 7" == lines[2]
 
 
-@given(st.integers(20, 80), st.booleans())
-def test_no_line_is_wider_than_the_screen(width: int, terminal: bool) -> None:
+@given(st.integers(20, 80))
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
     """Only a word that is longer, such as a path, or columns that belong together, may be."""
     ranks = late_ranks(world_size=9, step=1, status="failed")
     ranks[0] = replace(ranks[0], run_time=RUN_TIME, death="killed by SIGKILL", step_age_ns=S, observed=True)
-    lines = summary_lines(ranks, ["the report x is damaged"], Screen(width, terminal))
+    lines = summary_lines(ranks, ["the report x is damaged"], Screen(width))
     assert [] == [line for line in lines if columns_of(line) > max(width, 24)]
 
 
