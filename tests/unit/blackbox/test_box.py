@@ -288,7 +288,7 @@ def test_record_of_another_version_is_left_alone(
 def test_box_that_was_being_made_is_a_record(
     make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process that is killed before its box has a position and a snapshot."""
+    """A process may be killed before its box has a position and a snapshot."""
     with monkeypatch.context() as patch:
         patch.setattr(Box, "note_position", lambda _: None)
         path = left(make(), own_boxes)
