@@ -29,7 +29,6 @@ CHOICES = {
 #: Variables that have no argument.
 OTHERS = {
     *("MONITEL_NO_EXTENSIONS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_NAME", "MONITEL_RUN_PROCESS"),
-    "MONITEL_TORCH_RANK_PROCESS",
 }
 
 

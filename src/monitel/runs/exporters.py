@@ -54,7 +54,7 @@ def begin(module: str) -> bool:
     """
     global _begun
     if not _begun:
-        if not _is_recorded():
+        if not is_recorded():
             return False
         _begun = True
         exporters, _ = load()
@@ -109,7 +109,7 @@ def _report_end() -> None:
         give_way()  # of another owner, which SIGTERM does not end
 
 
-def _is_recorded() -> bool:
+def is_recorded() -> bool:
     """Return True if this process is one to record, and mark it for the processes that it starts."""
     if is_launcher(sys.orig_argv):
         return False

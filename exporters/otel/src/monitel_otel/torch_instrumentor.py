@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 from typing import Any
 
-_RANK = "MONITEL_TORCH_RANK_PROCESS"
+from monitel.runs.exporters import is_recorded
 
 
 class TorchInstrumentor:
     """Calls ``monitel.torch.instrument()`` in the ranks of a job: the entry point of ``opentelemetry_instrumentor``.
 
-    A rank is a process whose launcher has set ``RANK``. Its child processes, such as workers of a DataLoader, inherit
-    that variable: they are recognized by another one, which a rank sets to its process id.
+    A rank is a process whose launcher has set ``RANK``; its child processes, such as workers of a DataLoader, are none.
     """
 
     def instrument(self, **_given: Any) -> None:
-        pid = str(os.getpid())
-        if not os.environ.get("RANK") or os.environ.setdefault(_RANK, pid) != pid:
-            return
-        from monitel.torch import instrument
+        if os.environ.get("RANK") and is_recorded():
+            from monitel.torch import instrument
 
-        instrument()
+            instrument()
 
     def uninstrument(self, **_given: Any) -> None:
-        if os.environ.get(_RANK) == str(os.getpid()):
+        if os.environ.get("RANK") and is_recorded():
             from monitel.torch import instrument
 
             instrument().uninstrument()
