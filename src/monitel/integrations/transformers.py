@@ -191,19 +191,15 @@ def _saving_model(_callback: Any, trainer: Any, output_dir: Any = None, *_: Any,
 
 
 def _beginning(callback: Any, *_arguments: Any, **_options: Any) -> None:
-    """Forget the load of a training that has failed before it began."""
+    """Forget the load of an earlier training, which may have failed before it began."""
     callback._load = None
 
 
 def _loading_part(callback: Any, _trainer: Any, path: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
+    """Observe a part of a load. One that follows when the training has begun is in no event."""
     if path is not None and callback._load is None:
         callback._load = Checkpoint(LOAD, path, logs=False)
     return callback._load if path is not None else None
-
-
-def _loading_random_states(_callback: Any, _trainer: Any, path: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
-    """Observe the part of a load that may follow when the training has begun. It has no event."""
-    return None if path is None else Checkpoint(LOAD, path, logs=False)
 
 
 def _loading_best(_callback: Any, trainer: Any, *_: Any, **__: Any) -> Checkpoint:
@@ -219,6 +215,5 @@ _OBSERVED: dict[Callable[..., Any], tuple[str, ...]] = {
     _saving_model: ("save_model",),
     _loading_best: ("_load_best_model",),
     _beginning: ("train",),
-    _loading_part: ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler"),
-    _loading_random_states: ("_load_rng_state",),
+    _loading_part: ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state"),
 }

@@ -67,7 +67,8 @@ class Installation:
 
     def uninstall(self) -> None:
         """Stop writing. Open windows are not closed. Idempotent."""
-        self._leave(sys.exc_info()[1])
+        leave(self, sys.exc_info()[1])
+        end_if_due()
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
         atexit.unregister(self._write_last)
@@ -81,16 +82,12 @@ class Installation:
         if self._spans is not None:
             self._spans.close()
 
-    def _leave(self, error: BaseException | None) -> None:
-        leave(self, error)
-        end_if_due()
-
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         monitel.flush()
-        self._leave(error)
+        leave(self, error)
         self.uninstall()
 
 
