@@ -96,9 +96,8 @@ class Box:
             journal.before_remove = self._note_removal
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
-        self.sources: dict[str, Callable[[], Any]] = {
-            "stack": crash_stacks.main_stack
-        }  # parts of the snapshot, as plain values
+        #: Parts of the snapshot, as plain values.
+        self.sources: dict[str, Callable[[], Any]] = {"stack": crash_stacks.main_stack}
         #: Returns the bytes of all open windows, and for each of them the number of its definition. It is called with
         #: the lock of the journal of metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
@@ -142,7 +141,7 @@ class Box:
         else:
             self.disk_problem = str(error)
             noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
-        warn_once(_log, "%s cannot be used, so %s: %s", noun, effect, error, key=self.name)
+        warn_once(_log, "%s cannot be used, so %s: %s", noun, effect, error, key=(self.name, place))
 
     def _try(self, part: str, step: Callable[[], Any]) -> Any:
         """Return what a part of the writer's work returns; None if it fails: the others do not depend on it."""
