@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import grpc
@@ -75,27 +74,6 @@ def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int, mo
         found = addresses(full_port, full_port, listener.getsockname()[1], receiver.port)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
     assert Consequence.DELIVERED is attempt(transport("http://dead.example"), timeout=6.0).consequence
-
-
-def test_name_server_that_hangs_does_not_prolong_an_attempt(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attempt ends at its deadline, and no second lookup begins."""
-    answered, lookups = Event(), []
-
-    def look_up(*_arguments: Any, **_options: Any) -> list[Any]:
-        lookups.append(1)
-        assert answered.wait(DEADLINE)
-        return addresses(receiver.port)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    sender = transport("http://unknown.example")
-    for _ in range(2):
-        answer = sender.send(SMALL, 0.05)
-        assert (Consequence.RETRY, "no connection in time") == (answer.consequence, answer.reason)
-    assert 1 == len(lookups)
-    answered.set()
-    assert Consequence.DELIVERED is attempt(sender).consequence
 
 
 @pytest.fixture

@@ -54,10 +54,6 @@ class Address:
         return f"{self.scheme}://{self.netloc}{self.path}"
 
     @property
-    def is_name(self) -> bool:
-        return not _is_ip_address(self.host)
-
-    @property
     def credentials(self) -> tuple[str, str] | None:
         user, _, password = self.userinfo.reveal().partition(":")
         return (unquote(user), unquote(password)) if user or password else None

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from urllib.request import getproxies
 
-from monitel.process.os_threads import Empty, SimpleQueue
-from monitel.process.worker import Worker
 from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
@@ -45,8 +43,6 @@ from monitel_otlp.transport.answer import (
 
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
-
-    Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
 RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
 _SLICE = 1 << 18  # bytes per send call
@@ -147,8 +143,7 @@ class _Reader(io.BufferedReader):
 class Route:
     """The route to a backend: directly, or through a proxy, which only forwards encrypted data if it is a tunnel.
 
-    A name is resolved by a daemon thread, because a lookup cannot be interrupted. While it hangs, no other one begins.
-    The thread is started early, because CPython starts none at exit. An AddressError is that of the proxy's address.
+    An AddressError is that of the proxy's address.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -159,14 +154,11 @@ class Route:
             raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
         self.first = self.proxy or self.address
         self._certificates = endpoint.certificates
-        self._is_pending = False  # a lookup
-        self._results: SimpleQueue[Found | Exception] = SimpleQueue()
-        self._resolver = Worker("monitel-resolver", self._resolve)
-        if self.first.is_name:
-            self._resolver.start()
 
     def open(self, deadline: float) -> Wire:
-        wire = _connect(self._addresses(deadline), deadline)
+        # A lookup cannot be interrupted: a name server that hangs holds up the thread of this signal.
+        found = socket.getaddrinfo(self.first.host, self.first.effective_port, type=socket.SOCK_STREAM)
+        wire = _connect(found, deadline)
         try:
             if self.first.scheme == "https":
                 wire.encrypt(_context(self._certificates), self.first.host)
@@ -177,36 +169,6 @@ class Route:
             wire.close()
             raise
         return wire
-
-    def close(self) -> None:
-        self._resolver.stop()
-
-    def _addresses(self, deadline: float) -> Found:
-        """Return the addresses of the host, or raise ``socket.gaierror`` or TimeoutError."""
-        host, port = self.first.host, self.first.effective_port
-        if not self.first.is_name:
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        if not self._is_pending:
-            self._is_pending = True
-            if self._resolver.start():
-                self._resolver.wake()
-            else:
-                self._resolve()
-        try:
-            found = self._results.get(timeout=max(0.0, deadline - time.monotonic()))
-        except Empty:
-            raise TimeoutError("no answer from the name server in time") from None
-        self._is_pending = False
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def _resolve(self) -> None:
-        try:
-            found = socket.getaddrinfo(self.first.host, self.first.effective_port, type=socket.SOCK_STREAM)
-            self._results.put(found)
-        except Exception as error:
-            self._results.put(error.with_traceback(None))
 
     def _open_tunnel(self, wire: Wire, proxy: Address) -> None:
         target = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
@@ -223,7 +185,7 @@ class Route:
             raise FailedError(f"proxy {proxy.public}: HTTP {status}", Consequence.RETRY)
 
 
-def _connect(addresses: Found, deadline: float) -> Wire:
+def _connect(addresses: list[tuple[Any, Any, int, str, Any]], deadline: float) -> Wire:
     """Connect to the first address that accepts, or raise the error of the last one. They share the remaining time."""
     error: OSError = TimeoutError("timed out")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -305,8 +267,6 @@ class HttpTransport(Transport):
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
-        if self._route is not None:
-            self._route.close()
 
     def _attempt(self, request: Request, timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
