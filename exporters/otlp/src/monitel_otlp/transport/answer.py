@@ -26,7 +26,7 @@ from monitel_otlp.config.endpoint import Endpoint
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
 
-RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
+RESPONSE_BYTES = 65_536  #: Maximum number of bytes that are read of an answer, over HTTP with its headers.
 #: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
 USER_AGENT = f"monitel-otlp/{monitel.__version__} Python/{'.'.join(map(str, sys.version_info[:3]))}"
 AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"

@@ -44,7 +44,6 @@ from monitel_otlp.transport.answer import (
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
 
-RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
 _SLICE = 1 << 18  # bytes per send call
 _INTERIM = {*range(100, 200)} - {101}
 _Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)  # takes no descriptor
@@ -62,7 +61,7 @@ TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
 
 class TooMuchError(OSError):
-    """Raised if the peer sends more than :data:`RECEIVED_BYTES`."""
+    """Raised if the peer sends more than :data:`RESPONSE_BYTES`."""
 
 
 class Wire(io.RawIOBase):
@@ -75,7 +74,7 @@ class Wire(io.RawIOBase):
 
     def begin(self, deadline: float) -> None:
         self._deadline = deadline
-        self._left_bytes = RECEIVED_BYTES
+        self._left_bytes = RESPONSE_BYTES
 
     def sendall(self, content: bytes) -> None:
         view = memoryview(content)
@@ -89,7 +88,7 @@ class Wire(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)[: self._left_bytes]
         if not view:
-            raise TooMuchError(f"more than {RECEIVED_BYTES} bytes")
+            raise TooMuchError(f"more than {RESPONSE_BYTES} bytes")
         self._arm()
         count: int = self._sock.recv_into(view)
         self._left_bytes -= count
@@ -140,61 +139,20 @@ class _Reader(io.BufferedReader):
         pass  # a response that is garbage may be finalized after the connection is closed
 
 
-class Route:
-    """The route to a backend: directly, or through a proxy, which only forwards encrypted data if it is a tunnel.
+def _connect(first: Address, deadline: float) -> Wire:
+    """Connect to the first address of a host that accepts, or raise the last error. They share the remaining time.
 
-    An AddressError is that of the proxy's address.
+    A lookup of a name cannot be interrupted: a name server that hangs holds up the thread of this signal.
     """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.address = endpoint.address
-        self.proxy = _proxy_of(endpoint.address)
-        self.is_tunnelled = self.proxy is not None and self.address.scheme == "https"
-        if self.proxy is not None and self.is_tunnelled and self.proxy.scheme == "https":
-            raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
-        self.first = self.proxy or self.address
-        self._certificates = endpoint.certificates
-
-    def open(self, deadline: float) -> Wire:
-        # A lookup cannot be interrupted: a name server that hangs holds up the thread of this signal.
-        found = socket.getaddrinfo(self.first.host, self.first.effective_port, type=socket.SOCK_STREAM)
-        wire = _connect(found, deadline)
-        try:
-            if self.first.scheme == "https":
-                wire.encrypt(_context(self._certificates), self.first.host)
-            if self.proxy is not None and self.is_tunnelled:
-                self._open_tunnel(wire, self.proxy)
-                wire.encrypt(_context(self._certificates), self.address.host)
-        except BaseException:
-            wire.close()
-            raise
-        return wire
-
-    def _open_tunnel(self, wire: Wire, proxy: Address) -> None:
-        target = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
-        target = f"{target}:{self.address.effective_port}"
-        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-        if proxy.credentials is not None:
-            lines.append(f"Proxy-Authorization: {basic(*proxy.credentials)}")
-        wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        status = wire.read_response("CONNECT").status
-        if status == _CREDENTIALS_REQUIRED:
-            advice = "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-            raise FailedError(f"proxy {proxy.public}: {advice}")
-        if status not in _SUCCESS:
-            raise FailedError(f"proxy {proxy.public}: HTTP {status}", Consequence.RETRY)
-
-
-def _connect(addresses: list[tuple[Any, Any, int, str, Any]], deadline: float) -> Wire:
-    """Connect to the first address that accepts, or raise the error of the last one. They share the remaining time."""
     error: OSError = TimeoutError("timed out")
-    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+    found = socket.getaddrinfo(first.host, first.effective_port, type=socket.SOCK_STREAM)
+    for index, (family, kind, protocol, _, address) in enumerate(found):
         left = deadline - time.monotonic()
         if left <= 0:
             break
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(left / (len(addresses) - index))
+            sock.settimeout(left / (len(found) - index))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
             return Wire(sock, deadline)
@@ -202,6 +160,21 @@ def _connect(addresses: list[tuple[Any, Any, int, str, Any]], deadline: float) -
             error = failed
             sock.close()
     raise error
+
+
+def _open_tunnel(wire: Wire, address: Address, proxy: Address) -> None:
+    target = f"[{address.host}]" if ":" in address.host else address.host
+    target = f"{target}:{address.effective_port}"
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if proxy.credentials is not None:
+        lines.append(f"Proxy-Authorization: {basic(*proxy.credentials)}")
+    wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    status = wire.read_response("CONNECT").status
+    if status == _CREDENTIALS_REQUIRED:
+        advice = "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+        raise FailedError(f"proxy {proxy.public}: {advice}")
+    if status not in _SUCCESS:
+        raise FailedError(f"proxy {proxy.public}: HTTP {status}", Consequence.RETRY)
 
 
 def _proxy_of(address: Address) -> Address | None:
@@ -214,7 +187,10 @@ def _proxy_of(address: Address) -> Address | None:
         return None
     if re.match("socks", text, re.IGNORECASE):
         raise AddressError("SOCKS proxies are not supported")
-    return parse_address(text if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE) else f"http://{text}")
+    proxy = parse_address(text if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE) else f"http://{text}")
+    if address.scheme == proxy.scheme == "https":
+        raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
+    return proxy
 
 
 def basic(user: str, password: str) -> str:
@@ -250,18 +226,22 @@ def _context(certificates: Certificates) -> ssl.SSLContext:
 
 
 class HttpTransport(Transport):
-    """Sends over HTTP/1.1, on a connection that is kept open."""
+    """Sends over HTTP/1.1, on a connection that is kept open, directly or through a proxy.
+
+    Encrypted data go through a tunnel of the proxy.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._wire: Wire | None = None
-        self._route: Route | None = None
+        self._proxy: Address | None = None
+        self._problem = ""  # that configure() must not fail with
         try:
-            self._route = route = Route(endpoint)
-            self._head = Secret(_head(route, endpoint))
-        except Exception as error:  # raised in requests: configure() must not fail because of a proxy
+            self._proxy = _proxy_of(endpoint.address)
+        except Exception as error:  # it may be raised in requests
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
+        self._head = Secret(_head(endpoint, self._proxy))
 
     def close(self) -> None:
         wire, self._wire = self._wire, None
@@ -270,7 +250,7 @@ class HttpTransport(Transport):
 
     def _attempt(self, request: Request, timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
-        if self._route is None:
+        if self._problem:
             raise FailedError(self._problem)
         compression = self._endpoint.compression
         body = _COMPRESS[compression](request.body)
@@ -283,7 +263,7 @@ class HttpTransport(Transport):
                 wire.close()
                 wire = None
             if wire is None:
-                wire = self._route.open(deadline)
+                wire = self._open(deadline)
             wire.begin(deadline)
             is_sent = False
             with suppress(BrokenPipeError, ConnectionResetError):  # a backend may answer before it has read everything
@@ -297,22 +277,37 @@ class HttpTransport(Transport):
         except FailedError:
             raise
         except Exception as error:
-            return _failed(error, self._route, is_sent=is_sent)
+            return _failed(error, self._endpoint.address, self._proxy, is_sent=is_sent)
         finally:
             if wire is not None and self._wire is None:
                 wire.close()
 
+    def _open(self, deadline: float) -> Wire:
+        address, proxy, certificates = self._endpoint.address, self._proxy, self._endpoint.certificates
+        first = proxy or address
+        wire = _connect(first, deadline)
+        try:
+            if first.scheme == "https":
+                wire.encrypt(_context(certificates), first.host)
+            if proxy is not None and address.scheme == "https":
+                _open_tunnel(wire, address, proxy)
+                wire.encrypt(_context(certificates), address.host)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
 
-def _head(route: Route, endpoint: Endpoint) -> bytes:
+
+def _head(endpoint: Endpoint, proxy: Address | None) -> bytes:
     """Return the constant part of a request: request line and headers, by names in lower case."""
-    address, query, proxy = route.address, route.address.query.reveal(), route.proxy
+    address, query = endpoint.address, endpoint.address.query.reveal()
     target = quote((address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
     asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
     headers = {"host": address.netloc, "user-agent": USER_AGENT, "accept": "*/*"}
     headers |= {name: value for name, value in asked.items() if name not in _FRAMING}
     if address.credentials is not None:  # they come first
         headers["authorization"] = basic(*address.credentials)
-    if proxy is not None and not route.is_tunnelled:
+    if proxy is not None and address.scheme == "http":
         target = f"{address.scheme}://{address.netloc}{target}"
         if proxy.credentials is not None:
             headers["proxy-authorization"] = basic(*proxy.credentials)
@@ -322,23 +317,22 @@ def _head(route: Route, endpoint: Endpoint) -> bytes:
 
 
 def _body(response: HTTPResponse) -> tuple[bytes, bool]:
-    """Read at most 64 KiB of a body. Return the content, and whether it is complete."""
+    """Return the body, as far as it can be read, and whether it is complete."""
     found, length = bytearray(), response.length
-    with suppress(OSError, HTTPException, ValueError):  # the status counts, even if the body is broken
-        while len(found) < RESPONSE_BYTES:
-            if not (piece := response.read1(RESPONSE_BYTES - len(found))):
-                return bytes(found), length in {None, len(found)}
+    with suppress(OSError, HTTPException, ValueError):  # the status counts, even if the body is broken or too long
+        while piece := response.read1():
             found += piece
-    return bytes(found), len(found) == length
+        return bytes(found), length in {None, len(found)}
+    return bytes(found), False
 
 
-def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
+def _failed(error: Exception, address: Address, proxy: Address | None, *, is_sent: bool | None) -> Answer:
     """Return the answer to an attempt without a response; ``is_sent`` is None if there was no connection."""
     if isinstance(error, ssl.SSLError):
         return _tls(error, is_sent=bool(is_sent))
     reason = describe(error)
     if isinstance(error, socket.gaierror):
-        reason = f"cannot resolve {route.first.host}: {error.strerror}"
+        reason = f"cannot resolve {(proxy or address).host}: {error.strerror}"
     elif isinstance(error, TimeoutError) and is_sent is None:
         reason = "no connection in time"
     elif isinstance(error, TooMuchError):
@@ -347,7 +341,7 @@ def _failed(error: Exception, route: Route, *, is_sent: bool | None) -> Answer:
         reason = f"{reason}: the connection was closed without an answer"
     elif isinstance(error, BadStatusLine):
         reason = f"the answer is not HTTP: {error!s:.80}"
-    prefix = "" if route.proxy is None or is_sent else f"proxy {route.proxy.public}: "
+    prefix = "" if proxy is None or is_sent else f"proxy {proxy.public}: "
     return Answer(Consequence.RETRY, f"{prefix}{reason}", answered=not is_sent)
 
 
