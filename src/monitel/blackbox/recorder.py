@@ -25,7 +25,7 @@ from monitel.counter import leave_out
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
-from monitel.stats.window import OpenWindow, decode, key, split
+from monitel.stats.window import OpenWindow, decode_one, key, split
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
 from monitel.wait_counter import wait_keys
@@ -150,7 +150,7 @@ class Recorder:
     def begin_to_count(self) -> None:
         """Make the box if there is something to show before the first item: a step, counters, waits, open windows."""
         has_step = monitel.get_step() is not None
-        if self.is_idle and (has_step or monitel.counters() or wait_keys() or open_windows()[1]):
+        if self.is_idle and (has_step or monitel.counters() or wait_keys() or open_windows()):
             self.begin()
 
     def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
@@ -189,7 +189,7 @@ class Recorder:
 
     def define_stats(self) -> None:
         """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
-        self._define_stats(open_windows()[1])
+        self._define_stats([key(each)[0] for each in open_windows()])
         self._table.warn()
 
     def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
@@ -199,10 +199,10 @@ class Recorder:
         """
         totals = self._totals.copy().items()
         self._reported = [(number, each.count, each.sum, each.windows, each.largest) for each, number in totals]
-        content, serials = open_windows()
+        contents, known = open_windows(), self._stats
+        serials = [key(each)[0] for each in contents]
         self._define_stats(serials)
-        known = self._stats
-        return content, tuple(known[serial][0] if serial in known else -1 for serial in serials)
+        return b"".join(contents), tuple(known[serial][0] if serial in known else -1 for serial in serials)
 
     def stage_times(self) -> dict[str, int]:
         """Return the nanoseconds of each stage in closed windows: on the device, if they are measured there."""
@@ -214,7 +214,7 @@ class Recorder:
 
     def windows_so_far(self) -> list[tuple[Series, OpenWindow]]:
         """Return the open windows with samples, of Stats that are defined. Takes no lock."""
-        known, opened = self._stats, decode(open_windows()[0])
+        known, opened = self._stats, map(decode_one, open_windows())
         return [
             (known[each.serial][1], each) for each in opened if each.serial in known and each.count and not each.closed
         ]
@@ -227,7 +227,7 @@ class Recorder:
         with self._metrics.lock:
             content, numbers = self.open_windows()
             for number, (found, window) in zip(numbers, split(content), strict=True):
-                described = next(decode(window))
+                described = decode_one(window)
                 if not described.closed:  # samples that other threads add now
                     continue
                 _taken.add(found)
@@ -292,7 +292,7 @@ class Recorder:
         if found:
             self._metrics.append(NUMBERS, marshal.dumps(found, 2), len(found))
 
-    def _define_stats(self, serials: tuple[int, ...]) -> None:
+    def _define_stats(self, serials: list[int]) -> None:
         """Define the Stats with some serial numbers, and forget those that have ended."""
         with self._defining:  # at the exit, the writer may do the same at this moment
             known = self._stats

@@ -777,48 +777,27 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* Appends a window in bytes to a list, and the serial number of its Stat to another one. Returns false on error. */
-static bool
-append_window(PyObject *windows, PyObject *serials, PyObject *content)
-{
-    int64_t serial;
-    memcpy(&serial, PyBytes_AS_STRING(content), sizeof(serial));
-    PyObject *number = PyLong_FromLongLong(serial);
-    bool done = number != NULL && PyList_Append(windows, content) == 0 && PyList_Append(serials, number) == 0;
-    Py_XDECREF(number);
-    return done;
-}
-
-/* Returns the windows that are handed over, and the open windows of live Stats, all of them at one moment: as bytes for
- * monitel.stats.window, and the serial numbers of their Stats, in the same order. Windows of pending samples only have no
- * numbers yet, and are left out. */
+/* Returns the windows that are handed over, and the open windows of live Stats, all of them at one moment: a list of bytes
+ * for monitel.stats.window. Windows of pending samples only have no numbers yet, and are left out. */
 static PyObject *
 window_open_windows(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    PyObject *stats = window_live(NULL, NULL), *windows = PyList_New(0), *serials = PyList_New(0), *content, *found = NULL;
-    bool done = stats != NULL && windows != NULL && serials != NULL;
+    PyObject *stats = window_live(NULL, NULL);
     Moment system = read_moment(NULL);
     acquire(&windows_lock);
-    for (Py_ssize_t place = 0; done && PyDict_Next(handed_over, &place, NULL, &content);) {
-        done = append_window(windows, serials, content);
-    }
-    for (Py_ssize_t i = 0; done && i < PyList_GET_SIZE(stats); i++) {
+    PyObject *found = stats == NULL ? NULL : PyDict_Values(handed_over);
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
         Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
         acquire(&self->lock);
         bool any = self->count > 0;
-        content = any ? window_bytes(self, self->clock == NULL ? system : read_moment(self->clock), false) : NULL;
+        PyObject *content = any ? window_bytes(self, self->clock == NULL ? system : read_moment(self->clock), false) : NULL;
         release(&self->lock);
-        done = !any || (content != NULL && append_window(windows, serials, content));
+        if (any && (content == NULL || PyList_Append(found, content) < 0)) {
+            Py_CLEAR(found);
+        }
         Py_XDECREF(content);
     }
     release(&windows_lock);
-    PyObject *empty = done ? PyBytes_FromStringAndSize(NULL, 0) : NULL;
-    if (empty != NULL) {
-        found = Py_BuildValue("(NN)", PyObject_CallMethod(empty, "join", "O", windows), PyList_AsTuple(serials));
-    }
-    Py_XDECREF(empty);
-    Py_XDECREF(serials);
-    Py_XDECREF(windows);
     Py_XDECREF(stats);
     return found;
 }

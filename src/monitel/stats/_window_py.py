@@ -388,14 +388,14 @@ def expired() -> list[Any]:
     return [self for self in live() if self._is_expired()]
 
 
-def open_windows() -> tuple[bytes, tuple[int, ...]]:
+def open_windows() -> list[bytes]:
     """Return the windows that are handed over, and the open windows of live Stats, for monitel.stats.window."""
     described = [window for self in live() if (window := self._open_window()) is not None]
     found = _handed_over.copy()
     for window in described:  # in this order: one that is closed meanwhile is there
         if window[:2] not in found:
             found[window[:2]] = encode(window)
-    return b"".join(found.values()), tuple(serial for serial, _ in found)
+    return [*found.values()]
 
 
 def forget(serial: int, number: int) -> None:

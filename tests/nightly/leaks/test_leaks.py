@@ -175,7 +175,7 @@ def pending_samples() -> Iterator[Operation]:
 def windows_as_bytes() -> Iterator[Operation]:
     stats = [monitel.Stat(f"x{each}", EVERYTHING, 60.0) for each in range(3)]
     found: list[int] = []
-    with monitel.register_event_handler(lambda _event: found.append(len(_window.open_windows()[0]))):
+    with monitel.register_event_handler(lambda _event: found.append(len(_window.open_windows()))):
 
         def operation() -> None:
             for stat in stats:

@@ -12,11 +12,10 @@ MakeStat = Callable[..., Any]
 
 @pytest.fixture
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
-    decode = __import__("monitel.stats.window", fromlist=["decode"]).decode
-
     def read(*stats: Any) -> list[Any]:
         serials = {stat._serial for stat in stats}
-        return [window for window in decode(monitel.stats.window_sinks.open_windows()[0]) if window.serial in serials]
+        found = map(monitel.stats.window.decode_one, monitel.stats.window_sinks.open_windows())
+        return [window for window in found if window.serial in serials]
 
     return read
 
