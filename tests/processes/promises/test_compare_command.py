@@ -18,10 +18,7 @@ from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script
 
-
-@pytest.fixture(autouse=True)
-def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+pytestmark = pytest.mark.usefixtures("run_events")
 
 
 def spools() -> list[Path]:

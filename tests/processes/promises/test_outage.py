@@ -8,7 +8,7 @@ from tests.processes.patience import SHORT, with_patience
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
 from tests.support.commands import command
-from tests.support.hostile import Peer, refusing_url, reserved_port
+from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
@@ -141,3 +141,30 @@ print(pipeline.account()["logs"].on_disk, pipeline.account()["logs"].lost)
     assert 1 == len([each for each in ended.stderr.splitlines() if "the spool in" in each and "cannot be" in each])
     found = cat("spool").names if on_disk else []
     assert [f"event {number}" for number in range(on_disk)] == found
+
+
+HANGING_DISK = """\
+from threading import Event, current_thread, main_thread
+hung = Event()
+def hang(*arguments, **options):
+    assert current_thread() is not main_thread()
+    hung.set()
+    Event().wait()
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1] or None, spool_dir="spool", export_interval=0.05)
+os.open = os.pwrite = hang
+for number in range(100):
+    monitel.emit("event", number=number)
+if not sys.argv[1]:
+    hung.wait()
+"""
+
+
+@pytest.mark.parametrize("backend", ["healthy", "none"])
+def test_exit_does_not_wait_for_a_disk_that_hangs(receiver: Receiver, train: Run, backend: str) -> None:
+    """A healthy backend receives everything; without one all items are dropped, and the last line reports it."""
+    url = receiver.url if backend == "healthy" else ""
+    ended = train(with_patience(HANGING_DISK + PRINT_TIME, SHORT), url, env={"MONITEL_BLACK_BOX": "0"})
+    check_time(ended)
+    line = last_line(ended.stderr)
+    assert ((100, None) if url else (None, 100)) == (line.events, line.dropped)
+    assert (100 if url else 0) == len(receiver.records("event"))

@@ -168,6 +168,12 @@ def test_later_handler_that_calls_this_one_decides(receiver: Receiver, terminate
     assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
 
 
+def test_later_handler_may_end_the_process(receiver: Receiver, terminate: Terminate) -> None:
+    """The flush comes before."""
+    terminate(BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, receiver.url, status=7)
+    assert ALL == arrived(receiver)
+
+
 def test_later_handler_stays_after_the_shutdown(receiver: Receiver, terminate: Terminate) -> None:
     """The one that it calls does nothing any more."""
     ended = terminate(BEGIN + LATER + "pipeline.shutdown()\n" + LIVE_ON, receiver.url, status=0)
