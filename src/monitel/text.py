@@ -11,11 +11,10 @@ import time
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from monitel.runs.process import Process
@@ -25,8 +24,6 @@ UNLIMITED = 10_000  # columns of a table that is not printed to a terminal: noth
 _WIDTH = 80  # columns of a text; wider lines are hard to read
 _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
-_COLOUR = re.compile(r"(\x1b\[\d{1,2}m)")  # as Screen.paint() makes it
-_COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34}  # readable on dark and on light backgrounds
 # A word of a text, or one of our commands with its options, paths and addresses.
 _WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
 _SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
@@ -36,33 +33,24 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True)
-class Screen:
-    """Properties of a stream."""
+class Screen(NamedTuple):
+    """The columns of a stream."""
 
-    width: int = _WIDTH  # columns of a line of a text
-    colours: bool = False  # which the user has not turned off
+    width: int = _WIDTH  # of a line of a text
     columns: int = UNLIMITED  # of a line of a table: all those of a terminal
 
     @classmethod
     def of(cls, stream: TextIO | None) -> Screen:
-        """Return the properties of a stream. Variables: NO_COLOR, TERM and COLUMNS."""
+        """Return the columns of a stream, which the variable COLUMNS may give."""
         try:
-            terminal = stream is not None and stream.isatty()
-            columns = os.get_terminal_size(stream.fileno()).columns if terminal and stream is not None else 0
+            columns = os.get_terminal_size(stream.fileno()).columns if stream is not None and stream.isatty() else 0
         except (OSError, ValueError):  # closed, or not a file
-            terminal, columns = False, 0
+            columns = 0
         given = os.environ.get("COLUMNS", "")
         if given.isascii() and given.isdecimal() and 0 < int(given) < UNLIMITED:
             columns = int(given)
         columns = max(columns - 1, _LEAST_WIDTH) if columns else UNLIMITED  # some terminals wrap a full line
-        terminal = terminal and os.environ.get("TERM", "dumb") != "dumb"
-        colours = terminal and not os.environ.get("NO_COLOR")
-        return cls(min(columns, _WIDTH), colours, columns)
-
-    def paint(self, text: str, colour: str) -> str:
-        """Return a text in a colour, if there are colours."""
-        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colours and colour and text else text
+        return cls(min(columns, _WIDTH), columns)
 
 
 def printable(text: str) -> str:
@@ -236,6 +224,11 @@ def phrase(processes: Sequence[Process], singular: str, plural: str) -> str:
     return f"{named(processes)} {singular if len(processes) == 1 else plural}"
 
 
+def counted(number_of: int, noun: str, plural: str = "s") -> str:
+    """Return a number of things in words: ``1 item``, ``1,200 items``."""
+    return f"{number_of:,} {noun}{'' if number_of == 1 else plural}"
+
+
 def rfc3339(time_ns: int | None) -> str | None:
     """Return a time by RFC 3339 in UTC; None for an unknown or impossible one."""
     try:
@@ -281,7 +274,7 @@ class OutputError(Exception):
 def show(text: str, *, flush: bool = False) -> None:
     """Print lines to stdout; raises BrokenPipeError if nobody reads it any more, else OutputError."""
     with _stdout() as stream:
-        stream.write(f"{_safe(text, stream)}\n")
+        stream.write(f"{_safe(text)}\n")
     if flush:
         write_out()
 
@@ -308,15 +301,11 @@ def warn(message: object, program: str = "monitel") -> None:
     """Print a problem to stderr, if that can be written, with the name of the program before it unless it is empty."""
     if (stream := sys.stderr) is not None:
         with suppress(OSError, ValueError):  # it is closed, or full: there is no place for the message
-            text = _safe(str(message), stream)
+            text = _safe(str(message))
             stream.write(f"{program}: {text}\n" if program else f"{text}\n")
             stream.flush()
 
 
-def _safe(text: str, stream: TextIO) -> str:
-    """Return lines without control characters, except the colours of a terminal that has them."""
-    if text.isascii() and text.replace("\n", "").isprintable():
-        return text
-    parts = _COLOUR.split(text) if Screen.of(stream).colours else [text]  # every second one is a colour
-    parts[::2] = ("\n".join(map(escaped, part.split("\n"))) for part in parts[::2])
-    return "".join(parts)
+def _safe(text: str) -> str:
+    """Return lines without control characters."""
+    return "\n".join(map(escaped, text.split("\n")))

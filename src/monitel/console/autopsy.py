@@ -17,6 +17,7 @@ from monitel.runs.process import TIME, Process, State
 from monitel.text import (
     Screen,
     clock_time,
+    counted,
     cut,
     duration,
     labelled,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 _LISTED = 20  # windows, counters, events, waits and ranges, at most; JSON has all of them
 _RANK = "training.rank"
-_COLOURS = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red", State.ENDED: ""}
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
@@ -91,7 +91,7 @@ def counts(processes: Sequence[Process]) -> str:
     numbers = Counter(each.state for each in processes)
     order = State.DEAD, State.ENDED, State.SILENT, State.ALIVE
     states = ", ".join(f"{numbers[state]:,} {state.value}" for state in order if numbers[state])
-    return f"{_count(len(processes), 'process', 'es')}: {states}"
+    return f"{counted(len(processes), 'process', 'es')}: {states}"
 
 
 # ---- one process
@@ -101,10 +101,7 @@ def process_lines(process: Process, screen: Screen, now_ns: int) -> Iterator[str
     """Yield the lines about one process, for a stream."""
     yield from wrapped(printable(_title(process)), screen.width)
     for label, text in _rows(process, now_ns):
-        lines = labelled(label, printable(text), screen.width)
-        if label == "state":
-            yield screen.paint(next(lines), _COLOURS[process.state])
-        yield from lines
+        yield from labelled(label, printable(text), screen.width)
     for part in (_window_lines(process, screen), _event_lines(process, screen), stack_lines(process, screen)):
         if lines_of_part := [*part]:
             yield from ("", *lines_of_part)
@@ -142,15 +139,15 @@ def _rows(process: Process, now_ns: int) -> Iterator[tuple[str, str]]:
         yield from _listed(label, [f"{each.key} for {duration(each.age_ns)}" for each in found])
     spent = sorted(process.activities.items(), key=lambda pair: -pair[1])
     yield "time", ", ".join(f"{name} {duration(time_ns)}" for name, time_ns in spent)
-    counted = process.record.counted if process.record else ()
+    totals = process.record.counted if process.record else ()
     counters = [
-        f"{name}{_attributes(attributes)} {number(total)}" for name, attributes, total in counted if name != TIME
+        f"{name}{_attributes(attributes)} {number(total)}" for name, attributes, total in totals if name != TIME
     ]
     yield from _listed("counters", sorted(counters))
     left = process.undelivered
-    parts = [_count(left[f"{noun}s"], noun) for noun in ("item", "event") if left[f"{noun}s"]]
+    parts = [counted(left[f"{noun}s"], noun) for noun in ("item", "event") if left[f"{noun}s"]]
     if left["windows"]:
-        parts.append(f"{_count(left['windows'], 'open window')} with {_count(left['samples'], 'sample')}")
+        parts.append(f"{counted(left['windows'], 'open window')} with {counted(left['samples'], 'sample')}")
     yield "not delivered", ", ".join(parts) or "nothing"
     yield "on disk", process.spool if process.stored else ""
     yield "collected in", str(process.box) if process.collected else ""
@@ -185,10 +182,6 @@ def _step(process: Process) -> str:
         age = f", set {duration(process.step_age_ns)} {before}"
     rate = process.mean_rate if process.rate is None else process.rate
     return f"{process.step:,}{age}{'' if rate is None else f', {step_rate(rate)}'}"
-
-
-def _count(number_of: int, noun: str, plural: str = "s") -> str:
-    return f"{number_of:,} {noun}{'' if number_of == 1 else plural}"
 
 
 def _attributes(attributes: Mapping[str, object]) -> str:
@@ -243,4 +236,4 @@ def stack_lines(process: Process, screen: Screen) -> Iterator[str]:
     for line in "\n\n".join(thread.strip("\n") for thread in shown).split("\n"):
         yield from pieces(printable(line), screen.columns)
     if more := len(threads) - len(shown):
-        yield f"and {_count(more, 'thread')} of monitel"
+        yield f"and {counted(more, 'thread')} of monitel"

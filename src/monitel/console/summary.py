@@ -20,7 +20,7 @@ from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
-from monitel.text import Screen, duration, labelled, named, printable, step_rate, wrapped
+from monitel.text import Screen, counted, duration, labelled, named, printable, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
@@ -152,7 +152,7 @@ def _steps(processes: Sequence[Process]) -> str:
         return "no steps"
     made = [each.made for each in processes]
     least, most = min(made), max(made)
-    steps = f"{most:,} step{'' if most == 1 else 's'}" if least == most else f"{least:,} to {most:,} steps"
+    steps = counted(most, "step") if least == most else f"{least:,} to {most:,} steps"
     firsts = [each.first_step for each in processes if each.first_step is not None]
     lasts = [each.step for each in processes if each.step is not None]
     if firsts and lasts and min(firsts) > 1:
@@ -221,7 +221,7 @@ def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> It
         spans = f", {delivered['traces']:,} spans" if delivered["traces"] else ""
         yield "exported", f"{delivered['metrics']:,} windows and numbers, {delivered['logs']:,} events{spans}"
     if spools:
-        what = f"{on_disk:,} item{'' if on_disk == 1 else 's'}" if on_disk else "values of instruments"
+        what = counted(on_disk, "item") if on_disk else "values of instruments"
         unknown = endpoint_given or all(each.offline for each in spools)
         endpoint = " --endpoint http://HOST:4318" if unknown else ""
         # The folder that holds the spools: in further spools there is what the processes had on disk before.
@@ -230,4 +230,4 @@ def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> It
         yield "on disk", f"{what}, deliver with: {'; '.join(commands)}"
     if lost := sum(dropped.values()):
         reasons = ", ".join(f"{reason} {items:,}" for reason, items in sorted(dropped.items()))
-        yield "lost", f"{lost:,} item{'' if lost == 1 else 's'} ({reasons})"
+        yield "lost", f"{counted(lost, 'item')} ({reasons})"

@@ -78,7 +78,7 @@ class Details(Screen[None]):
     def _read(self) -> list[str]:
         """Return the lines of the report: the first one at once, without the stacks."""
         width = max(self.size.width - 2, 20)
-        stream = Stream(width, columns=width)
+        stream = Stream(width, width)
         problems: list[str] = []
         reports = read_boxes([self._box], problems, stacks=self._asks)
         if not reports:

@@ -21,6 +21,7 @@ from monitel.text import (
     CommandError,
     Screen,
     columns_of,
+    counted,
     duration,
     number,
     pad,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
 
 _INTERVAL_S, _ONCE_S, _LEAST_S, _DAY_S = 2.0, 0.5, 0.1, 86_400.0
-_COLOURS = {"green", "yellow", "red"}
 _NOT_INSTALLED = (
     "the screen of monitel top needs textual: run `pip install 'monitel[top]'` (from a clone: "
     "`pip install -e '.[top]'`), or use --once, or --once --json for programs"
@@ -152,7 +152,7 @@ def table_of(look: Look, view: View, width: int) -> tuple[list[tuple[Column, str
 
 
 def summary(look: Look) -> str:
-    return f"{len(look.jobs):,} job{'s' * (len(look.jobs) != 1)}, {counts(look.processes)}"
+    return f"{counted(len(look.jobs), 'job')}, {counts(look.processes)}"
 
 
 def _heading(job: Job) -> str:
@@ -165,7 +165,7 @@ def _heading(job: Job) -> str:
         "/".join(filter(None, (names.namespace, service))) or "job without a name",
         f"run {names.run}" if names.run else "",
         f"attempt {job.attempt}" if job.attempt else "",
-        f"{ranks} of {size} ranks" if size else f"{len(processes):,} process{'es' * (len(processes) != 1)}",
+        f"{ranks} of {size} ranks" if size else counted(len(processes), "process", "es"),
         f"on {', '.join(hosts)}" if hosts else "",
     )
     return ", ".join(filter(None, parts))
@@ -324,8 +324,7 @@ def _lines(look: Look, view: View, screen: Screen) -> Iterator[str]:
     for line in lines:
         is_job = line.key.startswith("job ")
         yield from [""] * is_job
-        text = "".join(screen.paint(part, style if style in _COLOURS else "") for part, style in line.parts)
-        yield from (each.rstrip() for each in text.split("\n"))
+        yield from (each.rstrip() for each in "".join(part for part, _ in line.parts).split("\n"))
         yield from ["".join(title for _, title in titles).rstrip()] * is_job
     if look.jobs and not lines:
         yield from ("", *wrapped(f"no row contains '{printable(view.filter)}'", screen.columns))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.blackbox.activity import Wait
 from monitel.console.lateness import cycle, suspects
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
-from monitel.text import duration, named, percent, phrase, step_rate
+from monitel.text import counted, duration, named, percent, phrase, step_rate
 
 if TYPE_CHECKING:
     from monitel.console.job import Job
@@ -494,7 +494,7 @@ def _unknown(job: Job) -> Verdict | None:
         text = f"no step was set; {_SET_STEP}"
     elif not enough:
         most = max(each.made for each in job.counted)
-        steps = f"{most} step{'' if most == 1 else 's'}{'' if job.over else ' so far'}"
+        steps = f"{counted(most, 'step')}{'' if job.over else ' so far'}"
         steps = (
             steps if most or not job.over else "an unknown number of steps"
         )  # the event of a death has only the last

@@ -49,15 +49,14 @@ def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, st
 
 @needs_tmux
 def test_colours_are_left_out_with_no_color(tmp_path: Path, own_boxes: Path) -> None:
-    """Without the variable the state of a rank has one, on the screen and with ``--once``."""
+    """Without the variable the state of a rank has one."""
     with jobs(tmp_path, loop(), loop()):  # the row under the cursor has no colour
-        for options in ((), ("--once",)):
-            script = f"{shlex.join([*TOP, *options, str(own_boxes)])}; exec tail -f /dev/null"
-            with terminal(tmp_path, "sh", "-c", script) as screen:
-                screen.until(lambda shown=screen: re.search(r"\x1b\[32malive", shown.escapes), "a colour")  # type: ignore[misc]
-            with terminal(tmp_path, "sh", "-c", script, env={"NO_COLOR": "1"}) as screen:
-                screen.until(lambda shown=screen: re.search(r"\d alive +\d", shown.text), "a row")  # type: ignore[misc]
-                assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38)[;m]", screen.escapes)
+        script = f"{shlex.join([*TOP, str(own_boxes)])}; exec tail -f /dev/null"
+        with terminal(tmp_path, "sh", "-c", script) as screen:
+            screen.until(lambda: re.search(r"\x1b\[32malive", screen.escapes), "a colour")
+        with terminal(tmp_path, "sh", "-c", script, env={"NO_COLOR": "1"}) as plain:
+            plain.until(lambda: re.search(r"\d alive +\d", plain.text), "a row")
+            assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38)[;m]", plain.escapes)
 
 
 def test_screen_names_the_command_that_installs_it(run: Run, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
     ],
 )
 def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
-    assert expected in text(dead_process(**changes), Screen(width=400))
+    assert expected in text(dead_process(**changes), Screen(400))
 
 
 def test_long_lists_are_cut_off() -> None:
