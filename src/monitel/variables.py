@@ -47,9 +47,8 @@ class Variable(NamedTuple):
         raise ValueError(f"expected {self.expected}, got {_shown(text)}")
 
 
-#: The variable of each argument. A str stands for an argument without such a variable: it is the name of the standard
-#: variable that has the same meaning, or the reason.
-Choices = Mapping[str, Variable | str]
+#: The variable of each argument that has one.
+Choices = Mapping[str, Variable]
 
 
 def _check_boolean(name: str, value: object) -> None:
@@ -144,8 +143,8 @@ class Group(NamedTuple):
         return {name: True, **{self.options[key][0]: given for key, given in value.items()}}
 
 
-def _check(name: str, value: object, variable: Variable | str | None, default: object) -> None:
-    if isinstance(variable, Variable) and variable.check is not None and value is not default:
+def _check(name: str, value: object, variable: Variable | None, default: object) -> None:
+    if variable is not None and variable.check is not None and value is not default:
         variable.check(name, value)
 
 
@@ -204,15 +203,14 @@ def read_variables(
     An empty variable is not set.
     """
     found: dict[str, Any] = {}
-    for argument in defaults:
-        variable = choices.get(argument)
-        if argument not in given and isinstance(variable, Variable) and (text := _text(argument)):
+    for argument, variable in choices.items():
+        if argument not in given and (text := _text(argument)):
             try:
                 found[argument] = variable.convert(text)
             except ValueError as error:
                 _warn(argument, str(error), defaults[argument])
     for argument in [*found]:
-        required = choices[argument].requires  # type: ignore[union-attr]  # it has a variable
+        required = choices[argument].requires
         if required and {**defaults, **found, **given}.get(required) is None:
             del found[argument]
             problem = f"{argument} requires {required}, which is None, got {_shown(_text(argument))}"

@@ -14,13 +14,13 @@ BOX_SIZE = 16 << 20
 #: The least ``black_box_size``, in bytes.
 LEAST_BOX_SIZE = 64 << 10
 #: The variables of the arguments of :func:`box_settings`.
-BOX_CHOICES: dict[str, Variable | str] = {
+BOX_CHOICES: dict[str, Variable] = {
     "black_box": BOOLEAN,
     "black_box_dir": FOLDER,
     "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
 }
 #: The variables of the folders of records.
-FOLDERS: dict[str, Variable | str] = {"spool_dir": FOLDER, "black_box_dir": BOX_CHOICES["black_box_dir"]}
+FOLDERS: dict[str, Variable] = {"spool_dir": FOLDER, "black_box_dir": BOX_CHOICES["black_box_dir"]}
 
 
 @dataclass(frozen=True)

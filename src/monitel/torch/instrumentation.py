@@ -92,7 +92,7 @@ _AMOUNT_OR_FUNCTION = _AMOUNT._replace(
 )
 _SECONDS = positive("None or a positive number of seconds", below=None, other=lambda value: value is None)
 #: The variable of each argument.
-CHOICES: dict[str, Variable | str] = {
+CHOICES: dict[str, Variable] = {
     "sources": Variable(str, f"names of {', '.join(SOURCES)}", check=lambda _, value: chosen_sources(value)),
     "stuck_after": _SECONDS._replace(parse=lambda text: None if text.lower() == "none" else _SECONDS.parse(text)),
     "rank_group": Variable(str, "a name", check=_check_name),

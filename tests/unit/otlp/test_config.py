@@ -77,7 +77,7 @@ def test_command_is_described_whatever_its_arguments_are() -> None:
     assert "python3" == program_and_script(["python3", "-c", "print(1)\n" * 1000])
 
 
-CHOICES: dict[str, Variable | str] = {
+CHOICES: dict[str, Variable] = {
     "flops": positive()._replace(requires="peak"),
     "peak": positive()._replace(requires="flops"),
 }

@@ -70,22 +70,14 @@ _SIGTERM = Variable(
 )
 
 
-#: The variable of each option of ``configure()``, in the order of its arguments. A str is the name of the standard
-#: variable that has the value, or the reason why there is none.
-CHOICES: dict[str, Variable | str] = {
-    "endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "service_name": "OTEL_SERVICE_NAME",
+#: The variable of each option of ``configure()``, in the order of its arguments, where OpenTelemetry has none.
+CHOICES: dict[str, Variable] = {
     "spans": BOOLEAN,
     "span_budget": at_least(1),
     "span_steps": at_least(1),
     "step_traces": BOOLEAN,
     "logging_level": _LEVEL,
     "system": BOOLEAN,
-    "headers": "OTEL_EXPORTER_OTLP_HEADERS",
-    "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
-    "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
-    "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
-    "resource": "an object",
     "ranks": one_of(("all", "zero")),
     "rank_attribute": BOOLEAN,
     "workers": BOOLEAN,
