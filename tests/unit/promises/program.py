@@ -56,6 +56,7 @@ class Program:
             patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
             patch.setattr(tqdm, "monitor_interval", 0)  # no thread that outlives the command
             patch.setattr(sys, "argv", ["monitel", *map(str, arguments)])
+            patch.setattr("monitel.process.failures._warned", set())  # as in a new process
             try:
                 found = self._main()
             except SystemExit as ended:

@@ -28,7 +28,7 @@ from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points
-from monitel_otlp.config.settings import Environment, Settings, resolve, sdk_is_disabled
+from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve, sdk_is_disabled
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline, inlet
@@ -229,7 +229,8 @@ def configure(
             series_limit=series_limit,
             run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )
-    if settings.offline and not silent and not settings.problems and not _automatically:
+    unusable = [signal for signal in settings.offline if read_variable("ENDPOINT", signal)]  # warnings say why
+    if settings.offline and not (unusable or silent or _automatically):
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
         place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
         _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
@@ -285,7 +286,7 @@ def end_automatic() -> None:
 
 def _warn_of_other_exporters() -> None:
     for signal in SIGNALS if not _automatically else ():
-        words = Environment().exporters(signal)
+        words = exporters(signal)
         if others := [word for word in words if word not in _OTLP and words != ["none"]]:
             message = "OTEL_%s_EXPORTER: configure() exports over OTLP alone, and ignores %s; none switches %s off"
             _log.warning(message, signal.upper(), ", ".join(map(repr, others)), signal)

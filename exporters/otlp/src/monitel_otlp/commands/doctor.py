@@ -21,7 +21,7 @@ from monitel.blackbox.settings import BoxSettings, box_settings
 from monitel.text import CommandError, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.config.endpoint import Endpoint
-from monitel_otlp.config.settings import GRPC, HTTP, Environment, Settings, resolve, sdk_is_disabled
+from monitel_otlp.config.settings import GRPC, HTTP, Settings, read_variable, resolve, sdk_is_disabled
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request
 from monitel_otlp.transport import make_transports
@@ -97,7 +97,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         if advice := _advice(signal, answer, accepted):
             _row("advice", advice)
     show("all signals")
-    usable = _show_common(settings, folder)
+    usable = _show_common(settings, folder, wrong_interval=any(_INTERVAL in each for each in warnings))
     _show_black_box(box_settings(**box))
     for name, value in chosen.items():
         _row(name.replace("_", " "), str(value), name_of_variable(name))
@@ -135,13 +135,13 @@ def _show(signal: str, endpoint: Endpoint) -> None:
     for name, value in shown.items():
         _row(name, value, endpoint.sources[name])
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
-        if (given := Environment().read(name, signal)) is not None:
+        if (given := read_variable(name, signal)) is not None:
             _row(name.lower().replace("_", " "), given[1], given[0])
 
 
-def _show_common(settings: Settings, folder: Path | None) -> bool:
+def _show_common(settings: Settings, folder: Path | None, *, wrong_interval: bool) -> bool:
     """Print what all signals share; return whether there is a place for what is not delivered."""
-    given = os.environ.get(_INTERVAL, "").strip() and not any(_INTERVAL in each for each in settings.problems)
+    given = os.environ.get(_INTERVAL, "").strip() and not wrong_interval
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
     root = settings.spool_root.absolute()
     source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BoxSettings, default_root
+from monitel.process.failures import warn_once
 from monitel.variables import Variable, one_of, positive
 from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
@@ -53,7 +54,6 @@ class Settings:
     interval: float  # seconds between two exports
     spool_root: Path  # holds the spool folder of each process
     distributions: str = "percentiles"
-    problems: tuple[str, ...] = ()  # with variables, which have been logged
     box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
     idle_interval: float = 0.0  # seconds between two exports of instruments without windows; 0 for the interval
     off: frozenset[str] = frozenset()  # signals that are not recorded, by OTEL_<signal>_EXPORTER=none
@@ -94,9 +94,8 @@ def resolve(
     root = default_root() if spool_dir is None else Path(spool_dir)
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
-    environment = Environment()
-    found = {signal: environment.endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
-    interval, idle_interval = _intervals(export_interval, environment)
+    found = {signal: _endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
+    interval, idle_interval = _intervals(export_interval)
     if distributions is None:  # a Prometheus without native histograms refuses every request that has one
         named = _text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION").lower()
         distributions = "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
@@ -105,10 +104,9 @@ def resolve(
         interval,
         root.absolute(),
         distributions,
-        tuple(environment.problems),
         BoxSettings() if black_box is None else black_box,
         idle_interval,
-        frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"]),
+        frozenset(signal for signal in SIGNALS if exporters(signal) == ["none"]),
     )
 
 
@@ -142,7 +140,7 @@ def _headers(headers: Any) -> dict[str, Secret[str]]:
     return {name: Secret(value) for name, value in headers.items()}
 
 
-def _intervals(export_interval: object, environment: Environment) -> tuple[float, float]:
+def _intervals(export_interval: object) -> tuple[float, float]:
     """Return the interval and the idle interval: who chooses an interval expects the values of instruments in it."""
     if export_interval is not None:
         if not isinstance(export_interval, (int, float)) or isinstance(export_interval, bool):
@@ -151,95 +149,92 @@ def _intervals(export_interval: object, environment: Environment) -> tuple[float
             raise ValueError(f"export_interval must be above 0 and at most one day (86400), got {export_interval!r}")
         return float(export_interval), 0.0
     name = "OTEL_METRIC_EXPORT_INTERVAL"
-    milliseconds, source = environment.value(name, _MILLISECONDS, _DEFAULT_INTERVAL, " ms")
+    milliseconds, source = _value(name, _MILLISECONDS, _DEFAULT_INTERVAL, " ms")
     return milliseconds / 1000, _DEFAULT_IDLE_INTERVAL if source == "default" else 0.0
 
 
-class Environment:
-    """Reads the variables. Each problem is logged once."""
+def read_variable(name: str, signal: str) -> tuple[str, str] | None:
+    """Return the full name and the value of ``OTEL_EXPORTER_OTLP_<name>`` for a signal; None if it is not set."""
+    for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+        if value := _text(full):
+            return full, value
+    return None
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
 
-    def read(self, name: str, signal: str) -> tuple[str, str] | None:
-        """Return the full name and the value of ``OTEL_EXPORTER_OTLP_<name>`` for a signal; None if it is not set."""
-        for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
-            if value := _text(full):
-                return full, value
+def exporters(signal: str) -> list[str]:
+    """Return the words of ``OTEL_<signal>_EXPORTER``. ``none`` alone means that the signal is not recorded."""
+    words = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower().split(",")
+    return [word.strip() for word in words if word.strip()]
+
+
+def _value(name: str, variable: Variable, default: Any, unit: str = "") -> tuple[Any, str]:
+    """Return the value of a variable, and its source: its name, or ``"default"``."""
+    try:
+        if text := _text(name):
+            return variable.convert(text), name
+    except ValueError as error:
+        _warn_once(f"{name}: {error}; using {default}{unit}")
+    return default, "default"
+
+
+def _endpoint(
+    signal: str, base: Address | None, headers: Mapping[str, Secret[str]], protocol: str | None
+) -> Endpoint | None:
+    sources: dict[str, str] = {}
+
+    def setting(name: str) -> Any:
+        full, _ = read_variable(name.upper(), signal) or ("", "")
+        value, sources[name] = _value(full, *_SETTINGS[name])
+        return value
+
+    sources["protocol"] = "argument"
+    protocol = protocol or str(setting("protocol"))
+    named = ("argument", base) if base is not None else _address(signal, protocol)
+    if named is None:
         return None
-
-    def exporters(self, signal: str) -> list[str]:
-        """Return the words of ``OTEL_<signal>_EXPORTER``. ``none`` alone means that the signal is not recorded."""
-        words = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower().split(",")
-        return [word.strip() for word in words if word.strip()]
-
-    def warn_once(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
-            _log.warning("%s", problem)
-
-    def value(self, name: str, variable: Variable, default: Any, unit: str = "") -> tuple[Any, str]:
-        """Return the value of a variable, and its source: its name, or ``"default"``."""
-        try:
-            if text := _text(name):
-                return variable.convert(text), name
-        except ValueError as error:
-            self.warn_once(f"{name}: {error}; using {default}{unit}")
-        return default, "default"
-
-    def endpoint(
-        self, signal: str, base: Address | None, headers: Mapping[str, Secret[str]], protocol: str | None
-    ) -> Endpoint | None:
-        sources: dict[str, str] = {}
-
-        def setting(name: str) -> Any:
-            full, _ = self.read(name.upper(), signal) or ("", "")
-            value, sources[name] = self.value(full, *_SETTINGS[name])
-            return value
-
-        sources["protocol"] = "argument"
-        protocol = protocol or str(setting("protocol"))
-        named = ("argument", base) if base is not None else self._address(signal, protocol)
-        if named is None:
-            return None
-        if protocol == GRPC and not grpc_is_installed():
-            self.warn_once(f"{sources['protocol']}={GRPC}: {NO_GRPC}; telemetry for it is kept on disk")
-            return None
-        sources["endpoint"], address = named
-        if protocol == HTTP and sources["endpoint"] in {"argument", "OTEL_EXPORTER_OTLP_ENDPOINT"}:
-            address = address.joined(f"/v1/{signal}")
-        if (timeout := float(setting("timeout"))) > _LONG_TIMEOUT:
-            self.warn_once(
-                f"{sources['timeout']}={timeout:g}: it is in seconds, as in OpenTelemetry's exporters for Python, and "
-                f"an attempt may take {timeout / 60:.0f} minutes; divide a number of milliseconds by 1000"
-            )
-        sources["headers"], text = self.read("HEADERS", signal) or ("default", "")
-        found, malformed = parse_headers(text)
-        if malformed:  # an entry may be a token
-            self.warn_once(f"{sources['headers']}: an entry is not NAME=VALUE and is ignored")
-        if headers:
-            sources["headers"], given = "argument", {name.lower() for name in headers}
-            found = {name: value for name, value in found.items() if name not in given} | {**headers}
-        files = [self.read(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
-        certificates = Certificates(*(each[1] if each else None for each in files))
-        return Endpoint(address, protocol, found, timeout, setting("compression"), sources, certificates)
-
-    def _address(self, signal: str, protocol: str) -> tuple[str, Address] | None:
-        """Return the variable with the address of a signal, and the address as it has it; None without one."""
-        if (named := self.read("ENDPOINT", signal)) is None:
-            return None
-        source, value = named
-        if protocol == GRPC and not _SCHEME.match(value):
-            _, insecure = self.read("INSECURE", signal) or ("", "")
-            value = f"{'http' if insecure.lower() == 'true' else 'https'}://{value}"
-        try:
-            return source, parse_address(value)
-        except AddressError as error:
-            self.warn_once(
-                f"{source}: expected a URL such as http://localhost:4318, but {error} (the value is not shown, as it "
-                "may hold a password); telemetry for it is kept on disk"
-            )
+    if protocol == GRPC and not grpc_is_installed():
+        _warn_once(f"{sources['protocol']}={GRPC}: {NO_GRPC}; telemetry for it is kept on disk")
         return None
+    sources["endpoint"], address = named
+    if protocol == HTTP and sources["endpoint"] in {"argument", "OTEL_EXPORTER_OTLP_ENDPOINT"}:
+        address = address.joined(f"/v1/{signal}")
+    if (timeout := float(setting("timeout"))) > _LONG_TIMEOUT:
+        _warn_once(
+            f"{sources['timeout']}={timeout:g}: it is in seconds, as in OpenTelemetry's exporters for Python, and "
+            f"an attempt may take {timeout / 60:.0f} minutes; divide a number of milliseconds by 1000"
+        )
+    sources["headers"], text = read_variable("HEADERS", signal) or ("default", "")
+    found, malformed = parse_headers(text)
+    if malformed:  # an entry may be a token
+        _warn_once(f"{sources['headers']}: an entry is not NAME=VALUE and is ignored")
+    if headers:
+        sources["headers"], given = "argument", {name.lower() for name in headers}
+        found = {name: value for name, value in found.items() if name not in given} | {**headers}
+    files = [read_variable(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
+    certificates = Certificates(*(each[1] if each else None for each in files))
+    return Endpoint(address, protocol, found, timeout, setting("compression"), sources, certificates)
+
+
+def _address(signal: str, protocol: str) -> tuple[str, Address] | None:
+    """Return the variable with the address of a signal, and the address as it has it; None without one."""
+    if (named := read_variable("ENDPOINT", signal)) is None:
+        return None
+    source, value = named
+    if protocol == GRPC and not _SCHEME.match(value):
+        _, insecure = read_variable("INSECURE", signal) or ("", "")
+        value = f"{'http' if insecure.lower() == 'true' else 'https'}://{value}"
+    try:
+        return source, parse_address(value)
+    except AddressError as error:
+        _warn_once(
+            f"{source}: expected a URL such as http://localhost:4318, but {error} (the value is not shown, as it "
+            "may hold a password); telemetry for it is kept on disk"
+        )
+    return None
+
+
+def _warn_once(problem: str) -> None:
+    warn_once(_log, "%s", problem, key=problem)
 
 
 def _text(name: str) -> str:
@@ -249,7 +244,7 @@ def _text(name: str) -> str:
 def temporality_preference() -> str:
     """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``; cumulative, with a warning, for any other value."""
     name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
-    return str(Environment().value(name, one_of(("cumulative", "delta", "lowmemory")), "cumulative")[0])
+    return str(_value(name, one_of(("cumulative", "delta", "lowmemory")), "cumulative")[0])
 
 
 def sdk_is_disabled() -> bool:
