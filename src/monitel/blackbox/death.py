@@ -36,12 +36,21 @@ _MOST_RECORDS = 100_000
 
 @dataclass(frozen=True)
 class End:
-    """The end of a process, from its parent."""
+    """The end of a process, from its parent or from the stacks of a crash; by default it is unknown."""
 
     code: int | None = None  # None if a signal has ended it, or if it is unknown
     signal: int | None = None  # None if there was none, or if it is unknown
     time_ns: int = 0  # Unix; 0 if it is unknown
     out_of_memory: bool = False  # the kernel has killed it, because the memory of its cgroup or machine was exhausted
+
+    @property
+    def how(self) -> str:
+        """The cause in words, e.g. ``"killed by SIGKILL"``."""
+        if self.signal is not None:
+            memory = ", because the memory was exhausted" if self.out_of_memory else ""
+            return f"killed by {signal_name(self.signal)}{memory}"
+        exit_code = "" if self.code is None else f"with exit code {self.code} "
+        return f"ended {exit_code}without a shutdown"
 
 
 class Deaths:
@@ -70,7 +79,7 @@ class Deaths:
     def cause(self, owner: Owner) -> tuple[str, int] | None:
         """Return how a process ended, in words, and when, Unix ns; None if nobody has observed it."""
         end = self.of(owner)
-        return (Death(owner, end).how, end.time_ns) if end is not None and end.time_ns else None
+        return (end.how, end.time_ns) if end is not None and end.time_ns else None
 
 
 #: A time, Unix ns, at which a process is known to have lived, and its source, e.g. "heartbeat".
@@ -82,7 +91,7 @@ class Death:
     """Everything known about the death of one process."""
 
     owner: Owner
-    end: End | None  # from its parent, or from the stacks of a crash
+    end: End = End()
     last_seen: SignOfLife = (0, "")
     doing: Doing = Doing()  # noqa: RUF009  immutable
     stacks: str = ""  # of the threads at a crash, else that of the main thread in the last second
@@ -91,24 +100,13 @@ class Death:
     @property
     def time_ns(self) -> int:
         """Time of the death, Unix ns: the last sign of life, if nobody has observed the end."""
-        return max(self.end.time_ns if self.end else 0, self.last_seen[0])
-
-    @property
-    def how(self) -> str:
-        """The cause in words, e.g. ``"killed by SIGKILL"``."""
-        end = self.end
-        if end is None or end.signal is end.code is None:
-            return "ended without a shutdown"
-        if end.signal is None:
-            return f"ended with exit code {end.code} without a shutdown"
-        memory = ", because the memory was exhausted" if end.out_of_memory else ""
-        return f"killed by {signal_name(end.signal)}{memory}"
+        return max(self.end.time_ns, self.last_seen[0])
 
     def __str__(self) -> str:
         step, age_ns = self.doing[:2]
         age = "" if age_ns is None else f", {age_ns / 1e9:.1f} s after it was set"
         at = "" if step is None else f" at step {step:,}{age}"
-        return f"process {self.owner.pid} on {self.owner.host}: {self.how}{at}"
+        return f"process {self.owner.pid} on {self.owner.host}: {self.end.how}{at}"
 
     @classmethod
     def of(cls, owner: Owner, event: LogRecord) -> Death:
@@ -140,7 +138,7 @@ class Death:
             place = f"{known.get('code.file.path', '')}:{known.get('code.line.number', '')}".strip(":")
             exception = str(kind), str(known.get("exception.message", "")), place
         stacks = str(known.get("code.stacktrace", ""))
-        return cls(owner, end if end != End() else None, (event.time_ns, ""), doing, stacks, exception)
+        return cls(owner, end, (event.time_ns, ""), doing, stacks, exception)
 
     def event(self) -> LogRecord:
         doing = self.doing
@@ -169,12 +167,12 @@ class Death:
             for key, value in known.items()
             if value is not None
         }
-        is_ordinary = doing.step is None and self.end is not None and self.end.signal == signal.SIGTERM  # of a helper
+        is_ordinary = doing.step is None and self.end.signal == signal.SIGTERM  # of a helper
         severity = _INFO if is_ordinary else _FATAL
         return LogRecord(self.time_ns, time.time_ns(), severity, NAME, None, attributes)
 
     def _exit(self) -> dict[str, Any]:
-        end = self.end or End()
+        end = self.end
         reason = "code" if end.code is not None else "unknown" if end.signal is None else "signal"
         observed = end.time_ns >= self.last_seen[0] and end.time_ns > 0
         moment = datetime.fromtimestamp(self.time_ns // 1_000_000 / 1000, timezone.utc)
@@ -199,7 +197,7 @@ def death_of(record: Record, deaths: Deaths) -> Death:
     last_ns = min(last_ns, now_ns)
     doing = record.doing_at(max(last_ns, end.time_ns))
     stacks = record.stacks if crash is not None and end.signal == crash else record.stack
-    return Death(record.owner, end if end != End() else None, (last_ns, source), doing, stacks, record.exception)
+    return Death(record.owner, end, (last_ns, source), doing, stacks, record.exception)
 
 
 def _seconds(time_ns: int | None) -> float | None:

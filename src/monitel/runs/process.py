@@ -19,7 +19,7 @@ from monitel import Severity
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.context_page import quantile
-from monitel.blackbox.death import Death, Deaths, death_of
+from monitel.blackbox.death import Death, Deaths, End, death_of
 from monitel.blackbox.discovery import SILENT_NS
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME, Definition, LogRecord
 from monitel.blackbox.process import Owner
@@ -400,11 +400,11 @@ def now(record: Record) -> Process:
 
 def dead(record: Record, death: Death) -> Process:
     """Return the process of a record at its death."""
-    found, how = doing_at(record, death.time_ns, death.doing), "" if death.end is None else death.how
+    found, how = doing_at(record, death.time_ns, death.doing), "" if death.end == End() else death.end.how
     return found.but(
         time_ns=time.time_ns(),
         seen_ns=death.time_ns,
-        observed=death.end is not None and death.end.time_ns > 0,
+        observed=death.end.time_ns > 0,
         **(REPLACED if record.owner.lives_on else ended_by(how)),
         stacks=death.stacks,
         exception=found.exception or death.exception,

@@ -15,7 +15,6 @@ from monitel.blackbox.process import Owner
 )
 def test_helper_that_sigterm_has_ended_is_not_a_fault(number: int | None, step: int | None, severity: int) -> None:
     """A process with a step, and another or an unknown end, is one."""
-    end = None if number is None else End(signal=number)
     owner = Owner("host", "", "", "7", "0")
-    death = Death(owner, end, (1, "heartbeat"), Doing(step=step), "", None)
+    death = Death(owner, End(signal=number), (1, "heartbeat"), Doing(step=step), "", None)
     assert severity == death.event().severity
