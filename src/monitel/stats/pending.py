@@ -131,18 +131,20 @@ class PendingWindow(NamedTuple):
         if self.samples is None:
             return self.known
         pending = self.samples.window(self.known)
+        if not (self.known.count and pending.count):
+            return (pending if pending.count else self.known)._replace(discarded=self.known.discarded)
         if self.first:
             return pending.merge(self.known, other_last=not self.last)
         return self.known.merge(pending, other_last=self.last)
 
 
-def take_resolved(windows: list[PendingWindow]) -> PendingWindow | None:
+def take_resolved(stat: Stat) -> PendingWindow | None:
     """Remove and return the first of a Stat's windows, unless it misses a value."""
     with _lock:
-        first = windows[0] if windows else None
-        if first is not None and first.resolved and windows and windows[0] is first:  # else a signal handler has it
-            del windows[0]  # no call in between
-            return first
+        windows = stat._pending_windows
+        if windows and windows[0].resolved and stat._pending_windows is windows:  # else a signal handler has it
+            stat._pending_windows = windows[1:]  # no call in between
+            return windows[0]
         return None
 
 

@@ -104,7 +104,7 @@ class Stat(Accumulator):
         )
         injected = clock.injected()
         self._last_window: Window | None = None
-        self._pending_windows: list[PendingWindow] | None = None  # few Stats need one, and it takes 56 bytes
+        self._pending_windows: tuple[PendingWindow, ...] = ()
         self._open(
             window_length_ns(window_size),
             checked_max_samples(max_samples),
@@ -231,7 +231,7 @@ class Stat(Accumulator):
     def _take_fetched(self) -> list[Taken]:
         """Wait for the values of closed windows, a few seconds at most, and return those that have all values."""
         with pending.lock():  # another thread may take windows
-            windows = [*(getattr(self, "_pending_windows", None) or ())]  # absent if __init__() was not called
+            windows = getattr(self, "_pending_windows", ())  # absent if __init__() was not called
         for window in windows:
             if window.samples is not None and not window.resolved:
                 window.samples.fetch()
@@ -247,17 +247,15 @@ class Stat(Accumulator):
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
             return [(opened.number, window)]
-        held, windows = PendingWindow(window, opened.number, *closed), list[PendingWindow]()
+        held = PendingWindow(window, opened.number, *closed)
         with pending.lock():
-            if self._pending_windows is None:
-                self._pending_windows = windows  # no call in between, which a signal handler could interrupt
-            self._pending_windows.append(held)
+            self._pending_windows = (*self._pending_windows, held)  # without a call, which a signal handler interrupts
         return self._take_resolved()
 
     def _take_resolved(self) -> list[Taken]:
         """Take the windows whose values are all known, in order."""
         found: list[Taken] = []
-        while self._pending_windows and (taken := take_resolved(self._pending_windows)) is not None:
+        while self._pending_windows and (taken := take_resolved(self)) is not None:
             window, content = taken.window(), taken.content
             if not window.count:
                 forget(self._serial, taken.number)
@@ -275,7 +273,7 @@ class Stat(Accumulator):
         log_event(Event.of_window(window))
 
     def _reset(self) -> None:
-        self._pending_windows = None
+        self._pending_windows = ()
         super()._reset()
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -145,31 +145,21 @@ class Window(NamedTuple):
             {'mean': 2.0, 'stddev': 1.0}
         """
         last = other if other_last else self
-        numbers: dict[str, Any]
-        if self.count and other.count:
-            both = self.histogram is not None and other.histogram is not None
-            numbers = {
-                "count": self.count + other.count,
-                "sum": self.sum + other.sum,
-                "min": min(self.min, other.min),  # in this order a NaN of this window stays
-                "max": max(self.max, other.max),
-                "last": last.last,
-                "stddev": _pooled_stddev(self, other),
-                "histogram": self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
-            }
-        else:  # pending samples only, or none of them: their numbers, to the last digit
-            numbers = {name: getattr(self if self.count else other, name) for name in _NUMBERS}
+        mine, its = self.histogram, other.histogram
         return other._replace(
             start_ns=min(self.start_ns, other.start_ns),
             end_ns=max(self.end_ns, other.end_ns),
+            count=self.count + other.count,
+            sum=self.sum + other.sum,
+            min=min(self.min, other.min),  # in this order a NaN of this window stays
+            max=max(self.max, other.max),
+            last=last.last,
             discarded=self.discarded + other.discarded,
             first_step=self.first_step,
             last_step=last.last_step,
-            **numbers,
+            stddev=_pooled_stddev(self, other),
+            histogram=None if mine is None or its is None else mine.merge(its),
         )
-
-
-_NUMBERS = ("count", "sum", "min", "max", "last", "stddev", "histogram")
 
 
 def _pooled_stddev(one: Window, other: Window) -> float | None:
