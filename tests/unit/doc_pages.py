@@ -1,7 +1,6 @@
 """The pages of the documentation, and how their Python blocks run: as those of a reader, and cleaned up afterwards."""
 
 import doctest
-import logging
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import state
 from tests.support.paths import ROOT
 
 import monitel
@@ -61,9 +61,7 @@ def block_parameters(pages: list[Path]) -> list[Any]:
 @contextmanager
 def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run examples with run events; end and put back what an example may leave to the end of a process."""
-    root = logging.getLogger()
-    handlers, level, environment = [*root.handlers], root.level, dict(os.environ)
-    registered = {*monitel.handlers._handlers}
+    before, environment = state._State(), dict(os.environ)
     pipelines: list[monitel_otlp.Pipeline] = []
     initialize = monitel_otlp.Pipeline.__init__
 
@@ -82,10 +80,8 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             instrumentation = sys.modules.get("monitel.torch.instrumentation")
             if instrumentation is not None and instrumentation._running is not None:
                 instrumentation._running.uninstrument()
-            for handle in {*monitel.handlers._handlers} - registered:
-                monitel.unregister_event_handler(handle)
+            before.restore()
             monitel.flush()
-            root.handlers[:], root.level = handlers, level
     for name in {*os.environ} - {*environment}:
         del os.environ[name]
     os.environ.update(environment)
