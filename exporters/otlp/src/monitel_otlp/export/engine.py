@@ -61,7 +61,6 @@ SNAPSHOT_S = 1.0
 _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _MOST_LATE = 1000  # rounds whose windows wait for event handlers
-_COLLECT = 1.0  # seconds that a caller waits for another thread that reads counters and ranges
 # Shares of the time to shut down that have passed when each phase ends.
 _HANDLED, _SENT, _STORED = 0.35, 0.7, 0.95
 _LEAST = 0.2  # seconds, even if there is no time to shut down
@@ -126,7 +125,6 @@ class Engine:
             outbox.write_queue_size = self._write_queue_size
         self._collecting = RLock()
         self._is_over = self._rejected_is_full = False
-        self._patience_s = _COLLECT
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
@@ -213,8 +211,8 @@ class Engine:
 
     def _flush(self) -> None:
         """Take what was collected into the record; in the writer of the box, before each snapshot."""
-        if not self._collecting.acquire(timeout=self._patience_s):
-            return
+        if not self._collecting.acquire(blocking=False):
+            return  # another thread does it
         try:
             self._flush_ranges()
             if time.monotonic() >= self._next_round:
@@ -366,7 +364,6 @@ class Engine:
         readings = self.box.journals["readings"]
         if readings.settled >= self._changed_reading:  # what is left differs from nothing that was sent
             readings.settle(readings.next - 1)
-        self._patience_s = min(_COLLECT, timeout / 2)
         self.box.close(timeout)
         self._is_over = True
         _newest_ns[self._resource] = self._newest_ns()

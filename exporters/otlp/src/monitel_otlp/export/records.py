@@ -126,11 +126,10 @@ def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
     return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity))
 
 
-def peeked(dead: Dead, signals: Iterable[str] = SIGNALS) -> Iterator[tuple[str, bytes]]:
+def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
     """Yield signal and body of the requests that a record would be delivered in. Nothing on disk is changed."""
-    found = outboxes_of(dead)
-    for signal in signals:
-        while (outbox := next_of(found[signal])) is not None or any(disk.load(each.journal) for each in found[signal]):
+    for signal, found in outboxes_of(dead).items():
+        while (outbox := next_of(found)) is not None or any(disk.load(each.journal) for each in found):
             if outbox is not None and (request := outbox.request) is not None:
                 outbox.settle(request.number)
                 if request.body:
@@ -200,22 +199,26 @@ class Delivery:
 
     def deliver_rejected(self, dead: Dead) -> None:
         """Send the requests that a backend has rejected again, as they are, and remove those that are accepted."""
-        for each in _rejected(dead):
+        journal = dead.journals[REJECTED]
+        for item in dead.items(REJECTED, journal.settled + 1):
+            each, is_delivered = Rejected(*item.value), False
             if (transport := self._transports.get(each.signal)) is None:
                 self.offline.add(each.signal)
             elif each.signal not in self._failed:
                 answer = transport.send(Request(each.signal, each.body))
-                if answer.consequence is Consequence.DELIVERED:
+                if is_delivered := answer.consequence is Consequence.DELIVERED:
                     left_out = min(answer.rejected, each.items)
                     self.delivered += each.items - left_out
                     self.lost += Counter(partial_success=left_out)
-                    continue
-                if answer.consequence in {Consequence.RETRY, Consequence.REFUSED}:
+                elif answer.consequence in {Consequence.RETRY, Consequence.REFUSED}:
                     self._failed[each.signal] = answer
                     self._note_trouble(dead, each.signal, answer)
                 else:
                     self._count_set_aside(each.items, answer.reason)
-            _store(dead, each)  # behind the others, also in a full journal: it was there before
+            if not is_delivered:
+                _store(dead, each)  # behind the others, also in a full journal: it was there before
+            journal.settle(item.last)
+            dead.note_position()
         dead.tend()
 
     def _send(
@@ -291,21 +294,6 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | Non
             _log.info("delivered %d items that an earlier process had left in %s", delivery.delivered, path)
             if delivery.troubles:  # the next one would take as long
                 return
-
-
-def _rejected(dead: Dead) -> Iterator[Rejected]:
-    """Yield the requests that are there now, oldest first. When the next one is taken, each is settled."""
-    journal = dead.journals[REJECTED]
-    end = journal.next
-    while True:
-        while not (items := journal.read(1)) and disk.load(journal):
-            pass
-        if not items or items[0].number >= end:
-            journal.give_back()
-            return
-        yield Rejected(*items[0].value)
-        journal.settle(items[0].last)
-        dead.note_position()
 
 
 def _store(dead: Dead, request: Rejected) -> None:
