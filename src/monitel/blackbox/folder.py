@@ -192,9 +192,10 @@ class Folder:
         return os.fstatvfs(self.descriptor)
 
     def is_there(self) -> bool:
-        """Return True unless the folder was removed, renamed or replaced, or its descriptor was closed."""
+        """Return True unless the folder or its lock was removed or replaced, or its descriptor was closed."""
         with suppress(OSError):
-            return _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
+            is_same = _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
+            return is_same and (self._lock[0] < 0 or self.has(_LOCK))
         return False
 
     def remove(self) -> None:

@@ -71,9 +71,9 @@ def boxes(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 
-@pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
+@pytest.mark.parametrize("taken", ["removed", "moved away", "the lock"])
 def test_box_that_a_cleaner_takes_away_loses_nothing(
-    own_boxes: Path, start: Start, receiver: Receiver, moved: bool, caplog: pytest.LogCaptureFixture
+    own_boxes: Path, start: Start, receiver: Receiver, taken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning, and the pipeline goes on; nothing arrives twice."""
     pipeline = start()
@@ -84,8 +84,10 @@ def test_box_that_a_cleaner_takes_away_loses_nothing(
         rmtree(box, ignore_errors=True)  # it fails if a file is made meanwhile
         return not box.exists()
 
-    if moved:
+    if taken == "moved away":
         box.rename(own_boxes / "elsewhere")
+    elif taken == "the lock":  # which shows collectors that the process runs
+        (box / "lock").unlink()
     else:
         wait_until(removed, "no folder")
     with caplog.at_level(logging.WARNING, "monitel"):
