@@ -35,7 +35,7 @@ def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
     job = (sys.executable, *TORCHRUN, TRAIN, "--steps", "25", "--late", f"{stage}:{late}:{LATE}s")
     ended = run("-m", "monitel", "run", "--", *job, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
     summary = " ".join(ended.stderr.split())
-    named = re.search(r"late rank: rank (\d) took ([\d.]+) ms longer than the others in (\w+) ", summary)
+    named = re.search(r"late rank: rank (\d) takes ([\d.]+) ms longer than the others in (\w+) ", summary)
     assert named is not None, summary
     assert (late, stage) == (int(named[1]), named[3])
     assert float(named[2]) == pytest.approx(1e3 * LATE, rel=0.4)
