@@ -1,159 +1,103 @@
 """Situations in which an earlier form of the record lost items, repeated them, or disturbed the application."""
 
-import functools
-import marshal
 import os
-import resource
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checks import wait_until
-from tests.support.paths import ROOT
+from tests.processes.promises.jobs import running
+from tests.support.commands import command
+from tests.support.receiver import Receiver
+from tests.support.scripts import CONFIGURE, Run, finish
 
+
+def numbers(receiver: Receiver) -> list[Any]:
+    return [each.attributes["number"] for each in receiver.records("event")]
+
+
+CLOSE_ALL = """\
+import marshal
+from pathlib import Path
 import monitel.blackbox.box
-import monitel.blackbox.journal
-from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder
-from monitel.blackbox.journal import Journal
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.recovery import claim
-
-_LONG = "x" * 100
-_SKIPPED = 77
-
-
-def alone(test: Callable[[Path], None]) -> Callable[[Path], None]:
-    """Run a test in a process without other threads, so that it may fork."""
-
-    @functools.wraps(test)
-    def run(tmp_path: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="monitel-traps-", dir="/dev/shm") as memory:
-            command = [sys.executable, "-W", "ignore", "-m", "tests.processes.blackbox.test_traps", test.__name__]
-            ended = subprocess.run(
-                [*command, str(tmp_path), memory], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-            )
-        if ended.returncode == _SKIPPED:
-            pytest.skip(ended.stderr)
-        assert 0 == ended.returncode, ended.stdout + ended.stderr
-
-    return run
-
-
-class Place:
-    def __init__(self, disk: Path, memory: Path | None = None) -> None:
-        self.root, self.spool = (memory or Path(sys.argv[3])) / "boxes", disk / "spool"
-
-    def box(self, **options: Any) -> Box:
-        made = Box(self.spool, self.root, {}, **{"interval_s": 0.05, **options})
-        made.open()
-        return made
-
-    def collect(self, name: str) -> list[Any]:
-        """Return the events in the record of an ended process, and remove it."""
-        dead = claim(next(each / name for each in (self.root, self.spool) if (each / name).exists()))
-        if not dead.has_ended:
-            dead.end({})
-        found = list[Any]()
-        while (sent := delivered(dead.journals["logs"])) or dead.journals["logs"].loading is not None:
-            found += sent
-            dead.tend()
-        dead.remove()
-        dead.close()
-        return found
-
-
-def delivered(journal: Journal) -> list[Any]:
+monitel.blackbox.box._RETRY_S = 0.0
+root = Path(os.environ["MONITEL_BLACK_BOX_DIR"])
+box = monitel.blackbox.box.Box(Path("spool"), root, {}, interval_s=0.05)
+box.open()
+box.start()
+journal, lost = box.journals["logs"], box.folder
+def emit(number): journal.append(EVENT, marshal.dumps(number, 2))
+def wait_until(holds):
+    while not holds(): time.sleep(0.01)
+emit(1)
+wait_until(lambda: journal._spare is not None)  # no thread opens a file now
+os.closerange(3, 256)
+files = [open(f"{number}.data", "w+b") for number in range(20)]
+emit(2)
+wait_until(lambda: box.folder not in {lost, None} and Folder.open(root / box.name).is_locked())
+emit(3)
+found = []
+def deliver():
     items = journal.read()
-    if items:
-        journal.settle(items[-1].last, delivered=len(items))
-    return [item.value[1] for item in items]
+    if items: journal.settle(items[-1].last, delivered=len(items))
+    found.extend(item.value for item in items)
+    return len(found) == 3
+wait_until(deliver)
+print(found, {*(file.read() for file in files)})
+assert box.close(5.0)
+"""
 
 
-def emit(box: Box, *numbers: int) -> None:
-    for number in numbers:
-        box.journals["logs"].append(EVENT, marshal.dumps(("event", number, _LONG), 2))
+def test_closed_descriptors_are_not_used_any_more(train: Run) -> None:
+    """An application that closes all descriptors, and opens files, keeps its files; the box is made again."""
+    assert "[1, 2, 3] {b''}\n" == train(CLOSE_ALL).stdout
 
 
-def send(box: Box) -> list[Any]:
-    found, journal = list[Any](), box.journals["logs"]
-
-    def send_one() -> bool:
-        found.extend(delivered(journal))
-        box.note_position()
-        return journal.settled == journal.next - 1
-
-    wait_until(send_one)
-    return found
+def test_limited_file_size_ends_no_process(receiver: Receiver, train: Run) -> None:
+    """With RLIMIT_FSIZE of 32 KiB, items are kept in anonymous memory."""
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))\n"
+    emit = "for number in range(1000): monitel.emit('event', number=number, text='x' * 100)\n"
+    train(limit + CONFIGURE + emit, receiver.url)
+    assert [*range(1000)] == numbers(receiver)
 
 
 @contextmanager
-def file_system(folder: Path, size: str) -> Iterator[Path]:
-    path = folder / "mounted"
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "monitel", path], check=False)
+def small_memory(boxes: Path, size: str) -> Iterator[None]:
+    boxes.mkdir(parents=True, exist_ok=True)
+    options = f"size={size},mode=0700,uid={os.geteuid()}"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "monitel", boxes], capture_output=True, check=False
+    )
     if mounted.returncode:
-        sys.stderr.write("this process may not mount a file system")
-        os._exit(_SKIPPED)
+        pytest.skip("this process may not mount a file system")
     try:
-        yield path
+        yield
     finally:
-        subprocess.run(["umount", "-l", path], check=True)
+        subprocess.run(["umount", "-l", boxes], check=True)
 
 
-@alone
-def test_closed_descriptors_are_not_used_any_more(tmp_path: Path) -> None:
-    """An application that closes all descriptors, and opens files, keeps its files; the box is made again."""
-    place = Place(tmp_path)
-    monitel.blackbox.box._RETRY_S = 0.0
-    box = place.box()
-    box.start()
-    emit(box, 1)
-    wait_until(lambda: box.journals["logs"]._spare is not None)  # no thread opens a file now
-    lost = box.folder
-    os.closerange(3, 256)
-    files = [(tmp_path / f"{number}").open("w+b") for number in range(20)]
-    emit(box, 2)
-    wait_until(lambda: box.folder not in {lost, None} and Folder.open(place.root / box.name).is_locked())
-    emit(box, 3)
-    assert [1, 2, 3] == send(box)
-    assert box.close(5.0)
-    assert [b""] * 20 == [file.read() for file in files]
-
-
-@alone
-def test_limited_file_size_ends_no_process(tmp_path: Path) -> None:
-    """With RLIMIT_FSIZE of 32 KiB, items are kept in anonymous memory."""
-    monitel.blackbox.journal._PATIENCE_S = 0.0  # with the disk, which takes no more either
-    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
-    box = Place(tmp_path).box()
-    box.start()
-    emit(box, *range(1000))
-    box.snapshot()
-    assert {"memory"} == {each.where for journal in box.journals.values() for each in journal.segments}
-    assert [*range(1000)] == send(box)
-
-
-@alone
-def test_full_memory_file_system_ends_no_process(tmp_path: Path) -> None:
-    """Items that a full tmpfs of 1 MiB does not take are moved from anonymous memory to the disk."""
-    with file_system(tmp_path, "1m") as memory:
-        place = Place(tmp_path, memory)
-        box = place.box()
-        box.room.claim = lambda size: True  # type: ignore[method-assign]  # beyond 1 % of it
-        box.start()
-        emit(box, *range(20_000))
-        assert box.journals["logs"].next == 20_001
-        assert box.close(20.0)
-        assert [*range(20_000)] == place.collect(box.name)
-
-
-if __name__ == "__main__":
-    _test = globals()[sys.argv[1]]
-    _test.__wrapped__(Path(sys.argv[2]))
-    os._exit(0)
+@pytest.mark.parametrize("killed", [False, True])
+def test_full_memory_file_system_ends_no_process(
+    tmp_path: Path, own_boxes: Path, receiver: Receiver, killed: bool
+) -> None:
+    """A job goes on, and ends as without a box; a killed one may lose more, and nothing of it arrives twice."""
+    with small_memory(own_boxes, "1m"):
+        with running(tmp_path, receiver.url) as job:
+            job.do("configure()\nfor n in range(100): monitel.emit('event', number=n)")
+            with (own_boxes / "filler").open("wb", buffering=0) as file, suppress(OSError):
+                while file.write(bytes(4096)) == 4096:
+                    pass
+            job.do("for n in range(100, 2000): monitel.emit('event', number=n, text='x' * 1000)")
+            if killed:
+                job.kill()
+            else:
+                assert 0 == finish(job.process).status
+        (own_boxes / "filler").unlink()
+        if killed:
+            command("replay", tmp_path, "--endpoint", receiver.url)
+    assert sorted({*numbers(receiver)}) == numbers(receiver)
+    assert killed or [*range(2000)] == numbers(receiver)
