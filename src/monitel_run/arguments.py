@@ -52,8 +52,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command to run")
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str], bool]:
-    """Return the command in the arguments after ``run``, its variables, and True if they give an endpoint.
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command in the arguments after ``run``, and its variables.
 
     Options of the command are left alone, with and without ``--`` before it. If an argument is wrong, or help is
     requested, SystemExit is raised.
@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tup
     if options.name is not None and not options.name.strip():
         parser.error("--name: expected a name, got an empty text")
     try:
-        return command, _variables(environment, options), options.endpoint is not None
+        return command, _variables(environment, options)
     except ValueError as error:
         parser.error(str(error))
 

@@ -30,7 +30,7 @@ class _Interrupted(BaseException):
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command with the arguments after ``run``, and end like it; return a status if it cannot be started."""
-    command, environment, endpoint_given = parse(arguments, os.environ)
+    command, environment = parse(arguments, os.environ)
     try:
         if is_running(os.environ.get(VARIABLE, "")):  # the outer run does the rest
             replace(command, {name: value for name, value in os.environ.items() if name != PROCESS})
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             delivery = Delivery(command, began_ns, folder, announcements)
         except RuntimeError as error:  # no thread can be started
             _print(f"without telemetry: {error}")
-    return exit_like(_wait(parent, delivery, folder, endpoint_given=endpoint_given))
+    return exit_like(_wait(parent, delivery, folder))
 
 
 def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, st
     return {**found, VARIABLE: folder}
 
 
-def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_given: bool) -> int:
+def _wait(parent: Parent, delivery: Delivery | None, folder: str) -> int:
     """Wait for the end of the command, finish, and return its status."""
     end = parent.wait()
     try:
@@ -80,7 +80,7 @@ def _wait(parent: Parent, delivery: Delivery | None, folder: str, *, endpoint_gi
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         parent.close()
-        if delivery is None or not delivery.finish(end, endpoint_given=endpoint_given):
+        if delivery is None or not delivery.finish(end):
             _print("nothing was recorded", "monitel run")
     except _Interrupted:
         _print("stopped; telemetry that is not delivered stays on disk")

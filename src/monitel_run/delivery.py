@@ -91,7 +91,7 @@ class Delivery(Thread):
         except Exception as error:
             self._problems.append(f"the telemetry of the command could not be finished: {error!r}")
 
-    def finish(self, end: Ended, *, endpoint_given: bool) -> bool:
+    def finish(self, end: Ended) -> bool:
         """Deliver what is left, for some seconds at most, and print the summary; return False without anything."""
         watch = self._watch
         watch.stop()
@@ -122,10 +122,7 @@ class Delivery(Thread):
             deaths.observe(*each[:4])
         store_deaths(self._folder, deaths)
         running = [f"{each.pid}-{each.start}" for each in watch.running]
-        children = watch.children
-        print_summary(
-            self._folder, cause=deaths.cause, running=running, children=children, endpoint_given=endpoint_given
-        )
+        print_summary(self._folder, cause=deaths.cause, running=running, children=watch.children)
         if end.status and watch.ends and all(each.status == 0 for each in watch.ends):
             code = os.waitstatus_to_exitcode(end.status)
             how = f"signal {-code}" if code < 0 else f"exit status {code}"

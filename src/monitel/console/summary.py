@@ -36,13 +36,11 @@ def print_summary(
     cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
     running: Iterable[str] = (),
     children: bool = False,
-    endpoint_given: bool = False,
 ) -> None:
     """Print the summary of all processes that have stored their end in the folder of the run. Never raises.
 
     ``cause`` returns how a process ended, in words, and when, Unix ns; ``running`` are the keys of processes that ran
-    when the command ended. There may be children of multiprocessing that are not recorded, and the endpoint may be an
-    option of the command, and not in the user's variables.
+    when the command ended. There may be children of multiprocessing that are not recorded.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
@@ -55,7 +53,7 @@ def print_summary(
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
-        lines = summary_lines(found, problems, Screen.of(stream), running=pids, endpoint_given=endpoint_given)
+        lines = summary_lines(found, problems, Screen.of(stream), running=pids)
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
 
@@ -82,7 +80,6 @@ def summary_lines(
     screen: Screen,
     *,
     running: Sequence[str] = (),
-    endpoint_given: bool = False,
 ) -> list[str]:
     """Return the lines of the summary of processes at their ends, with the process ids of those that still run."""
     processes = [*processes]
@@ -93,7 +90,7 @@ def summary_lines(
     shown = [
         jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
     ]
-    rows = [*outcome(processes, endpoint_given=endpoint_given)]
+    rows = [*outcome(processes)]
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
         header = f"{'' if lines else _START}{_header(jobs)}"
@@ -205,7 +202,7 @@ def _endings(job: Job, *, several: bool) -> Iterator[str]:
         yield f"{who}{suffix}: {failure}" if failure else f"{who} {status}{suffix}"
 
 
-def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> Iterator[tuple[str, str]]:
+def outcome(processes: Iterable[Process]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each row about items; none if nothing was recorded."""
     delivered, dropped = Counter[str](), Counter[str]()
     on_disk, spools = 0, []
@@ -222,8 +219,7 @@ def outcome(processes: Iterable[Process], *, endpoint_given: bool = False) -> It
         yield "exported", f"{delivered['metrics']:,} windows and numbers, {delivered['logs']:,} events{spans}"
     if spools:
         what = counted(on_disk, "item") if on_disk else "values of instruments"
-        unknown = endpoint_given or all(each.offline for each in spools)
-        endpoint = " --endpoint http://HOST:4318" if unknown else ""
+        endpoint = " --endpoint http://HOST:4318" if all(each.offline for each in spools) else ""
         # The folder that holds the spools: in further spools there is what the processes had on disk before.
         folders = sorted({str(Path(each.spool).parent) for each in spools})
         commands = [f"monitel replay {shlex.quote(folder)}{endpoint}" for folder in folders]

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -19,7 +19,6 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError, make_folder
-from monitel.blackbox.process import process_start, this_process
 from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 
@@ -38,18 +37,10 @@ class InUseError(FolderError):
 
 
 class RunIdentity(NamedTuple):
-    """The identity of a run: which processes are attempts of it, and the name of its folder."""
+    """The identity of a run: the processes with the same one are attempts of it."""
 
     run: str  # its id; empty without one
-    prefix: str  # begin of the folder's name, which no other run has; without a run id, no other launcher
-    joins: bool  # this process continues an earlier run, if there is one
-
-    def folder(self, existing: Iterable[str]) -> str:
-        """Return the name of the folder, given the names of all folders. It has no character of the run id."""
-        if self.run:
-            return self.prefix
-        found = [name for name in existing if self.joins and name.startswith(self.prefix)]
-        return max(found, default=f"{self.prefix}{time.time_ns():020d}-{token_hex(4)}")
+    folder: str  # the name of its folder, which has no character of the run id
 
 
 def identify(attributes: Mapping[str, Any]) -> RunIdentity:
@@ -60,14 +51,10 @@ def identify(attributes: Mapping[str, Any]) -> RunIdentity:
     """
     given = attributes.get("training.run.id")
     if given is not None and str(given):
-        return RunIdentity(str(given), f"{_RUN}{_digest(str(given))}", joins=True)
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "").strip()
+        return RunIdentity(str(given), f"{_RUN}{_digest(str(given))}")
     if logs := _LOGS.fullmatch(os.environ.get("TORCHELASTIC_ERROR_FILE", "")):
-        return RunIdentity("", f"{_AGENT}{_digest(logs[1])[:16]}-", joins=True)
-    if restarts.isdecimal():  # the parent is the agent, or a shell in which several jobs run
-        parent = f"{this_process().boot} {os.getppid()} {process_start(os.getppid())}"
-        return RunIdentity("", f"{_AGENT}{_digest(parent)[:16]}-", joins=restarts.strip("0") != "")
-    return RunIdentity("", _PROCESS, joins=False)
+        return RunIdentity("", f"{_AGENT}{_digest(logs[1])}")
+    return RunIdentity("", f"{_PROCESS}{time.time_ns():020d}-{token_hex(4)}")
 
 
 def _digest(text: str) -> str:
@@ -82,7 +69,7 @@ def open_run(root: Path, identity: RunIdentity) -> Folder:
     make_folder(root / LEDGERS)
     with closing(Folder.open(root / LEDGERS)) as ledgers:
         existing = ledgers.names()
-        name = identity.folder(existing)
+        name = identity.folder
         make_folder(ledgers.path / name)
         folder = Folder.open(ledgers.path / name)
         try:

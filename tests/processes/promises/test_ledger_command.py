@@ -168,9 +168,8 @@ QUICK = "monitel_otlp.configure(spool_dir='spool')\nfor step in range(3):\n    m
 def test_only_processes_with_one_run_id_are_joined(train: Run, console: Console) -> None:
     """Without an id each is a run, except for torchrun's restarts; an unknown name is an error that lists the runs."""
     torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}
-    for number, env in enumerate(
-        (RUN, {}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "0"}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "1"}, RUN)
-    ):
+    again = [torchrun | {"TORCHELASTIC_ERROR_FILE": f"/logs/none_x/attempt_{each}/0/error.json"} for each in range(2)]
+    for number, env in enumerate((RUN, {}, *again, RUN)):
         train(QUICK, number, env=env)
     errors = console("ledger", "run-8", "--spool-dir", "spool", status=1).errors
     assert "there is no run 'run-8'; the runs below 'spool' are\n" in errors

@@ -23,7 +23,7 @@ IDS = [
 
 
 def folder_of(run: object) -> str:
-    return identify({"training.run.id": run}).folder([])
+    return identify({"training.run.id": run}).folder
 
 
 def test_run_id_is_never_part_of_a_path() -> None:
