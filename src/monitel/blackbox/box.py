@@ -98,9 +98,9 @@ class Box:
                 journal.reader = "nobody"
         #: Parts of the snapshot, as plain values.
         self.sources: dict[str, Callable[[], Any]] = {"stack": crash_stacks.main_stack}
-        #: Returns the bytes of all open windows, and for each of them the number of its definition. It is called with
-        #: the lock of the journal of metrics held, so that each window is either open or in the journal.
-        self.open_windows: Callable[[], tuple[bytes, tuple[int, ...]]] = lambda: (b"", ())
+        #: Returns all open windows as values of records of kind WINDOW. It is called with the lock of the journal of
+        #: metrics held, so that each window is either open or in the journal.
+        self.open_windows: Callable[[], list[tuple[int, bytes]]] = list
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]  # append what was collected, before a snapshot
         self.disk_problem = ""  # why nothing is moved to the spool folder
         self.folder: Folder | None = None  # the box, and its files
@@ -273,7 +273,7 @@ class Box:
         found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
         values = {**{name: value for name, value in found.items() if value is not None}, "next": following}
         head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
-        if self._write_state((*head, *windows, values)) or self._write_state((*head, b"", (), {"next": following})):
+        if self._write_state((*head, windows, values)) or self._write_state((*head, [], {"next": following})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
             metrics.keep_from = sys.maxsize

@@ -35,7 +35,7 @@ from monitel.blackbox.record import (
     read_slots,
     scan,
 )
-from monitel.stats.window import OpenWindow, decode, split
+from monitel.stats.window import OpenWindow, decode, key
 
 _LARGEST_STACKS = 256 << 10  # bytes
 
@@ -50,8 +50,7 @@ class Snapshot(NamedTuple):
     time_ns: int  # Unix
     monotonic_ns: int
     position: int  # number of the next item of the journal of metrics
-    windows: bytes  # that are open, in the form of `monitel.stats.window`
-    window_names: tuple[int, ...]  # for each of them, the number of its definition
+    windows: list[tuple[int, bytes]]  # that are open, as values of records of kind WINDOW
     #: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the number of
     #: the next item of each journal before the sources were called.
     values: dict[str, Any]
@@ -64,6 +63,7 @@ class Window(NamedTuple):
     series: Definition
     window: OpenWindow
     item: int  # number in the journal; 0 for an open window
+    content: bytes  # the window in the form of `monitel.stats.window`
 
 
 @dataclass
@@ -185,29 +185,20 @@ class Record:
     @cached_property
     def windows(self) -> list[Window]:
         """The windows that are not in the totals of the snapshot: closed since then, or open, in this order."""
-        position = 1 if self.snapshot is None else self.snapshot.position
-        found = []
-        for item in self.items.get("metrics", ()):
-            if item.kind == WINDOW and item.number >= position:
-                number, content = item.value
-                if self._is_defined(number):
-                    found += [Window(number, self.definition(number), each, item.number) for each in decode(content)]
-        if self.snapshot is not None:
-            keys = {each.window[:2] for each in found}
-            opened = zip(self.snapshot.window_names, decode(self.snapshot.windows), strict=True)
-            known = [(each, one) for each, one in opened if self._is_defined(each) and one[:2] not in keys]
-            found += [Window(each, self.definition(each), one, 0) for each, one in known]
-        return found
+        position, opened = (1, []) if self.snapshot is None else (self.snapshot.position, self.snapshot.windows)
+        items = (each for each in self.items.get("metrics", ()) if each.kind == WINDOW and each.number >= position)
+        found = [(each.number, *each.value) for each in items]
+        closed = {key(content) for _, _, content in found}
+        found += [(0, number, content) for number, content in opened if key(content) not in closed]
+        return [
+            Window(number, self.definition(number), decode(content), item, content)
+            for item, number, content in found
+            if self._is_defined(number)
+        ]
 
     @property
     def open_windows(self) -> list[Window]:
         return [each for each in self.windows if not each.item]
-
-    def open_contents(self) -> list[tuple[int, bytes]]:
-        """Return the open windows as values of records of kind WINDOW."""
-        numbers = {each.window[:2]: each.number for each in self.open_windows}
-        stored = () if self.snapshot is None else split(self.snapshot.windows)
-        return [(numbers[each], content) for each, content in stored if each in numbers]
 
     def unsettled(self, journal: str) -> list[Item]:
         """Return the items of a journal that no backend has acknowledged, oldest first."""

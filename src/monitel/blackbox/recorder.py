@@ -25,7 +25,7 @@ from monitel.counter import leave_out
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
-from monitel.stats.window import OpenWindow, decode_one, key, split
+from monitel.stats.window import OpenWindow, decode, key
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
 from monitel.wait_counter import wait_keys
@@ -192,8 +192,8 @@ class Recorder:
         self._define_stats([key(each)[0] for each in open_windows()])
         self._table.warn()
 
-    def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
-        """Return the open windows, and the numbers of their definitions; with the lock of the journal held.
+    def open_windows(self) -> list[tuple[int, bytes]]:
+        """Return the open windows as values of records of kind WINDOW; with the lock of the journal held.
 
         The snapshot has the totals of that moment.
         """
@@ -202,7 +202,8 @@ class Recorder:
         contents, known = open_windows(), self._stats
         serials = [key(each)[0] for each in contents]
         self._define_stats(serials)
-        return b"".join(contents), tuple(known[serial][0] if serial in known else -1 for serial in serials)
+        numbers = (known[serial][0] if serial in known else -1 for serial in serials)
+        return list(zip(numbers, contents, strict=True))
 
     def stage_times(self) -> dict[str, int]:
         """Return the nanoseconds of each stage in closed windows: on the device, if they are measured there."""
@@ -214,7 +215,7 @@ class Recorder:
 
     def windows_so_far(self) -> list[tuple[Series, OpenWindow]]:
         """Return the open windows with samples, of Stats that are defined. Takes no lock."""
-        known, opened = self._stats, map(decode_one, open_windows())
+        known, opened = self._stats, map(decode, open_windows())
         return [
             (known[each.serial][1], each) for each in opened if each.serial in known and each.count and not each.closed
         ]
@@ -225,15 +226,14 @@ class Recorder:
         Call it at the end, when windows that close are not recorded any more. These are not recorded again later.
         """
         with self._metrics.lock:
-            content, numbers = self.open_windows()
-            for number, (found, window) in zip(numbers, split(content), strict=True):
-                described = decode_one(window)
-                if not described.closed:  # samples that other threads add now
+            for number, content in self.open_windows():
+                window, found = decode(content), key(content)
+                if not window.closed:  # samples that other threads add now
                     continue
                 _taken.add(found)
-                if described.count and not self._has_appended(found):
+                if window.count and not self._has_appended(found):
                     if number >= 0:
-                        self._metrics.append(WINDOW, marshal.dumps((number, window), 2))
+                        self._metrics.append(WINDOW, marshal.dumps((number, content), 2))
                     else:  # its Stat is gone before it was defined
                         self.lose("metrics", 1)
                 forget(*found)

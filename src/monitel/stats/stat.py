@@ -25,7 +25,7 @@ from monitel.stats.definition import (
 )
 from monitel.stats.histogram import Histogram
 from monitel.stats.pending import PendingSample, PendingSamples, PendingWindow, take_resolved
-from monitel.stats.window import OpenWindow, Window, decode_one, encode, not_requested
+from monitel.stats.window import OpenWindow, Window, decode, encode, not_requested
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
@@ -242,7 +242,7 @@ class Stat(Accumulator):
         if closed is None:
             return []
         content, samples, *_ = closed
-        opened = decode_one(content)
+        opened = decode(content)
         window = opened.of(self._definition)
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.stats.definition import Aggregation, StatDefinition
@@ -234,37 +234,15 @@ def encode(window: OpenWindow) -> bytes:
     return b"".join(parts)
 
 
-def decode(content: bytes) -> Iterator[OpenWindow]:
-    """Yield the windows."""
-    end = 0
-    while end < len(content):
-        window, end = _unpack(content, end)
-        yield window
-
-
-def split(content: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Yield the key and the bytes of each window."""
-    begin = 0
-    while begin < len(content):
-        window, end = _unpack(content, begin)
-        yield window[:2], content[begin:end]
-        begin = end
-
-
 def key(content: bytes) -> tuple[int, int]:
-    """Return the key of the first window: the serial number of its Stat, and its number."""
+    """Return the key of a window: the serial number of its Stat, and its number."""
     return _KEY.unpack_from(content)
 
 
-def decode_one(content: bytes) -> OpenWindow:
-    """Return the first window."""
-    return _unpack(content, 0)[0]
-
-
-def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
-    """Return a window and where it ends."""
-    serial, number, flags, previous_end_ns, *known, first, last, stddev = _FIELDS.unpack_from(content, offset)
-    offset += _FIELDS.size
+def decode(content: bytes) -> OpenWindow:
+    """Return a window that :func:`encode`, or the C code, has written."""
+    serial, number, flags, previous_end_ns, *known, first, last, stddev = _FIELDS.unpack_from(content)
+    offset = _FIELDS.size
     histogram = None
     if flags & _HAS_HISTOGRAM:
         scale, zeros, nonfinite, *totals = _HISTOGRAM.unpack_from(content, offset)
@@ -277,4 +255,4 @@ def _unpack(content: bytes, offset: int) -> tuple[OpenWindow, int]:
         histogram = Histogram(*[*fields, *totals, nonfinite])
     steps = first if first >= 0 else None, last if last >= 0 else None
     numbers = *known, *steps, stddev if flags & _STDDEV else None, histogram
-    return OpenWindow(serial, number, bool(flags & _CLOSED), previous_end_ns, *numbers), offset
+    return OpenWindow(serial, number, bool(flags & _CLOSED), previous_end_ns, *numbers)

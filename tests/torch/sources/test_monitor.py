@@ -13,7 +13,7 @@ from tests.support.scripts import Run
 import monitel
 import monitel.torch
 from monitel.stats import window_sinks
-from monitel.stats.window import decode_one
+from monitel.stats.window import decode
 
 HOURS = timedelta(hours=100)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
@@ -174,7 +174,7 @@ def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], obje
     stored: list[tuple[str, float]] = []
 
     def store(definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        stored.append((definition.name, decode_one(content).sum))
+        stored.append((definition.name, decode(content).sum))
         assert window.sum == stored[-1][1]
 
     window_sinks.add(store)

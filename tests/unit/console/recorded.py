@@ -74,10 +74,7 @@ class Recorded:
         assert self.box.folder is not None
         self.path = self.box.folder.path
         self.open: list[tuple[Definition, OpenWindow]] = []
-        self.box.open_windows = lambda: (
-            b"".join(encode(each) for _, each in self.open),
-            tuple(self.number(series) for series, _ in self.open),
-        )
+        self.box.open_windows = lambda: [(self.number(series), encode(each)) for series, each in self.open]
         self.box.sources["doing"] = lambda: DOING
         self.box.sources["counters"] = lambda: [
             ("training.time", "s", "", {"training.activity": "step"}, 80.0, START, None),

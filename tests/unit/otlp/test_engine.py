@@ -12,7 +12,7 @@ from tests.support.receiver import Receiver
 import monitel
 from monitel import COUNT, MEAN, Stat
 from monitel.blackbox.record import WINDOW
-from monitel.stats.window import decode, key
+from monitel.stats.window import key
 from monitel.testing import ManualClock
 from monitel_otlp import Pipeline
 from monitel_otlp.config import settings
@@ -165,7 +165,7 @@ def test_window_is_recorded_once_if_a_signal_handler_raises(
     monkeypatch.setattr(journal, "append", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stat.flush()
-    is_open = (stat._serial, 1) in {each[:2] for each in decode(box.open_windows()[0])}
+    is_open = (stat._serial, 1) in {key(content) for _, content in box.open_windows()}
     assert is_open is not is_late
     pipeline.shutdown()
     assert 1 == pipeline.account()["metrics"].recorded

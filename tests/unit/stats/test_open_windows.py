@@ -14,7 +14,7 @@ MakeStat = Callable[..., Any]
 def read(monitel: ModuleType) -> Callable[..., list[Any]]:
     def read(*stats: Any) -> list[Any]:
         serials = {stat._serial for stat in stats}
-        found = map(monitel.stats.window.decode_one, monitel.stats.window_sinks.open_windows())
+        found = map(monitel.stats.window.decode, monitel.stats.window_sinks.open_windows())
         return [window for window in found if window.serial in serials]
 
     return read
@@ -119,7 +119,7 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     """Until then open_windows() has its known samples; windows are sunk in order, and a lost one never."""
     stat, sunk = make_stat(), []
     pending: list[Any] = []
-    sink(lambda _definition, window, content: sunk.append((window, *monitel.stats.window.decode(content))))
+    sink(lambda _definition, window, content: sunk.append((window, monitel.stats.window.decode(content))))
     stat.add(1.0)
     stat._add_pending(pending.append, lambda: None)
     stat.flush()

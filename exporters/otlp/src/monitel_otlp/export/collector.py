@@ -149,7 +149,7 @@ def collect(
 def _last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
     """Return what is missing at the end of the journals: open windows, a reading of the counters, and the death."""
     found: dict[str, list[tuple[int, Any]]] = {
-        "metrics": [(WINDOW, value) for value in record.open_contents()],
+        "metrics": [(WINDOW, (each.number, each.content)) for each in record.open_windows],
         "readings": [(READING, value) for value in _readings(dead, record)],
         "logs": [] if death is None else [(EVENT, tuple(death.event()))],
     }

@@ -25,7 +25,7 @@ from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import NUMBERS, WINDOW, Item
 from monitel.blackbox.recorder import part_of_total
 from monitel.process.worker import Pace
-from monitel.stats.window import decode_one
+from monitel.stats.window import decode
 from monitel_otlp.messages.attributes import key_values
 from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, UNSPECIFIED, Points, fill, start_point_ns
@@ -150,7 +150,7 @@ class Draft:
         described = self._totals.described
         if item.kind == WINDOW:
             number, content = item.value
-            window, found = decode_one(content).of(_ANY), described(number)
+            window, found = decode(content).of(_ANY), described(number)
             total = self.of(found)
             part = part_of_total(window.sum, monotonic=total.described.definition.monotonic)
             return [(total, Measurement(window, found.definition.suffixes, part))]
