@@ -19,5 +19,8 @@ def command(*arguments: object) -> Printed:
     output, errors = io.StringIO(), io.StringIO()
     tqdm.monitor_interval = 0  # it starts no thread
     with redirect_stdout(output), redirect_stderr(errors):
-        status = script.load()([*map(str, arguments)])
+        try:
+            status = script.load()([*map(str, arguments)])
+        except SystemExit as ended:
+            status = ended.code
     return Printed(status, output.getvalue(), errors.getvalue())

@@ -5,5 +5,5 @@ from tests.unit.promises.program import Program
 
 
 @pytest.fixture
-def program(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Program:
-    return Program(capsys, caplog)
+def program(caplog: pytest.LogCaptureFixture) -> Program:
+    return Program(caplog)

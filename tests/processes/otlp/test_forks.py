@@ -41,21 +41,26 @@ for _ in range(5):
 
 
 BEGIN = """\
+import logging
 from monitel.profiler import record_function
 
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, OPTIONS)
 """
-SPANS = BEGIN.replace("OPTIONS", "spans=True")
+SPANS = BEGIN.replace("OPTIONS", "spans=True, logging_level='WARNING'")
 
 
-def test_forked_child_exports_its_ranges(receiver: Receiver, train: Run) -> None:
-    """The child is a separate instance with separate traces; the parent exports the parent's ranges once."""
+def test_forked_child_exports_its_ranges_and_log_records(receiver: Receiver, train: Run) -> None:
+    """The child is a separate instance with separate traces; the parent exports the parent's ranges once.
+
+    The first log record starts the child's pipeline, as an event does.
+    """
     script = """\
 with record_function("before"):
-    pass
+    logging.warning("parent")
 with record_function("around"):
     pid = os.fork()
     if pid == 0:
+        logging.warning("child")
         with record_function("child"), record_function("child.inner"):
             pass
         sys.exit()
@@ -71,6 +76,7 @@ with record_function("around"):
     ended = train(SPANS + script, receiver.url)
     expected = {"before": "", "around": "", "child": "", "child.inner": "child", "parent": "around"}
     assert expected == receiver.parents()
+    assert ["child", "parent"] == sorted(str(record.body) for record in receiver.records())
     instances = {span.name: span.resource["service.instance.id"] for span in receiver.spans()}
     assert instances["child"] == instances["child.inner"] != instances["parent"] == instances["before"]
     assert 2 == len({span.resource["process.pid"] for span in receiver.spans()})

@@ -50,24 +50,3 @@ def test_stderr_is_the_same_with_and_without_a_logging_level(train: Run, receive
     names = ("root",) if setup == "child alone" else ("root", "train", "train.data")
     exported = [record.body for record in receiver.records() if str(record.body).startswith("error: ")]
     assert [f"error: 40 of {name}" for name in names] == exported
-
-
-FORK = """\
-import logging
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, logging_level="INFO")
-logging.getLogger().setLevel(logging.INFO)
-logging.warning("parent")
-if os.fork() == 0:
-    logging.warning("before")
-    monitel.emit("child")
-    logging.warning("after")
-    sys.exit()
-os.wait()
-"""
-
-
-def test_forked_child_exports_its_log_records(receiver: Receiver, train: Run) -> None:
-    """The first log record starts the child's pipeline, as an event does."""
-    train(FORK, receiver.url)
-    found = [record.body for record in receiver.records() if record.name != "child"]
-    assert ["after", "before", "parent"] == sorted(map(str, found))
