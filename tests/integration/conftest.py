@@ -3,12 +3,9 @@
 The variable MONITEL_BACKENDS names the folder of the programs ``otelcol``, ``prometheus`` and ``loki``.
 """
 
-import json
 import os
 import shutil
 import subprocess
-import urllib.parse
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, Wire, free_port, run_python, sixty_times_faster
+from tests.integration.services import DEADLINE, Program, Wire, answer_of, free_port, run_python, sixty_times_faster
 from tests.support.receiver import Receiver
 
 __all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "free_port"]
@@ -59,22 +56,26 @@ def _fails(*command: str, environment: Mapping[str, str] | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A Prometheus that takes OTLP."""
+    """A Prometheus that takes OTLP, asked by its HTTP API."""
 
     url: str
 
+    def get(self, path: str, **parameters: object) -> Any:
+        """Return the ``data`` of an answer; an error has Prometheus' own words."""
+        return answer_of(f"{self.url}/api/v1/{path}", parameters)["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the current result of an expression: labels in ``metric``, time and value in ``value``."""
+        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
+        return result
+
+    def values(self, expression: str) -> list[str]:
+        return [each["value"][1] for each in self.query(expression)]
+
     def samples(self, series: str, back: str = "1h") -> list[tuple[int, str]]:
         """All samples of one series in the time back: Unix milliseconds, and the value as Prometheus writes it."""
-        (found,) = self.ask("query", query=f"{series}[{back}]")["result"] or [{"values": []}]
+        (found,) = self.query(f"{series}[{back}]") or [{"values": []}]
         return [(round(at * 1000), value) for at, value in found["values"]]
-
-    def query(self, query: str) -> list[str]:
-        return [each["value"][1] for each in self.ask("query", query=query)["result"]]
-
-    def ask(self, path: str, **parameters: object) -> Any:
-        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,12 @@
 """A real Loki as ``compose/`` configures it, and a client that reads events back by LogQL."""
 
-import json
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.integration.services import Program, free_port
+from tests.integration.services import Program, answer_of, free_port
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 
@@ -51,24 +47,19 @@ class Loki:
 
     def get(self, path: str, **parameters: object) -> Any:
         """Return the ``data`` of an answer; an error has Loki's own words."""
-        return self._get(f"loki/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        return answer_of(f"{self.url}/loki/api/v1/{path}", parameters, _CATEGORIZE)["data"]
 
     def alerts(self) -> list[dict[str, Any]]:
-        alerts: list[dict[str, Any]] = self._get("prometheus/api/v1/alerts")["alerts"]
+        alerts: list[dict[str, Any]] = answer_of(f"{self.url}/prometheus/api/v1/alerts")["data"]["alerts"]
         return alerts
 
     def rules(self) -> list[dict[str, Any]]:
         """Return the rules of all groups, each with the state of its last evaluation."""
-        return [rule for group in self._get("prometheus/api/v1/rules")["groups"] for rule in group["rules"]]
-
-    def _get(self, path: str) -> Any:
-        try:
-            with urllib.request.urlopen(
-                urllib.request.Request(f"{self.url}/{path}", headers=_CATEGORIZE), timeout=30
-            ) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{path}: {error.read().decode()}") from error
+        return [
+            rule
+            for group in answer_of(f"{self.url}/prometheus/api/v1/rules")["data"]["groups"]
+            for rule in group["rules"]
+        ]
 
 
 def loki_program(backends: Path, folder: Path, rules: Path = COMPOSE / "loki-rules") -> tuple[str, Program]:

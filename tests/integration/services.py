@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from tests.support.checks import wait_until
 
@@ -33,6 +36,19 @@ def free_port() -> int:
         port = random.randrange(10_000, 30_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
+
+
+def answer_of(
+    url: str, parameters: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
+) -> Any:
+    """Return what a server answers, in JSON; an error has its own words."""
+    query = urllib.parse.urlencode(parameters or {}, doseq=True)
+    request = urllib.request.Request(f"{url}?{query}", headers=dict(headers or {}))
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"{url}, {parameters}: {error.read().decode()}") from error
 
 
 def launched(run: str, rank: object = 0, ranks: int = 1, **variables: str) -> dict[str, str]:

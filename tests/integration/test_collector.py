@@ -24,7 +24,7 @@ def test_every_window_is_stored_at_its_own_time(
     severities = [(each.attributes["severity_number"], each.attributes["severity_text"]) for each in records]
     assert 2 * [("9", "INFO"), ("9", "INFO"), ("13", "WARN")] == severities
     assert run.windows[0]["start_ns"] < records[0].time_ns < records[-1].time_ns < time.time_ns()
-    assert ["1"] == prometheus.query('count(step_time_mean_seconds{split="train"})')
+    assert ["1"] == prometheus.values('count(step_time_mean_seconds{split="train"})')
 
 
 def test_all_three_signals(stack: Stack, loki: Loki, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_all_three_signals(stack: Stack, loki: Loki, tmp_path: Path) -> None:
     assert {("3", "8")} == {tuple(each.attributes[f"training_{k}"] for k in ("rank", "world_size")) for each in records}
     run_id = environment["TORCHELASTIC_RUN_ID"]
     selector = f'{{service_name="train", training_rank="3", training_world_size="8", training_run_id="{run_id}"}}'
-    assert [str(run.steps)] == stack.prometheus.query(f"sum(train_loss_count_total{selector})")
+    assert [str(run.steps)] == stack.prometheus.values(f"sum(train_loss_count_total{selector})")
 
 
 def test_an_offline_run_is_replayed(

@@ -56,7 +56,7 @@ for round in range(2):
 
 
 def value(prometheus: Prometheus, query: str, at: float) -> float:
-    (found,) = prometheus.ask("query", query=query, time=at)["result"]
+    (found,) = prometheus.get("query", query=query, time=at)["result"]
     return float(found["value"][1])
 
 
@@ -84,8 +84,8 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
         # extrapolate but this millisecond.
         query = f"increase({series}[{last - first + 1}ms])"
         assert expected == pytest.approx(value(prometheus, query, last / 1000), rel=0.01), query
-    assert [str(truth["steps"])] == prometheus.query("training_step")
-    assert ["0"] == prometheus.query("data_loading_wait_active")
+    assert [str(truth["steps"])] == prometheus.values("training_step")
+    assert ["0"] == prometheus.values("data_loading_wait_active")
     startup = prometheus.samples('training_time_seconds_total{training_activity="startup"}')
     assert ("0", True) == (startup[0][1], float(startup[-1][1]) >= 3000)
     assert 1800 == pytest.approx((startup[1][0] - startup[0][0]) / 1000)  # an older one might be refused
@@ -120,4 +120,4 @@ def test_sources_of_one_name_are_stored_apart(
     ):
         assert values == {float(sample) for _, sample in prometheus.samples(metric)}, metric
         assert (f"is sent as {name!r}" in stderr) == (metric not in {"x_wait_count", "io_bytes_total"})
-    assert [] == prometheus.query("x_wait_count_total")
+    assert [] == prometheus.values("x_wait_count_total")

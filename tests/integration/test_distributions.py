@@ -46,29 +46,29 @@ def test_histogram_quantile_is_within_the_bound(prometheus: Prometheus, tmp_path
     width = 2**2**-scale - 1
     assert width < 0.1
     for q in QS:
-        (found,) = prometheus.query(f"histogram_quantile({q}, step_time_histogram_seconds)")
+        (found,) = prometheus.values(f"histogram_quantile({q}, step_time_histogram_seconds)")
         expected = numpy.percentile(samples, 100 * q, method="inverted_cdf")
         assert abs(float(found) - expected) <= width * abs(expected), q
-    assert ["9000"] == prometheus.query("histogram_count(step_time_histogram_seconds)")
+    assert ["9000"] == prometheus.values("histogram_count(step_time_histogram_seconds)")
     if not negative:
-        (total,) = prometheus.query("histogram_sum(step_time_histogram_seconds)")
+        (total,) = prometheus.values("histogram_sum(step_time_histogram_seconds)")
         assert sum(samples) == pytest.approx(float(total))
-    assert [p99] == [float(value) for value in prometheus.query("step_time_p99_seconds")]
-    assert ["9000"] == prometheus.query("step_time_count_total")
+    assert [p99] == [float(value) for value in prometheus.values("step_time_p99_seconds")]
+    assert ["9000"] == prometheus.values("step_time_count_total")
 
 
 def test_windows_can_be_told_apart(prometheus: Prometheus, tmp_path: Path) -> None:
     """The difference of two cumulative points has the samples between: what rate() and increase() are made of."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     samples, _, scale = run(tmp_path, prometheus.url, "histogram")
-    found = prometheus.ask("query", query="step_time_histogram_seconds[1h]")["result"][0]["histograms"]
+    found = prometheus.get("query", query="step_time_histogram_seconds[1h]")["result"][0]["histograms"]
     assert ["3000", "6000", "9000"] == [histogram["count"] for _, histogram in found]
     at = [moment for moment, _ in found]
     between = f"step_time_histogram_seconds @ {at[2]} - step_time_histogram_seconds @ {at[1]}"
-    (median,) = prometheus.query(f"histogram_quantile(0.5, {between})")
+    (median,) = prometheus.values(f"histogram_quantile(0.5, {between})")
     expected = numpy.percentile(samples[6000:], 50, method="inverted_cdf")
     assert abs(float(median) - expected) <= (2**2**-scale - 1) * expected
-    assert [] == prometheus.query("step_time_p50_seconds")
+    assert [] == prometheus.values("step_time_p50_seconds")
 
 
 def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path, tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path
     with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
         _, p99, _ = run(tmp_path, url, None)
         prometheus = Prometheus(url)
-        assert [p99] == [float(value) for value in prometheus.query("step_time_p99_seconds")]
+        assert [p99] == [float(value) for value in prometheus.values("step_time_p99_seconds")]
         assert 3 == len(prometheus.samples("step_time_stddev_seconds"))
-        assert [] == prometheus.query('{__name__=~"step_time_histogram.*"}')
+        assert [] == prometheus.values('{__name__=~"step_time_histogram.*"}')

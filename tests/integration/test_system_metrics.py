@@ -33,7 +33,7 @@ def test_documented_queries_return_the_state_of_the_process(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("RANK", "3")
-    query = stack.prometheus.query
+    query = stack.prometheus.values
     with monitel_otlp.configure(
         endpoint=stack.endpoint, spool_dir=tmp_path, export_interval=3600.0, system=True
     ) as pipeline:

@@ -69,10 +69,10 @@ def test_totals_of_deltas_are_exact(
     with Program([program, f"--config={config}"], tmp_path / "collector.log", f"{url}/"):
         sums, counts, values = json.loads(python("train.py").stdout)
     for name, total in (("loss", "loss_sum"), ("tokens", "tokens_sum_total")):
-        assert [str(counts[name])] == prometheus.query(f"{name}_count_total")
-        assert [sums[name]] == [float(value) for value in prometheus.query(total)]
-        assert [str(counts[name])] == prometheus.query(f"histogram_count({name}_histogram)")
+        assert [str(counts[name])] == prometheus.values(f"{name}_count_total")
+        assert [sums[name]] == [float(value) for value in prometheus.values(total)]
+        assert [str(counts[name])] == prometheus.values(f"histogram_count({name}_histogram)")
         for suffix in ("mean", "min", "max", "value", "stddev"):
-            assert [values[name][suffix]] == [float(value) for value in prometheus.query(f"{name}_{suffix}")]
+            assert [values[name][suffix]] == [float(value) for value in prometheus.values(f"{name}_{suffix}")]
         assert len(prometheus.samples(f"{name}_mean")) > 5
         assert len(prometheus.samples(f"{name}_mean")) == len(prometheus.samples(f"{name}_count_total"))

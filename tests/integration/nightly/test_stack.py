@@ -121,7 +121,7 @@ def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: P
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
     run = train(tmp_path, environment={**os.environ, **endpoint})
     assert {} == run.dropped
-    assert "30d or 8GiB" == prometheus.ask("status/runtimeinfo")["storageRetention"]
+    assert "30d or 8GiB" == prometheus.get("status/runtimeinfo")["storageRetention"]
     check(prometheus, run)
     check_events(loki, run)
     assert {"TrainingEventError", "TrainingRunFailed", "TrainingRunPreempted"} == {

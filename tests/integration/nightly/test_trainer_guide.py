@@ -42,13 +42,13 @@ def queries() -> dict[str, str]:
 
 
 def ask(stack: Stack, query: str, at: float) -> float:
-    (found,) = stack.prometheus.ask("query", query=query, time=at)["result"]
+    (found,) = stack.prometheus.get("query", query=query, time=at)["result"]
     return float(found["value"][1])
 
 
 def true_rate(stack: Stack, times: list[float], at: float) -> float:
     """Return the samples per second between the first and the last point that Prometheus has of the time of a rate."""
-    (found,) = stack.prometheus.ask("query", query=f"training_samples_total[{SECONDS}s]", time=at)["result"]
+    (found,) = stack.prometheus.get("query", query=f"training_samples_total[{SECONDS}s]", time=at)["result"]
     first, last = (float(each[0]) for each in (found["values"][0], found["values"][-1]))
     return BATCH_SIZE * (bisect_right(times, last) - bisect_right(times, first)) / (last - first)
 

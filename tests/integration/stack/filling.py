@@ -4,21 +4,17 @@ Time runs sixty times as fast as in a real job: windows of a second stand for wi
 the data shortens its durations as well (:func:`sixty_times_faster`), Prometheus' own five minutes among them.
 """
 
-import json
 import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, Prometheus
 from tests.integration.services import DEADLINE, Program, free_port, launched, sixty_times_faster
 
 COMPOSE = ROOT / "compose"
@@ -143,25 +139,8 @@ class Job:
                 rank.wait(10)
 
 
-@dataclass(frozen=True)
-class Store:
-    """A Prometheus as the stack configures it, asked by its HTTP API."""
-
-    url: str
-
-    def get(self, path: str, **parameters: str | Sequence[str]) -> Any:
-        """The ``data`` of an answer; an error is Prometheus' own words."""
-        query = urllib.parse.urlencode(parameters, doseq=True)
-        try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the current result of an expression: labels in ``metric``, time and value in ``value``."""
-        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
-        return result
+class Store(Prometheus):
+    """A Prometheus as the stack configures it, which ranks fill."""
 
     @contextmanager
     def training(

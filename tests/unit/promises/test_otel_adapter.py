@@ -4,7 +4,6 @@ import asyncio
 import datetime as dt
 import logging
 import math
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
@@ -14,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
+from tests.support.validity.names import prometheus_names
 from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
@@ -450,19 +451,15 @@ WAITS = {
     ".wait.active": ("{wait}", False),
     ".wait.max": ("s", False),
 }
-UNITS = {"s": "seconds", "By": "bytes"}
 
 
-def stored(metric: str, unit: str, *, monotonic: bool) -> str:
-    """Return the name of a metric in Prometheus, written down again from the rules of its translation."""
-    words = [word for word in re.split("[^a-z0-9]+", metric.lower()) if word]
-    if unit in UNITS and UNITS[unit] not in words:
-        words.append(UNITS[unit])
-    if monotonic:
-        words = [word for word in words if word != "total"] + ["total"]
-    elif unit == "1":
-        words = [word for word in words if word != "ratio"] + ["ratio"]
-    return "_".join(words)
+def stored(name: str, unit: str, *, monotonic: bool) -> str:
+    """Return the name of a gauge, or of a monotonic sum, in Prometheus."""
+    metric = Metric(name=name, unit=unit)
+    metric.sum.is_monotonic = monotonic
+    if not monotonic:
+        metric.gauge.SetInParent()
+    return prometheus_names(metric)[0]
 
 
 NAMES_OF_SOURCES = (
