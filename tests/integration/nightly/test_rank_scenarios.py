@@ -1,4 +1,7 @@
-"""Jobs in which the late rank is hard to find, or a rank only looks late, and the ranks that the rules name."""
+"""Jobs in which the late rank is hard to find, or a rank only looks late, and the ranks that the rules name.
+
+Simpler ones are in ``compose/tests``.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +38,6 @@ class Job:
     away: Callable[[int, int], bool] = lambda _rank, _minute: False
     # seconds of a stage of a rank in a minute for which no other rank waits in the same window
     extra: Work = lambda _rank, _minute: {}
-    waits: bool = True  # false if the ranks do not wait for each other
 
     def series(self, name: str) -> list[dict[str, str]]:
         """Return the series of all ranks as promtool reads them. The name distinguishes the processes of jobs."""
@@ -51,7 +53,7 @@ class Job:
             ]
             last = max(sum(each.values()) for each in work)
             for rank, stages in enumerate(work):
-                sync = 0.002 + (last - sum(stages.values()) if self.waits else 0.0)
+                sync = 0.002 + last - sum(stages.values())
                 more = self.extra(rank, minute)
                 for stage, seconds in {**stages, "sync": sync}.items():
                     there = minute in self.minutes and not self.away(rank, minute)
@@ -121,7 +123,6 @@ SILENT = {
     "an evaluation on one host and a longer wait for the network on the others, in one window": mixed(
         Job(extra=lambda rank, minute: ({"sync": 0.3} if rank < 3 else {"other": 0.1}) if minute % 10 == 5 else {})
     ),
-    "independent trainings with small collectives": mixed(Job(waits=False, work=late("forward", 0.05))),
     "hosts that differ by 1 %": mixed(
         Job(8, work=lambda rank, _: {stage: seconds * (1 + 0.01 * (rank < 4)) for stage, seconds in USUAL.items()})
     ),
@@ -129,7 +130,7 @@ SILENT = {
 }
 
 
-#: By name: the series, the suspects, and the alerts unless these are the same.
+#: By name: the series, and the suspects, for which there are alerts.
 NAMED: dict[str, Any] = {
     "a job with a late rank, and a smaller and slower one of the same name": (
         mixed(Job(6, labels=UNNAMED, work=late("data", 0.03)), Job(3, labels=UNNAMED, scale=1.5)),
@@ -158,13 +159,6 @@ NAMED: dict[str, Any] = {
         mixed(Job(work=late("data", 0.02), away=lambda rank, minute: rank == 1 and minute % 3 > 0)),
         {"1 data"},
     ),
-    "one of two is late": (mixed(Job(2, work=late("optimizer", 0.02))), {"1 optimizer"}),
-    "rank zero logs for 4 % of each step": (mixed(Job(work=late("other", 0.005, (0,)))), {"0 other"}, NONE),
-    "a pause of thirty seconds on one rank": (
-        mixed(Job(work=late("other", 30.0, (2,), range(20, 21)))),
-        {"2 other"},
-        NONE,
-    ),
     "steps whose length changes from window to window, and a late rank": (
         mixed(
             Job(
@@ -183,9 +177,9 @@ NAMED: dict[str, Any] = {
 }
 
 
-CASES = {name: asked(name, series, {SUSPECTS: NONE, ALERTS: NONE}) for name, series in SILENT.items()} | {
-    name: asked(name, series, {SUSPECTS: suspects, ALERTS: alerts[0] if alerts else suspects})
-    for name, (series, suspects, *alerts) in NAMED.items()
+CASES = {
+    name: asked(name, series, {SUSPECTS: names, ALERTS: names})
+    for name, (series, names) in [*((name, (series, NONE)) for name, series in SILENT.items()), *NAMED.items()]
 }
 
 
