@@ -96,8 +96,11 @@ class Box:
             journal.before_remove = self._note_removal
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
-        #: Parts of the snapshot, as plain values.
-        self.sources: dict[str, Callable[[], Any]] = {"stack": crash_stacks.main_stack}
+        #: Parts of the snapshot, as plain values: the reading before the counters, which may be newer.
+        self.sources: dict[str, Callable[[], Any]] = {
+            "readings": lambda: self.journals["readings"].next,
+            "stack": crash_stacks.main_stack,
+        }
         #: Returns all open windows as values of records of kind WINDOW. It is called with the lock of the journal of
         #: metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], list[tuple[int, bytes]]] = list
@@ -269,11 +272,10 @@ class Box:
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
             position, windows = metrics.next, self.open_windows()
             metrics.keep_from = min(metrics.keep_from, position)
-        following = {name: journal.next for name, journal in self.journals.items()}  # before the sources are read
         found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
-        values = {**{name: value for name, value in found.items() if value is not None}, "next": following}
+        values = {name: value for name, value in found.items() if value is not None}
         head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
-        if self._write_state((*head, windows, values)) or self._write_state((*head, [], {"next": following})):
+        if self._write_state((*head, windows, values)) or self._write_state((*head, [], {})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
             metrics.keep_from = sys.maxsize

@@ -25,13 +25,12 @@ doing     what the process does: ``step``, ``step_seconds`` (since it was set, o
 counters  a :data:`PlainCounter` of each counter
 before    begin of the run in Unix ns, and the counters at that time, each as its name, attributes and total; None for
           the first run of a process, which begins with the process
-readings  number of the next item of the journal of readings: the counters are as of this item
+readings  number of the next item of the journal of readings before the counters were read
 totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that
           the summary of a run needs, up to their last closed window
 numbers   number of the definition, time in Unix ns and value of the last number of each series of ``log()``
-accounts  the account of each signal: recorded, delivered, on disk, folded, waiting, and dropped items by reason
 event     the last event other than logged numbers, a :class:`LogRecord` in marshal format
-stack     the stack of the main thread
+stack     the stack of the main thread, in the form of faulthandler
 exception  type, message and place (file and line, with a colon between) of the last exception that was not caught
 ========  ======================================================================================================
 """

@@ -51,9 +51,7 @@ class Snapshot(NamedTuple):
     monotonic_ns: int
     position: int  # number of the next item of the journal of metrics
     windows: list[tuple[int, bytes]]  # that are open, as values of records of kind WINDOW
-    #: The parts that the sources of the box have returned. ``stack`` is the main thread's; ``next`` has the number of
-    #: the next item of each journal before the sources were called.
-    values: dict[str, Any]
+    values: dict[str, Any]  # the parts that the sources of the box have returned
 
 
 class Window(NamedTuple):

@@ -179,13 +179,6 @@ class Dead:
             if not is_loaded:
                 segment.buffer = None
 
-    def has_grown(self, name: str) -> bool:
-        """Return True if something was appended to a journal after the snapshot, even if it is delivered and removed.
-
-        A reading of the counters in the snapshot is not needed then: counters would fall. Call it before :meth:`end`.
-        """
-        return self.snapshot is None or self.journals[name].next > self.snapshot.values["next"][name]
-
     def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
         """Append the last records of the process, each of one item, all of them or none, and never again."""
         assert self.box is not None

@@ -159,8 +159,8 @@ def _last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, 
 def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
     """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
     snapshot = record.snapshot
-    if snapshot is None or dead.has_grown("readings"):
-        return
+    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", 0):
+        return  # counters would fall
     earlier: dict[tuple[Hashable, int], Sent] = {}
     changed = []
     for number, counter in enumerate(record.counters):
