@@ -21,6 +21,7 @@ from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import give_way
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import Event, RLock
 from monitel.process.worker import yield_gil
 from monitel.run_events import end_if_due
@@ -124,7 +125,7 @@ class Engine:
         for outbox in self._outboxes["metrics"]:
             outbox.write_queue_size = self._write_queue_size
         self._collecting = RLock()
-        self._is_over = self._rejected_is_full = False
+        self._is_over = False
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = self._changed_reading = 0  # numbers of items
         self.application = ApplicationThread()
@@ -395,14 +396,13 @@ class Engine:
         return newest + MILLISECOND_NS if newest else 0
 
     def _set_aside(self, request: Rejected) -> None:
-        journal, place = self.box.journals[REJECTED], f", and goes to {self.spool_dir}"
-        if not (self._rejected_is_full or Rejected.has_room(journal)):
-            self._rejected_is_full = True
-            _log.warning("%s is full: further rejected requests are only counted", self.spool_dir)
-        if self._rejected_is_full:
-            place = ""
-        else:
+        journal, place = self.box.journals[REJECTED], ""
+        if Rejected.has_room(journal):
             request.append(journal)
+            place = f", and goes to {self.spool_dir}"
+        else:
+            message = "%s is full: further rejected requests are only counted"
+            warn_once(_log, message, self.spool_dir, key=self.spool_dir)
         _log.warning("a request was rejected%s: %s", place, request.reason)
 
 

@@ -16,6 +16,7 @@ from monitel.attributes import typed_items
 from monitel.blackbox.forms import STAT, LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recorder import Recorder, Series, SeriesTable
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otlp.messages.attributes import plain_attributes
@@ -46,8 +47,7 @@ class MetricSeries(SeriesTable):
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, whose last window needs a series
         self._definitions: dict[str, monitel.StatDefinition] = {}  # of counters and numbers, by metric
         self._series_of_name: Counter[Hashable] = Counter()
-        self._overflowing: set[Hashable] = set()
-        self._unreported: list[str] = []  # names of series in it that are not logged yet
+        self._overflowing: set[str] = set()  # names that have reached the limit, to be logged
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         name, first = NAMES.of_stat(definition)
@@ -86,9 +86,7 @@ class MetricSeries(SeriesTable):
             if key not in self._series and self._series_of_name[owner] >= self._limit:
                 attributes = {**self.attributes, _OVERFLOW: True}
                 key = owner, typed_items(attributes)
-                if owner not in self._overflowing:
-                    self._overflowing.add(owner)
-                    self._unreported.append(definition.name)
+                self._overflowing.add(definition.name)
             # May destruct a Stat with the same key.
             created = Series(name, definition, plain_attributes(dict(attributes)))
             series = self._series.setdefault(key, created)
@@ -98,11 +96,10 @@ class MetricSeries(SeriesTable):
 
     def warn(self) -> None:
         """Log the names that have reached the limit. :meth:`of_stat`, called with a lock held, leaves it to others."""
-        while self._unreported:
-            _log.warning(
-                "%r has more than %d sets of attributes: further sets are sent as one series with %s=true",
-                *(self._unreported.pop(), self._limit, _OVERFLOW),
-            )
+        while self._overflowing:
+            name = self._overflowing.pop()
+            message = "%r has more than %d sets of attributes: further sets are sent as one series with %s=true"
+            warn_once(_log, message, name, self._limit, _OVERFLOW, key=name)
 
 
 class ExportRecorder(Recorder):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
-from monitel.blackbox.record import NUMBERS, WINDOW, Item
+from monitel.blackbox.record import WINDOW, Item
 from monitel.blackbox.recorder import part_of_total
 from monitel.process.worker import Pace
 from monitel.stats.window import decode
@@ -154,8 +154,6 @@ class Draft:
             total = self.of(found)
             part = part_of_total(window.sum, monotonic=total.described.definition.monotonic)
             return [(total, Measurement(window, found.definition.suffixes, part))]
-        if item.kind != NUMBERS:
-            raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
         return [
             (self.of(described(number)), Measurement(_window_of(time_ns, float(value)), _NUMBER, None))
             for number, time_ns, value in item.value

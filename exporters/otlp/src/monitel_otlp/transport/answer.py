@@ -30,8 +30,12 @@ RESPONSE_BYTES = 65_536  #: Maximum number of bytes that are read of an answer, 
 #: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
 USER_AGENT = f"monitel-otlp/{monitel.__version__} Python/{'.'.join(map(str, sys.version_info[:3]))}"
 AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-NO_CREDENTIALS = "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"
-NO_PERMISSION = "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"
+#: What to do about a status of HTTP or a code of gRPC.
+ADVICE: dict[int | str, str] = {
+    401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
+    403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
+}
+ADVICE |= {"UNAUTHENTICATED": ADVICE[401], "PERMISSION_DENIED": ADVICE[403]}
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 

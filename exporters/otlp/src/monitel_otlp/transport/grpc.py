@@ -22,10 +22,9 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no s
 from monitel_otlp.config.endpoint import AddressError, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
+    ADVICE,
     AUTHORITY,
     CLIENT,
-    NO_CREDENTIALS,
-    NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
@@ -147,12 +146,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     code, details = error.code().name, (error.details() or "").rpartition("last error: ")[2]
     if code == "RESOURCE_EXHAUSTED" and _ANSWER_TOO_LARGE.search(details):
         return Answer(Consequence.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
-    advice = {
-        "UNAUTHENTICATED": NO_CREDENTIALS,
-        "PERMISSION_DENIED": NO_PERMISSION,
-        "UNIMPLEMENTED": endpoint.no_receiver(request.signal),
-    }
-    reason, pause = f"gRPC {code}: {advice.get(code, details)}", _retry_delay(error)
+    advice = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
+    reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
     is_closed = "Socket closed" in details
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):

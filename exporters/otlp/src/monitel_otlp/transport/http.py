@@ -23,10 +23,9 @@ from urllib.request import getproxies
 from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
+    ADVICE,
     AUTHORITY,
     CLIENT,
-    NO_CREDENTIALS,
-    NO_PERMISSION,
     RESPONSE_BYTES,
     USER_AGENT,
     Answer,
@@ -54,7 +53,6 @@ _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
 _CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
 _OF_CONTENT = {400, 413, 422}  # any other status below 500 is not about the items: of a proxy, a limiter
 _RETRY = {408, 429, 502, 503, 504}
-_REFUSED = {401: NO_CREDENTIALS, 403: NO_PERMISSION}
 _NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
@@ -364,7 +362,7 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     if status in _RETRY:
         return Answer(Consequence.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     text = error_text(body)
-    advice = _REFUSED.get(status)
+    advice = ADVICE.get(status)
     if status in _NO_RECEIVER:
         advice = endpoint.no_receiver(request.signal)
     elif status in _REDIRECTION:
