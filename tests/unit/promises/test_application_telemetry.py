@@ -15,7 +15,7 @@ from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start
 from tests.support.producers import run_together
-from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver, partial_success
 
 import monitel
 from monitel_otlp import Pipeline, application
@@ -141,6 +141,24 @@ def test_shutdown_behind_a_dead_backend_takes_two_seconds(start: Start, monkeypa
             assert not pipeline.shutdown()
     assert 1 == pipeline.account()["logs"].on_disk
     wait_for_threads()
+
+
+def test_busy_backend_is_asked_again_and_a_loss_is_one_warning(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within the time limit of an attempt; what a backend leaves out is a loss."""
+    monkeypatch.setattr(application, "_PAUSE", 0.01)
+    pipeline = start(run_events=False)
+    logger = pipeline.logger_provider.get_logger("mine")
+    answers = [Answer(503), Answer(429), Answer(), partial_success("logs", 1, ""), Answer(400)]
+    receiver.answer("logs", *answers)
+    for name in ("first", "left out", "refused", "last"):
+        logger.emit(body="text", event_name=name)
+        assert pipeline.force_flush(DEADLINE)
+    assert ["first", "left out", "last"] == receiver.record_names()
+    assert ["the backend has left out 1 of them"] == [
+        text.partition("lost: ")[2] for text in warnings_with(caplog, "the application's logs by OpenTelemetry's API")
+    ]
 
 
 def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: Start) -> None:

@@ -11,8 +11,8 @@ from monitel.runs.exporters import is_recorded
 class TorchInstrumentor:
     """Calls ``monitel.torch.instrument()`` in the ranks of a job: the entry point of ``opentelemetry_instrumentor``.
 
-    A rank is a process whose launcher has set ``RANK``. Its child processes, such as workers of a DataLoader, inherit the
-    variable, and are not ranks.
+    A rank is a process whose launcher has set ``RANK``. Its child processes, such as workers of a DataLoader, inherit
+    the variable, and are not ranks.
     """
 
     def instrument(self, **_given: Any) -> None:

@@ -52,7 +52,7 @@ class ApplicationTelemetry:
 
     They begin, with their threads, when the application uses the signal: when it gets its first meter, ends its first
     sampled span, or emits its first log record. Without an endpoint, and in a forked child, nothing is sent. What a
-    backend does not accept within the exporter's timeout is lost; the accounts of the pipeline do not include it.
+    backend does not accept within the time limit of an attempt is lost; the accounts of the pipeline do not include it.
 
     A thread for each signal flushes and ends it, because this may hang. It is started early: none can be started at
     exit. It is a thread of ``threading``, as those of the SDK: under gevent all of them are greenlets. If gevent comes
@@ -205,7 +205,8 @@ class _Exporter(OTLPMetricExporterMixin):
             answer = self._transport.send(request, deadline - time.monotonic())
         fails = answer.consequence is not Consequence.DELIVERED or answer.rejected > 0
         if fails and not self._fails:
-            _log.warning("the application's %s by OpenTelemetry's API are lost: %s", self._signal, answer.reason)
+            why = answer.reason or f"the backend has left out {answer.rejected} of them"
+            _log.warning("the application's %s by OpenTelemetry's API are lost: %s", self._signal, why)
         self._fails = fails
 
     def force_flush(self, *_given: Any, **_named: Any) -> bool:
