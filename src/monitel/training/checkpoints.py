@@ -92,11 +92,6 @@ class Checkpoint:
         if self.ended is not None:
             self.ended(self, error)
 
-    @property
-    def seconds(self) -> float:
-        """The time inside the context manager, over all uses."""
-        return self._blocked_ns / 1e9
-
     def defer(self) -> Callable[[BaseException | None], bool]:
         """Log the event later, because the checkpoint is saved in the background when this thread goes on.
 

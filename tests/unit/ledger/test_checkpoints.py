@@ -89,5 +89,4 @@ def test_parts_of_a_load(events: list[Any]) -> None:
     load.log()
     (event,) = events
     assert 3 == event.step
-    assert load.seconds == event.data["checkpoint.duration"] >= 0.04
-    assert load.seconds <= total("checkpoint.load")
+    assert 0.04 <= event.data["checkpoint.duration"] <= total("checkpoint.load")

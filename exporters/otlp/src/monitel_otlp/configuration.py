@@ -206,8 +206,7 @@ def configure(
         attributes["service.name"] = checked_text("service_name", service_name)
     if resource is not None and not isinstance(resource, Resource):
         raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
-    boxed = {"folder": None, "size": BOX_SIZE, **black_box} if isinstance(black_box, Mapping) else {}
-    box = box_settings(bool(boxed), *boxed.values())
+    box = box_settings(bool(black_box), *(black_box.values() if isinstance(black_box, Mapping) else ()))
     settings = resolve(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
     )
