@@ -26,8 +26,7 @@ _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
 # A word of a text, or one of our commands with its options, paths and addresses.
 _WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
-_SHORT_LABEL, _LABEL = 9, 15  # columns of the labels on a narrow screen, and on another one
-_NARROW = 60
+_LABEL = 15  # columns of the labels
 _LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -139,9 +138,8 @@ def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> 
         yield _GAP.join(cells).rstrip()
 
 
-def labelled(label: str, text: str, width: int, indent: int = 0, *, whole: bool = False) -> Iterator[str]:
+def labelled(label: str, text: str, width: int, indent: int = _LABEL, *, whole: bool = False) -> Iterator[str]:
     """Yield the lines of a printable text behind a label. An empty text gives no line."""
-    indent = indent or (_SHORT_LABEL if width < _NARROW else _LABEL)
     if text and columns_of(label) >= indent:
         yield label
         label = ""

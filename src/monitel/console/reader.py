@@ -329,21 +329,16 @@ def _nothing_known(target: str, problems: list[str]) -> FolderError:
     if _is_folder(target):
         words = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
         return FolderError(f"nothing is known from {str(Path(target))!r}: {words}")
-    if problems:
-        return FolderError("; ".join(problems))
     words = (
         "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
         "look for the event process.died in the backend"
     )
-    with suppress(OSError):
-        owner = Path(f"/proc/{int(target)}").stat().st_uid
+    if Path(f"/proc/{int(target)}").exists():
         words = (
-            "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
+            "the process runs, but it belongs to another user, has recorded nothing with monitel, or has no box; "
             "monitel doctor, run with its variables, shows where boxes are made"
         )
-        if owner != os.geteuid():
-            words = f"the process belongs to another user (id {owner}): run this command as that user"
-    return FolderError(f"there is no black box of process {int(target)}: {words}")
+    return FolderError("; ".join(problems) or f"there is no black box of process {int(target)}: {words}")
 
 
 def _is_folder(target: str) -> bool:

@@ -249,12 +249,9 @@ class TopApp(App[int]):
 
 def run_app(live: Live, view: View, interval: float) -> int:
     """Show the jobs of this machine until a key ends it, and return the exit status."""
-    for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, f"__{name}__")
-        if stream is None or not stream.isatty():
-            raise CommandError(f"monitel top needs a terminal, and {name} is not one: {_ONCE}")
-    if os.environ.get("TERM", "dumb") == "dumb":
-        raise CommandError(f"monitel top needs a terminal that can move the cursor, which TERM does not name: {_ONCE}")
+    streams = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    if not all(each and each.isatty() for each in streams) or os.environ.get("TERM", "dumb") == "dumb":
+        raise CommandError(f"monitel top needs a terminal as stdin, stdout and stderr, and not TERM=dumb: {_ONCE}")
     app = TopApp(live, view, interval)
     status = app.run(mouse=False)
     if app.failure is not None:

@@ -119,7 +119,7 @@ def test_nothing_there_and_wrong_arguments(tmp_path: Path, console: Console) -> 
     console("top", "--sort", "nothing", status=2)
     ended = console("top", status=1)
     assert ended.errors.startswith(
-        "monitel: monitel top needs a terminal, and stdin is not one: use monitel top --once"
+        "monitel: monitel top needs a terminal as stdin, stdout and stderr, and not TERM=dumb: use monitel top --once"
     )
 
 
