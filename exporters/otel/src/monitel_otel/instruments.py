@@ -13,6 +13,7 @@ from opentelemetry.metrics import Observation
 import monitel
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
+from monitel.process.os_threads import RLock
 from monitel.training.counters import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
@@ -49,14 +50,15 @@ class Instruments:
         self._counters: set[str] = set()  # names
         self._wait_keys: set[str] = set()
         self._collecting = False
+        self._windows, self._lock = 0, RLock()
         self._active = True
         self._nonfinite = self._meter.create_counter(
             "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
         )
-        windows = "monitel.windows", "{window}", "Windows written to instruments"
-        self._windows = self._meter.create_counter(*windows)
-        self._meter.create_observable_gauge("training.step", [self._collect], "{step}", "Step of the process")
-        name, unit, description = GOODPUT
+        windows = "monitel.windows", [self._collect], "{window}", "Windows written to instruments"
+        self._meter.create_observable_counter(*windows)
+        step, (name, unit, description) = partial(_observe, monitel.get_step), GOODPUT
+        self._meter.create_observable_gauge("training.step", [step], "{step}", "Step of the process")
         self._meter.create_observable_gauge(name, [partial(_observe, goodput)], unit, description)
         self.refresh()
         # A job that only sets steps and enters activities logs no event after which the instrument could be created.
@@ -83,7 +85,8 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
                 writers[suffix](window.count if suffix == "count" else value, attributes)
-        self._windows.add(1)
+        with self._lock:
+            self._windows += 1
         if not self._collecting and shuts_down(self._provider):
             warn_once(
                 _log,
@@ -174,8 +177,8 @@ class Instruments:
             )
         self._since_collect.add(series)
 
-    def _collect(self, options: CallbackOptions) -> list[Observation]:
-        """Close windows before a reader reads their instruments; return the step."""
+    def _collect(self, _options: CallbackOptions) -> list[Observation]:
+        """Close windows before a reader reads their instruments, and return the number of windows."""
         if not self._active:
             return []
         self._collecting = True
@@ -189,7 +192,7 @@ class Instruments:
         finally:
             self._collecting = False
         self._since_collect = set()
-        return _observe(monitel.get_step, options)
+        return [Observation(self._windows)]
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:

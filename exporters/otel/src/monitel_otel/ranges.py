@@ -52,7 +52,9 @@ class Period:
     def fold(self, ended: Range, end_ns: int) -> None:
         with self._lock:
             name = ended.name if ended.name in self._folds or len(self._folds) < _SUMS else None
-            sums = self._folds.setdefault(name, _Sums(ended.start_ns, end_ns))
+            sums = self._folds.get(name)
+            if sums is None:
+                sums = self._folds[name] = _Sums(ended.start_ns, end_ns)
             sums.count += 1
             sums.length_ns += end_ns - ended.start_ns
             sums.start_ns = min(sums.start_ns, ended.start_ns)
