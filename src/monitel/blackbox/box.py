@@ -274,7 +274,7 @@ class Box:
             metrics.keep_from = min(metrics.keep_from, position)
         found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
         values = {name: value for name, value in found.items() if value is not None}
-        head = (VERSION, time.time_ns(), time.monotonic_ns(), position)
+        head = (VERSION, time.time_ns(), position)
         if self._write_state((*head, windows, values)) or self._write_state((*head, [], {})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:

@@ -48,7 +48,6 @@ class Snapshot(NamedTuple):
     """The state of a process at one moment."""
 
     time_ns: int  # Unix
-    monotonic_ns: int
     position: int  # number of the next item of the journal of metrics
     windows: list[tuple[int, bytes]]  # that are open, as values of records of kind WINDOW
     values: dict[str, Any]  # the parts that the sources of the box have returned
@@ -76,7 +75,6 @@ class Record:
     settled: dict[str, int] = field(default_factory=dict)  # number of the last item of each journal
     totals: tuple[int, Any] = (0, None)  # number of an item, and the exporter's totals of series up to it
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # items that were dropped
-    ended: bool = False  # nothing is added any more
     stacks: str = ""  # of all threads at a crash
 
     @property
@@ -264,7 +262,7 @@ def read_record(
         names = names_of(*folders)  # after the items, which refer to them
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
-        found.ended, found.stacks = folder.has(ENDED), text_of(folder, STACKS)
+        found.stacks = text_of(folder, STACKS)
         _ = found.owner, found.created_ns, found.windows, found.doing_at(found.time_ns)
     except (RecordError, FolderError, OSError):
         raise

@@ -83,7 +83,7 @@ def store_end(
         values: dict[str, Any] = {"doing": doing, "totals": totals, "counters": counters, "before": before().plain}
         ending = final_status()
         values["exception"] = last_exception()
-        record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, 0, [], values))  # noqa: PTH100  without looking at the disk
+        record = Record(Path(os.path.abspath(spool)), names, Snapshot(time_ns, 0, [], values))  # noqa: PTH100  without looking at the disk
         book = before().ledger()
         ended = replace(
             doing_at(record, time_ns),

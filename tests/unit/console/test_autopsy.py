@@ -51,7 +51,7 @@ def record_of(
     values: dict[str, Any] = {
         "counters": [(name, "", "", {}, total, START, None) for name, total in (counters or {}).items()]
     }
-    snapshot = Snapshot(NOW, NOW, 1, windows, values)
+    snapshot = Snapshot(NOW, 1, windows, values)
     waiting = {"metrics": [Item(1, items, NUMBERS, None)], "logs": [Item(1, events, EVENT, None)]}
     return Record(Path("/boxes/1"), [{"attributes": {}}, *map(tuple, series)], snapshot, items=waiting)
 
