@@ -1,14 +1,14 @@
 """Commands, each run with and without ``monitel run``."""
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.scripts import Process, started
 
 RUN = (sys.executable, "-m", "monitel_run", "run", "--")
 PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)
@@ -67,35 +67,24 @@ def check_same(command: Sequence[str], stdin: str = "", **options: Any) -> Outco
     return with_run
 
 
-@contextmanager
-def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command,
-        text=True,
-        start_new_session=True,
-        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def running(*command: str, **env: str) -> AbstractContextManager[Process]:
+    """Start a command with ``monitel run``, with further variables."""
+    return started(Path.cwd(), *RUN[1:], *command, env=env, fresh=True)
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
 @contextmanager
-def recording(**env: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def recording(**env: str) -> Iterator[tuple[Process, int]]:
     """Run a command that prints the signals that it receives; yield ``monitel run``, and the command's process id."""
-    with running([*RUN, *PYTHON, SIGNALS], env={**os.environ, **env}) as process:
+    with running(*PYTHON, SIGNALS, **env) as process:
         yield process, int(line(process))
 
 
-def rest(process: subprocess.Popen[str]) -> list[str]:
+def rest(process: Process) -> list[str]:
     stdout, _ = process.communicate(timeout=60)
     assert 0 == process.returncode
     return stdout.split()

@@ -77,7 +77,7 @@ def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
-    with running([*RUN, "sh", "-c", 'echo "$MONITEL_RUN_FOLDER"; read line']) as process:
+    with running("sh", "-c", 'echo "$MONITEL_RUN_FOLDER"; read line') as process:
         folder = Path(line(process))
         assert folder.parent == own_boxes.parent
         assert (0o700, {0o600}) == (
@@ -99,7 +99,7 @@ def test_no_place_for_a_folder() -> None:
 def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:
     """Otherwise the command would be ended by it."""
     script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getppid(), signal.SIGUSR1)"
-    with running([*RUN, *PYTHON, f"{script}; print('sent', flush=True); input(); raise SystemExit(3)"]) as process:
+    with running(*PYTHON, f"{script}; print('sent', flush=True); input(); raise SystemExit(3)") as process:
         assert "sent" == line(process)
         wait_until(lambda: not pending(process.pid))
         process.communicate("\n", timeout=60)

@@ -221,8 +221,8 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver, before: str
 def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:
     """The rest stays on disk, and the status is that of the command."""
     Path("train.py").write_text(f"{LOSS}sys.stdout.close()\nos.close(1)\nraise SystemExit(7)\n")
-    environment = {**os.environ, "MONITEL_SPOOL_DIR": "spool", "OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole)}
-    with running([*RUN, sys.executable, "train.py"], env=environment) as process:
+    environment = {"MONITEL_SPOOL_DIR": "spool", "OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole)}
+    with running(sys.executable, "train.py", **environment) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.processes.console.commands import RUN, running
+from tests.processes.console.commands import running
 from tests.processes.console.jobs import Console, Job, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
 
@@ -56,7 +56,7 @@ def test_death_is_known_from_monitel_run(tmp_path: Path, console: Console, own_b
         "import monitel, os, sys\nmonitel.set_step(3)\nmonitel.emit('epoch')\nprint('ready', flush=True)\n"
         "sys.stdin.readline()\nos.kill(os.getpid(), 9)\n"
     )
-    with running([*RUN, "sh", "-c", f"{sys.executable} {script}; read line"], cwd=tmp_path) as process:
+    with running("sh", "-c", f"{sys.executable} {script}; read line") as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert "ready\n" == process.stdout.readline()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.commands import RUN, line, running
+from tests.processes.console.commands import line, running
 from tests.processes.console.jobs import Console
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, write_script
@@ -121,7 +121,7 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
 def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed: bool) -> None:
     """In ``top`` and ``autopsy``, and in the summary of ``monitel run`` when it has ended or was killed."""
     hold = 'train("first", range(30)).shutdown()\ntrain("second", range(100, 112))\nsys.stdin.readline()\n'
-    with running([*RUN, sys.executable, str(write_script(Path.cwd(), job + hold))]) as process:
+    with running(sys.executable, str(write_script(Path.cwd(), job + hold))) as process:
         lines = [line(process) for _ in range(4)]
         pid, own = str(json.loads(lines[0])[0]), parts(lines)[1][2]
         report = console.until(lambda found: 96 == totals(found).get(("train.samples", None)), "autopsy", pid)

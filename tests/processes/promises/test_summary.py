@@ -145,7 +145,7 @@ for step in range(1, 31):
 with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
     time.sleep(1000)
 """)
-    with running([*RUN, sys.executable, str(script)], cwd=tmp_path) as process:
+    with running(sys.executable, str(script)) as process:
         with console.watching() as until:
             live = until(lambda rows: rows[None]["verdict"]["kind"] == "stuck" and rows[None]["waits"])[None]["verdict"]
             (job,) = console.json("autopsy")["jobs"]
