@@ -51,7 +51,6 @@ _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run`
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _last: str | None = None  # status of the last run
-_preempted = False
 _exception: tuple[str, str, str] | None = None
 _exit: tuple[int, str] = 0, _COMPLETED  # number of the last call of sys.exit(), and the status with which it ends
 
@@ -111,8 +110,8 @@ def withdraw(exporter: object, *, again: bool) -> None:
 
 def preempt() -> None:
     """Record that SIGTERM has arrived: the run is to end as preempted. Waits for no lock that another thread holds."""
-    global _due, _preempted
-    _due, _preempted = _PREEMPTED, True
+    global _due
+    _due = _PREEMPTED
     begin_shutdown(take_over=False)  # a handler of the application may let the training go on
 
 
@@ -136,8 +135,8 @@ def final_status() -> str:
 
     Without run events a failure is known only by an exception or SIGTERM.
     """
-    found = _PREEMPTED if _preempted else _due or _last or _COMPLETED
-    return _status_of_the_end() if found == _COMPLETED else found
+    known = _due or _last
+    return _status_of_the_end() if known in {None, _COMPLETED} else known
 
 
 def end_if_due() -> None:
