@@ -1,5 +1,6 @@
 """The program ``monitel`` in this process, with variables, and with log lines as a part of what it prints."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class Program:
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+            patch.setattr(sys, "argv", ["monitel", *map(str, arguments)])  # its name is in the usage
             patch.setattr("monitel.process.failures._warned", set())  # as in a new process
             found, output, errors = command(*arguments)
         printed = Printed(found, output, errors + self.caplog.text)

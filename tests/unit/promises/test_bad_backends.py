@@ -437,16 +437,6 @@ def test_refusal_after_a_lost_answer_is_unconfirmed(backend: Inbox, start: Start
     assert 5 == len(kept_in_rejected(pipeline, backend))
 
 
-def test_request_whose_answer_is_lost_is_sent_again(receiver: Receiver, start: Start) -> None:
-    """Delivery is at least once."""
-    receiver.answer("logs", Answer(fault="drop unanswered"))
-    pipeline = start()
-    assert emit(pipeline, "event")
-    assert 2 == len(receiver.of("logs"))
-    first, second = receiver.of("logs")
-    assert first.body == second.body
-
-
 # Pauses
 
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-import grpc
 import pytest
-from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.hostile import Peer, refusing_url
 from tests.support.inbox import DEADLINE, Answer, Request, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
@@ -235,7 +233,12 @@ def test_backend_that_is_down_gets_no_attempt_for_each_spool(
 ) -> None:
     """Five for the first signal, and one for each other signal. What remains is named for each spool."""
     backend: Any = request.getfixturevalue("grpc_receiver" if protocol == "grpc" else "receiver")
-    answer = GrpcAnswer(code=grpc.StatusCode.UNAVAILABLE) if protocol == "grpc" else Answer(503)
+    answer = Answer(503)
+    if protocol == "grpc":
+        import grpc
+        from tests.support.grpc_receiver import GrpcAnswer
+
+        answer = GrpcAnswer(code=grpc.StatusCode.UNAVAILABLE)
     monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.01)
     for name in ("x", "y"):
         shutil.copytree(next(runs.iterdir()), runs / name)
