@@ -1,13 +1,14 @@
-"""SIGTERM to training frameworks: with monitel they end as without it, and nothing is lost."""
+"""Processes of Lightning: SIGTERM ends a job as without monitel, nothing is lost, and each process has its rank."""
 
 import os
 import signal
 from pathlib import Path
 
 from tests.support.receiver import Receiver
+from tests.support.scripts import Run, write_script
 from tests.torch.ranks.terminated_job import compare
 
-LIGHTNING = """\
+SLURM_JOB = """\
 import logging, torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -55,6 +56,36 @@ def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
     scontrol.write_text('#!/bin/sh\necho "$@" >>requeued\n')
     scontrol.chmod(0o755)
     variables = {**SLURM, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    compare(tmp_path, receiver, LIGHTNING, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
+    compare(tmp_path, receiver, SLURM_JOB, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
     assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
     assert 1 == len(receiver.records("end"))
+
+
+LIGHTNING = """\
+import lightning, torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], spool_dir="spool")
+
+class Model(BoringModel):
+    def on_fit_start(self):
+        monitel.emit("training", true_rank=torch.distributed.get_rank())
+
+if __name__ == "__main__":
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+    )
+    trainer.fit(Model())
+    assert pipeline.force_flush(60)
+"""
+
+
+def test_process_of_lightning_has_its_rank(receiver: Receiver, tmp_path: Path) -> None:
+    """Lightning starts the second process with variables; the first one has none yet, which a warning reports."""
+    ended = Run(tmp_path)("-W", "ignore", write_script(tmp_path, LIGHTNING), receiver.url)
+    records = receiver.records("training")
+    assert {0: None, 1: 1} == {each.attributes["true_rank"]: each.resource.get("training.rank") for each in records}
+    assert 2 == len({each.resource["service.instance.id"] for each in records})
+    warning = "torch.distributed reports rank 0 of 2, but the telemetry of this process has no training.rank"
+    assert (1, 1) == (ended.stderr.count(warning), ended.stderr.count("but the telemetry of this process has"))
