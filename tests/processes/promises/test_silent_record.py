@@ -127,7 +127,7 @@ def test_run_names_a_silent_rank(own_boxes: Path) -> None:
         assert "deliver with" not in ended.summary
         assert ("died" in words) == bool([*own_boxes.iterdir()])
     (found,) = autopsy()["processes"]
-    assert f"monitel autopsy {found['source']}" in " ".join(ended.summary.split())
+    assert f"monitel autopsy {found['box']}" in " ".join(ended.summary.split())
 
 
 def test_later_exporter_handles_sigterm() -> None:
