@@ -30,7 +30,6 @@ _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garb
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
-_take_expired = partial(Stat._take, expired=True)
 _items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: a tuple has no lock
 
 
@@ -106,12 +105,8 @@ def flush() -> None:
     Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
     flushed, even if a handler raises; then the first exception is raised.
     """
-
-    def close() -> None:
-        taken = TakenWindows(_window.live())
-        call_each(call, (lambda: taken.take(Stat._take), taken.fetch, taken.log))
-
-    call_each(call, (before_flush.run, close))
+    taken = TakenWindows()
+    call_each(call, (before_flush.run, taken.take, taken.fetch, taken.log))
 
 
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
@@ -127,22 +122,9 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
         Number of closed windows.
     """
     enable_loggers()
-    expired: list[Stat] = []
-
-    def close() -> None:
-        expired.extend(_window.expired())
-        taken = TakenWindows(expired, pause)
-        call_each(call, (lambda: taken.take(_take_expired), taken.log))
-
-    call_each(call, (before_flush.run, close))
-    return len(expired)
-
-
-def take_windows(*, expired: bool = False, pause: Callable[[], object] | None = None) -> TakenWindows:
-    """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks."""
-    taken = TakenWindows(_window.expired() if expired else _window.live(), pause)
-    taken.take(_take_expired if expired else Stat._take)
-    return taken
+    taken = TakenWindows(expired=True, pause=pause)
+    call_each(call, (before_flush.run, taken.take, taken.log))
+    return len(taken.stats)
 
 
 class TakenWindows:
@@ -151,19 +133,27 @@ class TakenWindows:
     Every Stat is taken and logged, even if one raises; then the first exception is raised.
     """
 
-    def __init__(self, stats: list[Stat], pause: Callable[[], object] | None = None) -> None:
+    def __init__(self, *, expired: bool = False, pause: Callable[[], object] | None = None) -> None:
+        self.stats: list[Stat] = []
         self._process = os.getpid()
-        self._stats = stats
+        self._expired = expired
         self._pauses = iter if pause is None else partial(_with_pauses, pause)
         self._taken: list[tuple[Stat, Taken]] = []
 
-    def take(self, step: Callable[[Stat], list[Taken]]) -> None:
-        """Close windows, by a method of Stat that passes them to the sinks, and returns them."""
-        call_each(lambda stat: self._taken.extend((stat, each) for each in step(stat)), self._pauses(self._stats))
+    def __bool__(self) -> bool:
+        return bool(self._taken)
+
+    def take(self) -> None:
+        """Close the open windows of all live Stats, or those that have expired, and pass them to the sinks."""
+        self.stats = _window.expired() if self._expired else _window.live()
+        self._add(lambda stat: stat._take(self._expired))
 
     def fetch(self) -> None:
         """Wait for the values of closed windows, a few seconds at most for each Stat, and pass them to the sinks."""
-        self.take(Stat._take_fetched)
+        self._add(Stat._take_fetched)
+
+    def _add(self, step: Callable[[Stat], list[Taken]]) -> None:
+        call_each(lambda stat: self._taken.extend((stat, each) for each in step(stat)), self._pauses(self.stats))
 
     def log(self) -> None:
         """Call the event handlers, Stat by Stat, oldest first."""

@@ -238,8 +238,9 @@ class Engine:
             sender.worker.wake()
 
     def _take(self, **how: Any) -> None:
-        taken = registry.take_windows(**how)
-        if taken._taken:  # while a handler hangs, which is logged, they queue up
+        taken = registry.TakenWindows(**how)
+        taken.take()
+        if taken:  # while a handler hangs, which is logged, they queue up
             self._late.append(taken)
 
     def _call_application(self, timeout: float) -> None:
@@ -342,7 +343,8 @@ class Engine:
         """Take all open windows into the record, and call code of the application, for so many seconds at most."""
         self._leave_leftovers()
         self.recorder.define_stats()  # with one write, not one for each window
-        taken = registry.take_windows()  # all of them, before anything of the application can be slow
+        taken = registry.TakenWindows()
+        taken.take()  # all of them, before anything of the application can be slow
         self.application.call("a device, asked for values of samples,", taken.fetch)
         self._late.append(taken)
         self.application.call("the end of the run", end_if_due)
