@@ -1,4 +1,4 @@
-"""``compare``: the numbers of several runs side by side, a column for each run, or in blocks, or as JSON."""
+"""``compare``: the numbers of several runs side by side, a column for each run, or as JSON."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         runs = [known.find(each) for each in arguments.runs]
     except FolderError as error:
-        raise FolderError("\n".join([*dict.fromkeys(known.problems), str(error)])) from error  # which may be why
+        raise FolderError("\n".join([*known.problems, str(error)])) from error  # which may be why
     lines = comparison_lines(runs, Screen.of(sys.stdout))
-    report(arguments, [*dict.fromkeys(known.problems)], comparison_as_json(runs, time.time_ns()), lines)
+    report(arguments, known.problems, comparison_as_json(runs, time.time_ns()), lines)
     return 0
 
 
