@@ -265,8 +265,7 @@ def instrument(
     * ``failures``: Events for uncaught exceptions, GPU memory errors and failed collectives.
     * ``checkpoints``: Activities and events of checkpoints by torch.save, torch.load and torch.distributed.checkpoint.
     * ``process_groups``: The activity ``init``: set-up of process groups of torch.distributed.
-    * ``tensors``: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device, and ``Stat.add``
-      in code that torch.compile compiles, without a graph break.
+    * ``tensors``: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device.
 
     Args:
         sources: Names of sources, which replace the default, or names with signs, which change it: ``["steps"]``,

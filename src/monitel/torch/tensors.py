@@ -16,78 +16,17 @@ from torch import Tensor
 from monitel.event import Event
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
-from monitel.process.failures import call_each, warn_once
-from monitel.process.import_hook import AfterImport
+from monitel.process.failures import call_each
 from monitel.stats._window import set_value_hook
 from monitel.stats.pending import lock, waiting
 from monitel.stats.stat import Stat
-from monitel.torch.hooks import COMPILER, Missing, Source, find, never_compile, untraced
+from monitel.torch.hooks import Source, never_compile, untraced
 
 if TYPE_CHECKING:
     from monitel.handlers import Log
     from monitel.torch.devices import Fetcher, StagedNumbers
 
 _log = logging.getLogger("monitel.torch")
-#: Both are set once the compiler is loaded.
-_at_compile_time: Any = None
-_outside: Any = None
-
-
-class CompiledAdds(Source):
-    """Lets compiled functions add their samples right after their graph.
-
-    The hook cannot be removed from the compiler. After ``remove()``, ``add()`` breaks the graph again.
-    """
-
-    on = False
-
-    def install(self) -> None:
-        CompiledAdds.on = True
-        self._compiler = AfterImport(COMPILER, _hook_compiler)
-
-    def remove(self) -> None:
-        """Functions that are compiled already continue to add."""
-        CompiledAdds.on = False
-        self._compiler.cancel()
-
-
-def _hook_compiler() -> None:
-    global _at_compile_time, _outside
-    if isinstance(Stat.add, FunctionType):  # the compiler has no such hook for Python: it calls this between two graphs
-        never_compile(untraced(Stat.add))
-    elif _outside is None:
-        try:
-            _at_compile_time = find(f"{COMPILER}.comptime", "comptime")
-            torch.compiler.substitute_in_graph(Stat.add, skip_signature_check=True)(_traced)
-            # disable(): neither add() nor the event handlers it runs are to be compiled
-            _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
-        except Missing as missing:
-            _log.warning("Stat.add() in compiled code breaks the graph with this torch version: %s", missing)
-
-
-def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up by name
-    """Stand in for ``Stat.add`` in tracing; ``_plan()`` finds the arguments by the names of these locals."""
-    outside = _outside  # noqa: F841
-    _at_compile_time(_plan)
-
-
-def _plan(context: Any) -> None:
-    """Have the compiled code call ``add`` after its graph, as torch does with ``print``.
-
-    torch drops such calls of inner functions, so it is added to the outermost one; a graph within this one has none.
-    """
-    if not CompiledAdds.on:
-        context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument()")
-    reason = "it is inside an operation with a separate graph, such as a checkpoint"
-    try:
-        tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-        if tracing.output.current_tracer.parent is None:
-            known = tracing.symbolic_locals
-            tracing.output.root_tx.debug_locals.append((known["outside"], [known["self"], known["v"]]))
-            return
-    except Exception:
-        reason = "this torch version lacks the required compiler hooks"
-    warn_once(_log, "Stat.add() in compiled code records nothing: %s", reason)
 
 
 class PendingEvent:
@@ -161,16 +100,19 @@ class PendingDetail(NamedTuple):
 class Tensors(Source):
     """Lets ``Stat.add`` and ``emit`` take tensors of one element without waiting for their device.
 
-    A number on the CPU is read immediately. While torch.export runs a model without numbers, nothing is added.
+    A number on the CPU is read immediately. While torch.export runs a model without numbers, nothing is added. In code
+    that torch.compile compiles ``add`` runs between two graphs, as functions in C do.
     """
 
     def __init__(self, fetcher: Fetcher) -> None:
-        self.needs = (fetcher, CompiledAdds())
+        self.needs = (fetcher,)
         self._fetcher = fetcher
 
     def install(self) -> None:
         for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
             never_compile(hook)
+        if isinstance(Stat.add, FunctionType):  # else the compiler would trace the window in Python up to its clock
+            never_compile(untraced(Stat.add))
         self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)  # for other values
         set_details_hook(self._to_details)
 
