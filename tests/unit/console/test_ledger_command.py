@@ -31,7 +31,7 @@ def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END
 
 def test_table_in_a_narrow_terminal() -> None:
     """Text that does not fit is wrapped, cut, or left out from the right."""
-    seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
+    seconds = {"step": 30.0, "waiting for the object store": 60.0, "init": 9.6, "sync": 0.4}
     activities = {name: round(each * SECOND) for name, each in seconds.items()}
     run = RunTime("run\n7", activities, 1, START + 100 * SECOND)
     expected = """\
@@ -44,13 +44,13 @@ goodput     30.0 %
 
 activity                  share        time
 step                       30 %        30 s
-waiting for the storag..   60 %       1 min
+waiting for the object ..   60 %       1 min
 init                       10 %       9.6 s
 sync                       <1 %      400 ms
 total                     100 %  1 min 40 s
 
 60 % of the time went into the activity "waiting
-for the storage system\""""
+for the object store\""""
     assert expected.splitlines() == ledger_lines(Run(run, outcome="killed or hung"), Screen(50), NOW)
 
 
