@@ -44,7 +44,7 @@ goodput     30.0 %
 
 activity                  share        time
 step                       30 %        30 s
-waiting for the object ..   60 %       1 min
+waiting for the object..   60 %       1 min
 init                       10 %       9.6 s
 sync                       <1 %      400 ms
 total                     100 %  1 min 40 s
