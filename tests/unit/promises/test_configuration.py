@@ -117,6 +117,7 @@ WRONG_VARIABLES = {
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
     "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
     TEMPORALITY: ("sometimes", "cumulative or delta or lowmemory", "cumulative"),
+    HISTOGRAMS: ("exponential", f"explicit_bucket_histogram or {EXPONENTIAL}", "explicit_bucket_histogram"),
     "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "none or gzip or deflate", "none"),
 }
 

@@ -43,6 +43,7 @@ _DEFAULT_INTERVAL = 5000  # milliseconds
 _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
 _MILLISECONDS = positive("a number of milliseconds (at most one day)", below=_LONGEST_INTERVAL * 1000 + 1)
+_HISTOGRAMS = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 
 
@@ -96,9 +97,9 @@ def resolve(
     own_headers = _headers(headers)
     found = {signal: _endpoint(signal, base, own_headers, protocol) for signal in SIGNALS}
     interval, idle_interval = _intervals(export_interval)
+    named, _ = _value("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", one_of(_HISTOGRAMS), _HISTOGRAMS[0])
     if distributions is None:  # a Prometheus without native histograms refuses every request that has one
-        named = _text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION").lower()
-        distributions = "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
+        distributions = "percentiles" if named == _HISTOGRAMS[0] else "histogram"
     return Settings(
         {signal: each for signal, each in found.items() if each is not None},
         interval,
