@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from sys import is_finalizing
@@ -234,18 +235,11 @@ def set_foreign_waits(readings: Mapping[str, WaitReading]) -> None:
     A forked child forgets them, because they include those of the parent.
     """
     global _foreign
-    longest = {}
     with _lock:
-        for key, now in readings.items():
-            before = _foreign.get(key, _NEVER)
-            if now.max > before.max:
-                longest[key] = now.max
-            elif now.count == before.count + 1:
-                longest[key] = now.total - before.total
-        _foreign = readings
         for maxima in filter(None, (reference() for reference in _maxima)):
-            for key, seconds in longest.items():
-                maxima._note(key, round(seconds * 1e9))
+            for key in readings.keys() - _waits.keys():
+                maxima._note_foreign(key, _foreign.get(key, _NEVER), readings[key])
+        _foreign = readings
 
 
 def foreign_waits() -> Mapping[str, WaitReading]:
@@ -274,18 +268,29 @@ class WaitMaxima:
     def __init__(self) -> None:
         global _maxima
         with _lock:
-            self._longest_ns = {key: round(each.max * 1e9) for key, each in wait_counters().items() if each.count}
+            ended = (item for item in wait_counters().items() if item[1].count)
+            self._longest_ns: dict[str, float] = {key: round(each.max * 1e9) for key, each in ended}
             _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
 
     def read(self) -> dict[str, float]:
         """Return the seconds of the longest wait that has ended since the last call, by key."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
-        return {key: nanoseconds / 1e9 for key, nanoseconds in longest_ns.items()}
+        return {key: nanoseconds / 1e9 for key, nanoseconds in longest_ns.items() if nanoseconds < math.inf}
 
     def _note(self, key: str, elapsed_ns: int) -> None:
         if elapsed_ns >= self._longest_ns.get(key, 0):
             self._longest_ns[key] = elapsed_ns
+
+    def _note_foreign(self, key: str, before: WaitReading, now: WaitReading) -> None:
+        """Note the longest of the waits that have ended between two readings; infinity if it is not known."""
+        highest_ns = round(now.max * 1e9)
+        if now.max > before.max:
+            self._longest_ns[key] = highest_ns
+        elif now.count == before.count + 1:
+            self._note(key, round((now.total - before.total) * 1e9))
+        elif now.count > before.count and self._longest_ns.get(key) != highest_ns:
+            self._longest_ns[key] = math.inf
 
 
 def _index() -> None:
