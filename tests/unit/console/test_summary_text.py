@@ -61,11 +61,23 @@ def test_deaths_and_failures(tmp_path: Path) -> None:
         f"rank 3 killed by SIGKILL at step 1,200, 400 ms after its last step; monitel autopsy '{tmp_path}/a spool'",
         "rank 1 failed",
         "0 windows and numbers, 1 events",
-        f"5 items, deliver with: monitel replay {tmp_path}",
+        f"5 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318",
         "3 items (queue_full 3)",
     ) == tuple(row(label, ranks) for label in ("died", "ended", "exported", "on disk", "lost"))
     assert "dead: rank 3 killed by SIGKILL at step 1,200; 1 more ended after it" == row("verdict", ranks)
     assert "            ranks 0 and 2 preempted" in text(ranks).splitlines()
+
+
+def test_advice_has_what_the_shell_of_the_user_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that the program or ``monitel run --endpoint`` has given is not known to another command."""
+    (tmp_path / "0").mkdir()
+    for offline, variable, expected in ((False, False, True), (False, True, False), (True, False, True)):
+        if variable:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://localhost:4318/v1/logs")
+        left = ended(spool=f"{tmp_path}/0", stored=True, offline=offline, accounts={"logs": Account(1, 0, 1)})
+        option = " --endpoint http://HOST:4318" if expected else ""
+        assert f"1 item, deliver with: monitel replay {tmp_path}{option}" == row("on disk", [left])
+        monkeypatch.undo()
 
 
 def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
@@ -76,7 +88,7 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     ]
     for rank in (0, 1):
         (tmp_path / f"{rank}").mkdir()
-    assert f"8 items, deliver with: monitel replay {tmp_path}" == row("on disk", ranks)
+    assert f"8 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318" == row("on disk", ranks)
     assert "19 windows and numbers, 0 events" == row("exported", ranks)
 
 
@@ -287,7 +299,7 @@ def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Pa
     lines = [line.strip() for line in summary_lines(processes, (), Screen(1000))[1:]]
     assert [
         "exported  170 windows and numbers, 0 events",
-        f"on disk   10 items, deliver with: monitel replay {folder}",
+        f"on disk   10 items, deliver with: monitel replay {folder} --endpoint http://HOST:4318",
         "lost      30 items (queue_full 30)",
     ] == lines
 
