@@ -110,6 +110,14 @@ def test_comparison_fits_the_screen(columns: int, runs: int) -> None:
     assert len(lines) > 20
 
 
+def test_run_that_does_not_fit_the_screen_is_missed() -> None:
+    """A column for each run, or a sentence about those that are left out."""
+    runs = [FIRST, OTHER, changed(FIRST, "run-9")]
+    for columns, fits in ((60, False), (120, True)):
+        first, *others = comparison_lines(runs, Screen(columns=columns))
+        assert (fits, not fits) == (first.endswith("run-9"), "some runs do not fit the terminal" in " ".join(others))
+
+
 def test_sixteen_runs_are_in_columns_in_a_file() -> None:
     first, *_ = comparison_lines([changed(FIRST, f"run-{number}") for number in range(16)], Screen())
     assert [f"run-{number}" for number in range(16)] == first.split()
