@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from tests.support.inbox import DEADLINE, Inbox
 
 import monitel
+from monitel.blackbox.journal import DISK, Journal
 from monitel_otlp import Account, Pipeline
 
 Start = Callable[..., Pipeline]  # type of the fixture ``start``
@@ -18,6 +19,17 @@ def check_accounts(pipeline: Pipeline) -> None:
         numbers = [account.delivered, account.on_disk, account.folded, account.waiting, *account.dropped.values()]
         assert min(numbers) >= 0, (name, account)
         assert "unaccounted" not in account.dropped, (name, account)
+    if (engine := pipeline.engine) is not None and pipeline.is_recording:
+        for journal in engine.box.journals.values():
+            check_journal(journal)
+
+
+def check_journal(journal: Journal) -> None:
+    """Check that the items that wait are there: an account has them as the rest of all others."""
+    with journal.lock:
+        account = journal.account()
+        there = sum(items for each, items in journal.unsettled() if each.where != DISK)
+    assert account.waiting == (there if account.recorded else 0), (journal, account, there)
 
 
 @contextmanager

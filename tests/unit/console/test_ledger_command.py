@@ -87,6 +87,17 @@ def test_folder_is_an_option_or_a_variable(program: Program, tmp_path: Path) -> 
     assert "run         state/monitel\n" in program("ledger").stdout
 
 
+def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Path) -> None:
+    """The list of runs shows it, and it selects the run; a start that several runs have is refused."""
+    store(tmp_path / "state/monitel", "", {"step": 5.0})
+    store(tmp_path / "state/monitel", "other", {"step": 1.0}, last_ns=END + 1)
+    start = "2026-01-02 05:17:00"
+    assert f"  {start}" in program("ledger", "x", status=1).stderr.splitlines()
+    assert program("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
+    store(tmp_path / "state/monitel", "", {"step": 5.0})
+    assert "2 runs without an id have started at" in program("ledger", start, status=1).stderr
+
+
 def test_unknown_run_lists_the_latest_runs(program: Program, tmp_path: Path) -> None:
     """The message names the given id, the folders and twenty runs, the latest first."""
     for number in range(25):

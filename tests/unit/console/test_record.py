@@ -109,6 +109,20 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     assert moved.verdict.text.startswith("unknown: an unknown number of steps, a verdict needs 20 steps")
 
 
+def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_boxes: Path) -> None:
+    """A process has a spool folder already, and has defined more series since it was written."""
+    process.box.tend_disk(0.0)
+    process.close(definition("later"), window(7, 1, 1.0))
+    process.killed()
+    dead = claim(own_boxes / KILLED, process.box.spool)
+    dead.end({})
+    dead.move()
+    dead.close()
+    assert process.box.spool is not None
+    with closing(Folder.open(process.box.spool / KILLED)) as spool:
+        assert ["loss", "later"] == [each.series.name for each in read_record(spool).windows]
+
+
 def test_each_window_counts_once(process: Recorded) -> None:
     """Totals up to the snapshot, windows that are open, and those that were closed since then."""
     process.close(*process.open[1])
