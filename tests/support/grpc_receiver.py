@@ -29,6 +29,7 @@ class GrpcAnswer(Answer):
     details: str = ""  # message of the status
     # seconds of a ``google.rpc.RetryInfo`` in the trailing metadata; None sends no trailing metadata
     retry_delay: float | None = None
+    trailer: int = 0  # bytes of another trailer
 
     @property
     def takes(self) -> bool:
@@ -110,6 +111,8 @@ class _Export:
         if isinstance(answer, GrpcAnswer) and answer.code is not grpc.StatusCode.OK:
             if answer.retry_delay is not None:
                 context.set_trailing_metadata((("grpc-status-details-bin", _retry_info(answer)),))
+            if answer.trailer:
+                context.set_trailing_metadata((("x-debug", answer.trailer * "x"),))
             context.abort(answer.code, answer.details)
         empty: bytes = MESSAGES[signal][1]().SerializeToString()
         return empty if answer.body is None else answer.body

@@ -195,6 +195,7 @@ PASSING: dict[str, list[Answer]] = {
         *(GrpcAnswer(code=getattr(Code, each)) for each in ("UNAVAILABLE", "ABORTED", "CANCELLED", "OUT_OF_RANGE")),
         *(GrpcAnswer(code=getattr(Code, each)) for each in ("DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN")),
         GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, retry_delay=0.0),
+        *(GrpcAnswer(code=Code.UNAVAILABLE, trailer=each) for each in (12_000, 40_000, 100_000)),  # gRPC has limits
         GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=-5.0),
     ],
 }
@@ -227,7 +228,10 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
-        *((Answer(each, body=b"no such tenant"), f"HTTP {each}: 'no such tenant'") for each in (402, 409, 415, 451)),
+        *(
+            (Answer(each, body=b"no such tenant"), f"HTTP {each}: 'no such tenant'")
+            for each in (402, 407, 421, 451, 507, 520)
+        ),
     ],
     "grpc": [
         (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),

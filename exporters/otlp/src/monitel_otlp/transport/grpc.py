@@ -62,6 +62,8 @@ _OPTIONS = [  # the sender decides about retries; gRPC's pause would grow to two
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
+    ("grpc.max_metadata_size", RESPONSE_BYTES),  # else trailers above 8 KiB hide the answer
+    ("grpc.absolute_max_metadata_size", RESPONSE_BYTES),
     ("grpc.primary_user_agent", USER_AGENT),  # before gRPC's own
     ("grpc.per_message_decompression", 0),  # its size error does not show which side raised it
 ]
@@ -146,6 +148,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     code, details = error.code().name, (error.details() or "").rpartition("last error: ")[2]
     if code == "RESOURCE_EXHAUSTED" and _ANSWER_TOO_LARGE.search(details):
         return Answer(Consequence.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
+    if code == "RESOURCE_EXHAUSTED" and "metadata size exceeds" in details:  # the limit of this side
+        return Answer(Consequence.RETRY, f"the answer cannot be read: {details}", answered=False)
     advice = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
     is_closed = "Socket closed" in details

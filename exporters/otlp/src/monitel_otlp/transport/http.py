@@ -50,8 +50,8 @@ _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.co
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 _SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _.-
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
-_CREDENTIALS_REQUIRED, _TOO_LARGE, _SERVER_ERROR = 407, 413, 500
-_OF_CONTENT = {400, 413, 422}  # any other status below 500 is not about the items: of a proxy, a limiter
+_CREDENTIALS_REQUIRED, _TOO_LARGE, _FAILED = 407, 413, 500
+_OF_CONTENT = {400, 413, 422, 500}  # any other status is not about the items: of a proxy, a limiter, a full disk
 _RETRY = {408, 429, 502, 503, 504}
 _NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
@@ -367,14 +367,14 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
         advice = endpoint.no_receiver(request.signal)
     elif status in _REDIRECTION:
         advice = f"redirected{_public_location(str(response.headers.get('Location', '')))}"
-    elif advice is None and status < _SERVER_ERROR and status not in _OF_CONTENT:
+    elif advice is None and status not in _OF_CONTENT:
         advice = text
     if advice is not None:
         return Answer(Consequence.REFUSED, f"{reason}: {advice}")
     reason = f"{reason}: {text}"
     if status == _TOO_LARGE:
         return Answer(Consequence.TOO_LARGE, reason)
-    failed = status >= _SERVER_ERROR and not TOO_OLD.search(text)
+    failed = status == _FAILED and not TOO_OLD.search(text)
     rejected = count_rejected(request, text) if is_complete and not failed else 0
     return Answer(Consequence.FAILED if failed else Consequence.REJECTED, reason, rejected=rejected)
 
