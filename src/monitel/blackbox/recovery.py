@@ -55,15 +55,17 @@ def sweep(*parents: Path | None) -> None:
     """
     for parent in filter(None, parents):
         for name in entries(parent):
+            is_hidden = name.startswith(".")
             if NAME.fullmatch(name.removeprefix(".")) is None:
                 continue
-            if not name.startswith(".") and not _DELIVERED.issuperset(entries(parent / name)):
+            if not is_hidden and not _DELIVERED.issuperset(entries(parent / name)):
                 continue
             with suppress(OSError, FolderError), closing(Folder.open(parent / name, probe=False)) as folder:
                 is_young = time.time() - os.fstat(folder.descriptor).st_mtime < _MAKING_S
                 if is_young and {*folder.names()} <= {"lock"}:  # its maker is about to lock it
                     continue
-                if folder.lock():
+                # Until it has the lock, somebody else may have moved journals there.
+                if folder.lock() and (is_hidden or _DELIVERED.issuperset(folder.names())):
                     folder.remove()
 
 

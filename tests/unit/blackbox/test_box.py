@@ -330,6 +330,23 @@ def test_rest_of_a_record_that_was_being_removed_is_swept(
     assert spools[:1] == [*(tmp_path / "spool").iterdir()]
 
 
+def test_folder_to_which_a_collector_has_moved_journals_meanwhile_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another collector may do so between a look at the entries and the lock."""
+    spool, lock = tmp_path / DEAD, Folder.lock
+    spool.mkdir(mode=0o700)
+
+    def lock_later(folder: Folder) -> bool:
+        (spool / "logs-000000000000001.log").touch()
+        return lock(folder)
+
+    (spool / "names").touch()
+    monkeypatch.setattr(Folder, "lock", lock_later)
+    sweep(tmp_path)
+    assert {"lock", "logs-000000000000001.log", "names"} == {each.name for each in spool.iterdir()}
+
+
 def test_folder_that_is_about_to_be_locked_is_not_swept(tmp_path: Path) -> None:
     """An empty one, which another collector is making, unless it is more than a minute old."""
     making = tmp_path / f".{DEAD}"
