@@ -185,8 +185,9 @@ class SigtermHandler:
                 with suppress(OSError):
                     writing.send(_STOP)
                 self._thread.join(2 * _MAIN_THREAD_TIMEOUT)
-            writing.close()
-            reading.close()
+            for each in (writing, reading):
+                with suppress(OSError):  # the application has closed it
+                    each.close()
 
     def _listen(self, descriptor: int | None = None) -> None:
         """Set the wake-up descriptor, unless an event loop of the application has set another one."""
@@ -200,7 +201,10 @@ class SigtermHandler:
     def _read(self, reading: _socket.socket) -> None:
         """Handle SIGTERM in the thread, if the main thread does not do so in time."""
         while True:
-            number, details, *_ = reading.recvmsg(1, _socket.CMSG_SPACE(_CREDENTIALS.size))
+            try:
+                number, details, *_ = reading.recvmsg(1, _socket.CMSG_SPACE(_CREDENTIALS.size))
+            except OSError:  # the application has closed it
+                return
             if _CREDENTIALS.unpack(details[0][2])[0] != self._pid:
                 continue  # a forked child, in which no code of monitel has run
             if number == _STOP:
