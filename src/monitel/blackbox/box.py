@@ -203,7 +203,7 @@ class Box:
     def _check_box(self) -> None:
         if (folder := self.folder) is None:
             return
-        if folder.is_there():
+        if folder.is_held():
             try:
                 self.names.copy(folder)  # there was no room when they were defined
             except OSError as error:
@@ -367,7 +367,7 @@ class Box:
 
     def _open_disk(self) -> Folder:
         assert self.spool is not None
-        if self.disk is None or not self.disk.is_there():
+        if self.disk is None or not self.disk.is_held():
             self.disk = make_shown(self.spool / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
                 journal._tail = None

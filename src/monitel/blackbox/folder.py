@@ -192,10 +192,22 @@ class Folder:
         return os.fstatvfs(self.descriptor)
 
     def is_there(self) -> bool:
-        """Return True unless the folder or its lock was removed or replaced, or its descriptor was closed."""
+        """Return True unless the folder was removed, renamed or replaced, or its descriptor was closed."""
         with suppress(OSError):
-            is_same = _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
-            return is_same and (self._lock[0] < 0 or self.has(_LOCK))
+            return _is_open(self.descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
+        return False
+
+    def is_held(self) -> bool:
+        """Return True if the folder is there with the lock, which is taken again if a cleaner has removed it."""
+        descriptor, status = self._lock
+        with suppress(OSError, FolderError):
+            if not self.is_there() or status is None:
+                return False
+            if self.has(_LOCK) and os.path.samestat(status, self.status(_LOCK)):
+                return True
+            if self.lock():
+                os.close(descriptor)
+                return True
         return False
 
     def remove(self) -> None:

@@ -21,6 +21,7 @@ from tests.support.scripts import finish, started, write_script
 from tests.support.spools import parse
 
 from monitel.console.runs import read_runs
+from monitel_otlp.export.collector import collect
 
 
 def numbers(receiver: Receiver, name: str = "left") -> list[Any]:
@@ -267,6 +268,25 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
         assert 0 == command("replay", "--endpoint", receiver.url).status
     replay(tmp_path / "spool", receiver.url)
     assert 1 == receiver.record_names().count("left")
+
+
+def test_process_that_has_lost_its_lock_a_moment_ago_is_not_collected(
+    tmp_path: Path, own_boxes: Path, receiver: Receiver
+) -> None:
+    """Such as one that has closed all descriptors: what it has recorded arrives once."""
+    with running(tmp_path, receiver.url) as job:
+        job.do("configure()\nmonitel.emit('left', number=1)\nloss = Stat('loss', [COUNT], 3600.0)\nloss.add(1)")
+        job.wait_for_sample(1)
+        job.send(f"os.closerange(3, 4096)\ndie({int(signal.SIGSTOP)})")
+        wait_until(lambda: ") T" in Path(f"/proc/{job.pid}/stat").read_text(), "the stop")
+        found = collect(own_boxes, tmp_path / "spool")
+        job.process.send_signal(signal.SIGCONT)
+        assert job.process.stdout is not None
+        assert "done\n" == job.process.stdout.readline()
+        ended = finish(job.process)
+    assert (0, 0) == (found.boxes, ended.status), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (1, [1]) == (receiver.record_names().count("left"), receiver.values("loss.count"))
 
 
 def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver) -> None:

@@ -71,9 +71,9 @@ def boxes(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 
-@pytest.mark.parametrize("taken", ["removed", "moved away", "the lock"])
+@pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
 def test_box_that_a_cleaner_takes_away_loses_nothing(
-    own_boxes: Path, start: Start, receiver: Receiver, taken: str, caplog: pytest.LogCaptureFixture
+    own_boxes: Path, start: Start, receiver: Receiver, moved: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning, and the pipeline goes on; nothing arrives twice."""
     pipeline = start()
@@ -84,10 +84,8 @@ def test_box_that_a_cleaner_takes_away_loses_nothing(
         rmtree(box, ignore_errors=True)  # it fails if a file is made meanwhile
         return not box.exists()
 
-    if taken == "moved away":
+    if moved:
         box.rename(own_boxes / "elsewhere")
-    elif taken == "the lock":  # which shows collectors that the process runs
-        (box / "lock").unlink()
     else:
         wait_until(removed, "no folder")
     with caplog.at_level(logging.WARNING, "monitel"):
@@ -96,6 +94,32 @@ def test_box_that_a_cleaner_takes_away_loses_nothing(
     assert pipeline.force_flush(DEADLINE)
     assert ["after", "before"] == sorted(receiver.record_names())
     assert 1 == len(warnings_with(caplog, "the box of"))
+
+
+def test_lock_that_a_cleaner_removes_is_taken_again(
+    own_boxes: Path, tmp_path: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock is the oldest file of a long run. Box and spool folder stay in use, and are those of a running process."""
+    away = [True]
+    receiver.rule(lambda _: Answer(401) if away else None)
+    pipeline = start(export_interval=0.05, spool_dir=tmp_path / "spool")
+
+    def keep(number: int) -> None:
+        monitel.emit("event", number=number)
+        wait_until(lambda: pipeline.account()["logs"].on_disk == number, "an event in the spool")
+
+    keep(1)
+    paths = [*boxes(own_boxes), *boxes(tmp_path / "spool")]
+    for path in paths:
+        (path / "lock").unlink()
+    keep(2)
+    for path in paths:
+        with closing(Folder.open(path)) as taken:
+            wait_until(taken.is_locked, "the lock")
+    away.clear()
+    assert pipeline.shutdown()
+    assert [1, 2] == [record.attributes["number"] for record in receiver.records("event")]
+    assert (2, []) == (len(paths), warnings_with(caplog, "cannot be used"))
 
 
 def test_outage_without_room_fills_the_spool_and_not_the_box(

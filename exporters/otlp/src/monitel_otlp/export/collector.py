@@ -7,6 +7,7 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Hashable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from typing import Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Death, Deaths, death_of
-from monitel.blackbox.discovery import records
+from monitel.blackbox.discovery import SILENT_NS, records
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
-from monitel.blackbox.reading import Record, names_of, read_record
+from monitel.blackbox.process import this_process
+from monitel.blackbox.reading import Record, names_of, page_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
 from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
 from monitel.process.os_threads import Event, start_thread
@@ -101,14 +103,17 @@ class Collected:
         self.records.append(path if dead.disk is None or dead.box is not None else dead.disk.path)
 
     def _is_left(self, path: Path) -> bool:
-        """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``.
+        """Return True if a process runs, or its end is still to be observed, by this caller or by ``monitel run``.
 
         It is asked without the lock, because whoever is to collect the record would find that taken.
         """
         with suppress(Exception), closing(Folder.open(path, probe=False)) as folder:
             record = Record(path, names_of(folder))
-            if folder.has(ENDED) or record.owner.lives_on:
+            if folder.has(ENDED):
                 return False
+            if record.owner.lives_on:  # with another program, or it removes its box itself, whose lock it has lost
+                beat_ns = page_of(folder).heartbeat_ns or 0
+                return record.owner != this_process() and time.monotonic_ns() - beat_ns < SILENT_NS
             if self.observed_only and self.observed.of(record.owner) is None:
                 return True
             return record.run != self.run and is_running(record.run)
