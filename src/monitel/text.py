@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import time
 import unicodedata
@@ -28,6 +29,7 @@ _LONGEST = 10_000  # characters of a text from outside
 _WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
 _LABEL = 15  # columns of the labels
 _LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
+_OTLP = "OTEL_EXPORTER_OTLP_"
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -220,6 +222,20 @@ def named(processes: Sequence[Process], limit: int = 4) -> str:
 def phrase(processes: Sequence[Process], singular: str, plural: str) -> str:
     """Return processes in words, and the form of a verb for them."""
     return f"{named(processes)} {singular if len(processes) == 1 else plural}"
+
+
+def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the command that delivers what is in a folder, with the endpoint: it may be pasted into another shell.
+
+    Without endpoints, or where one has a password, the user has to fill it in.
+    """
+    from monitel.process.masking import mask_text  # late: it is rarely needed
+
+    command, place = f"monitel replay {shlex.quote(folder)}", environment.get(f"{_OTLP}ENDPOINT", "").strip()
+    if any(f"{_OTLP}{signal}_ENDPOINT" in environment for signal in ("METRICS", "LOGS", "TRACES")):
+        return command  # one option is not enough
+    is_plain = place and mask_text(place, environment) == place
+    return f"{command} --endpoint {shlex.quote(place) if is_plain else 'http://HOST:4318'}"
 
 
 def counted(number_of: int, noun: str, plural: str = "s") -> str:

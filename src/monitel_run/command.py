@@ -51,7 +51,6 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         _print(f"the command cannot be started: {error}")
         return 126
-    given = dict(os.environ)
     os.environ.clear()
     os.environ.update(environment)
     delivery = None
@@ -59,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         from monitel_run.delivery import Delivery  # late: the command runs at once
 
         try:
-            delivery = Delivery(command, began_ns, folder, announcements, given)
+            delivery = Delivery(command, began_ns, folder, announcements)
         except RuntimeError as error:  # no thread can be started
             _print(f"without telemetry: {error}")
     return exit_like(_wait(parent, delivery, folder))

@@ -20,7 +20,7 @@ from monitel_run.folder import LINE, UNRECORDED, start_time
 from monitel_run.parent import Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from monitel.blackbox.death import Deaths
     from monitel_otlp.attempts import CommandTelemetry
@@ -42,12 +42,9 @@ class Delivery(Thread):
     It imports monitel once a process has announced itself, the command takes long, or it has ended.
     """
 
-    def __init__(
-        self, command: Sequence[str], began_ns: int, folder: str, announcements: int, given: Mapping[str, str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], began_ns: int, folder: str, announcements: int) -> None:
         super().__init__(name="monitel-run", daemon=True)
         self._folder, self._facts = Path(folder), (command, began_ns, Path(folder))
-        self._given = given  # the variables of the user
         self._long = time.monotonic() + _LONG
         self._end: Ended | None = None
         self._attempts: list[CommandTelemetry] = []  # one of each exporter
@@ -125,7 +122,7 @@ class Delivery(Thread):
             deaths.observe(*each[:4])
         store_deaths(self._folder, deaths)
         running = [f"{each.pid}-{each.start}" for each in watch.running]
-        print_summary(self._folder, cause=deaths.cause, running=running, children=watch.children, variables=self._given)
+        print_summary(self._folder, cause=deaths.cause, running=running, children=watch.children)
         if end.status and watch.ends and all(each.status == 0 for each in watch.ends):
             code = os.waitstatus_to_exitcode(end.status)
             how = f"signal {-code}" if code < 0 else f"exit status {code}"

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,11 @@ from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
-from monitel.text import Screen, counted, duration, labelled, named, printable, step_rate, wrapped
+from monitel.text import Screen, counted, duration, labelled, named, printable, replay_command, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
 _JOBS = 5  # at most
-_OTLP = "OTEL_EXPORTER_OTLP_"
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
 _CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
 
@@ -37,13 +36,11 @@ def print_summary(
     cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
     running: Iterable[str] = (),
     children: bool = False,
-    variables: Mapping[str, str] = os.environ,
 ) -> None:
     """Print the summary of all processes that have stored their end in the folder of the run. Never raises.
 
     ``cause`` returns how a process ended, in words, and when, Unix ns; ``running`` are the keys of processes that ran
-    when the command ended. There may be children of multiprocessing that are not recorded. The ``variables`` are those
-    of the user, who may paste the commands that are printed.
+    when the command ended. There may be children of multiprocessing that are not recorded.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
@@ -56,7 +53,7 @@ def print_summary(
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
-        lines = summary_lines(found, problems, Screen.of(stream), running=pids, variables=variables)
+        lines = summary_lines(found, problems, Screen.of(stream), running=pids)
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
 
@@ -83,7 +80,6 @@ def summary_lines(
     screen: Screen,
     *,
     running: Sequence[str] = (),
-    variables: Mapping[str, str] = os.environ,
 ) -> list[str]:
     """Return the lines of the summary of processes at their ends, with the process ids of those that still run."""
     processes = [*processes]
@@ -94,7 +90,7 @@ def summary_lines(
     shown = [
         jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
     ]
-    rows = [*outcome(processes, variables)]
+    rows = [*outcome(processes)]
     lines: list[str] = []
     for jobs in shown[:_JOBS]:
         header = f"{'' if lines else _START}{_header(jobs)}"
@@ -206,7 +202,7 @@ def _endings(job: Job, *, several: bool) -> Iterator[str]:
         yield f"{who}{suffix}: {failure}" if failure else f"{who} {status}{suffix}"
 
 
-def outcome(processes: Iterable[Process], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def outcome(processes: Iterable[Process]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each row about items; none if nothing was recorded."""
     delivered, dropped = Counter[str](), Counter[str]()
     on_disk, spools = 0, []
@@ -223,13 +219,9 @@ def outcome(processes: Iterable[Process], variables: Mapping[str, str]) -> Itera
         yield "exported", f"{delivered['metrics']:,} windows and numbers, {delivered['logs']:,} events{spans}"
     if spools:
         what = counted(on_disk, "item") if on_disk else "values of instruments"
-        # An endpoint in the code of the program, or in an option of the command, is not known to another command.
-        known = any(name.startswith(_OTLP) and name.endswith("ENDPOINT") for name in variables)
-        endpoint = "" if known and not all(each.offline for each in spools) else " --endpoint http://HOST:4318"
         # The folder that holds the spools: in further spools there is what the processes had on disk before.
         folders = sorted({str(Path(each.spool).parent) for each in spools})
-        commands = [f"monitel replay {shlex.quote(folder)}{endpoint}" for folder in folders]
-        yield "on disk", f"{what}, deliver with: {'; '.join(commands)}"
+        yield "on disk", f"{what}, deliver with: {'; '.join(map(replay_command, folders))}"
     if lost := sum(dropped.values()):
         reasons = ", ".join(f"{reason} {items:,}" for reason, items in sorted(dropped.items()))
         yield "lost", f"{counted(lost, 'item')} ({reasons})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
@@ -60,7 +61,6 @@ def store_end(
     run_time: RunTime | None,
     *,
     spool: os.PathLike[str],
-    offline: bool,
     stored: bool,
 ) -> bool:
     """Store the end of this process, with what it did before its shutdown, and with fields of :class:`Process`.
@@ -94,7 +94,6 @@ def store_end(
             run_time=run_time,
             accounts=accounts,
             spool=str(record.path),
-            offline=offline,
             stored=stored,
         )
         write_end(Path(folder), ended)
@@ -104,18 +103,19 @@ def store_end(
     return True
 
 
-def store_death(record: Record, death: Death | None, spool: Path) -> bool:
+def store_death(record: Record, death: Death | None, spool: Path, *, is_logged: bool = True) -> bool:
     """Store the death of a process whose record is collected into a spool. Never raises. Idempotent.
 
-    It has no death if it lives on with another program. Return False if no ``monitel run`` has started it.
+    It has no death if it lives on with another program; the event of a death is an item if it ``is_logged``. Return
+    False if no ``monitel run`` has started the process.
     """
     if not record.run:
         return False
     try:
         items = Counter(record.waiting)
         items["metrics"] += len(record.open_windows)
-        items["logs"] += death is not None
-        _, _, _, token, *mark = str(record.identity["name"]).split("-")
+        items["logs"] += is_logged and death is not None
+        token = str(record.identity["name"]).split("-")[3]
         ended = doing_at(record, record.time_ns).but(**REPLACED) if death is None else dead(record, death)
         ended = replace(
             ended,
@@ -125,7 +125,6 @@ def store_death(record: Record, death: Death | None, spool: Path) -> bool:
                 if number and signal not in record.off
             },
             spool=str(spool),
-            offline=not mark,
             stored=not record.off.issuperset(JOURNALS),
         )
         write_end(Path(record.run), ended, token)
@@ -143,6 +142,22 @@ def store_deaths(folder: Path, deaths: Deaths) -> None:
             record = read_record(dead.box, dead.disk) if dead.box is not None else None
             if record is not None and record.run == str(folder) and not dead.has_ended:
                 store_death(record, death_of(record, deaths), record.path)
+
+
+def store_missing_ends(folder: Path, began_ns: int, deaths: Deaths, root: Path) -> None:
+    """Store the ends of processes of a run that were killed after the end of their records, and before their reports.
+
+    Their spools are in the folder ``root``, or beside those of other processes of the run. Never raises.
+    """
+    ends, _ = read_ends(folder)
+    reported, first = {each.key for each in ends}, time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9))
+    for parent in {root, *(Path(each.spool).parent for end in ends for each in end.reports if each.stored)}:
+        for name in records(parent):
+            if name >= first and "-".join(name.split("-")[1:3]) not in reported:
+                with suppress(Exception), closing(claim(parent / name)) as dead:
+                    record = read_record(dead.disk)
+                    if record.run == str(folder):
+                        store_death(record, death_of(record, deaths), record.path, is_logged=False)
 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:

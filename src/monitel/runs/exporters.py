@@ -105,7 +105,7 @@ def _report_end() -> None:
     if (series := release(begin)) is not None:  # else the program has an exporter
         accounts: dict[str, Account] = {}
         names = launch_attributes()
-        store_end(names, series, accounts, None, spool=Path(), offline=True, stored=False)
+        store_end(names, series, accounts, None, spool=Path(), stored=False)
         give_way()  # of another owner, which SIGTERM does not end
 
 

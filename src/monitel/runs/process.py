@@ -186,7 +186,6 @@ class Process:
     run_time: RunTime | None = None  # over all attempts; of rank zero
     accounts: Mapping[str, Account] = field(default_factory=dict)
     spool: str = ""
-    offline: bool = False  # no signal had an endpoint
     stored: bool = False  # something is in the spool, even if that is not an item
     collected: bool = False  # the record was moved to ``box``
     events: Sequence[PastEvent] = ()  # that no backend has

@@ -9,6 +9,7 @@ import pytest
 from tests.processes.console.commands import RUN, outcome, running
 from tests.processes.console.jobs import Console
 from tests.processes.patience import patience
+from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 
@@ -114,6 +115,31 @@ def test_printed_commands_work(receiver: Receiver) -> None:
     assert 0 == ended.status, ended.stderr + ended.summary
     assert {"before", "process.died", "attempt.started", "attempt.ended"} == set(receiver.record_names())
     assert {"ledgers"} >= {path.name for path in Path("state/monitel").iterdir()}  # stored once a second
+
+
+def test_command_that_delivers_names_the_endpoint_of_the_option() -> None:
+    """The user's variables do not have it."""
+    url = refusing_url()
+    ended = outcome([*RUN[:-1], "--endpoint", url, "--", sys.executable, "-c", "import monitel; monitel.emit('event')"])
+    assert f"monitel replay {Path('state/monitel').resolve()} --endpoint {url}\n" in ended.summary
+
+
+def test_process_that_is_killed_before_its_report_is_counted() -> None:
+    """SIGTERM of a Pool may end a worker between the end of its record and its report: its items are on disk."""
+    script = """
+import os, sys, monitel, monitel_otlp.pipeline as pipeline
+if not (pid := os.fork()):
+    pipeline.store_end = lambda *_, **__: os.kill(os.getpid(), 15)
+    for _ in range(5):
+        monitel.emit("of the worker")
+    sys.exit()
+os.waitpid(pid, 0)
+monitel.emit("done")
+"""
+    summary = run(script, env={"MONITEL_RUN_EVENTS": "false"})
+    assert (
+        f"no training steps on disk 6 items, deliver with: monitel replay {Path('state/monitel').resolve()}" in summary
+    )
 
 
 @pytest.mark.parametrize(

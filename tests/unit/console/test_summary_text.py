@@ -68,18 +68,6 @@ def test_deaths_and_failures(tmp_path: Path) -> None:
     assert "            ranks 0 and 2 preempted" in text(ranks).splitlines()
 
 
-def test_advice_has_what_the_shell_of_the_user_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that the program or ``monitel run --endpoint`` has given is not known to another command."""
-    (tmp_path / "0").mkdir()
-    for offline, variable, expected in ((False, False, True), (False, True, False), (True, False, True)):
-        if variable:
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://localhost:4318/v1/logs")
-        left = ended(spool=f"{tmp_path}/0", stored=True, offline=offline, accounts={"logs": Account(1, 0, 1)})
-        option = " --endpoint http://HOST:4318" if expected else ""
-        assert f"1 item, deliver with: monitel replay {tmp_path}{option}" == row("on disk", [left])
-        monkeypatch.undo()
-
-
 def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     """The command delivers what its processes have left, after their reports."""
     ranks = [

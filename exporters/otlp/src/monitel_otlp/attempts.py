@@ -22,7 +22,7 @@ from monitel.blackbox.settings import FOLDERS
 from monitel.process.launcher import LAUNCHERS
 from monitel.process.os_threads import Event
 from monitel.run_events import git_commit
-from monitel.runs.ended import read_ends
+from monitel.runs.ended import read_ends, store_missing_ends
 from monitel.variables import read_variables
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
@@ -81,6 +81,7 @@ class CommandTelemetry:
     def finish(self, end: Ended, ends: Sequence[Ended], *, recorded: bool) -> None:
         """Collect and deliver everything that is left, on the disk or in the boxes, and log the end."""
         recorded = self.collect() or recorded
+        store_missing_ends(self._folder, self._began_ns, self._deaths, self._settings.spool_root)
         reports = [report for process in read_ends(self._folder)[0] for report in process.reports]
         spools = [Path(each.spool) for each in reports if each.stored and each.spool]
         places = [[root / path.name for root in (path.parent, self._root) if root is not None] for path in spools]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shlex
 import sys
 import time
 import weakref
@@ -35,6 +34,7 @@ from monitel.runs.values import RunValues
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
+from monitel.text import replay_command
 from monitel.training.activities import activity
 from monitel.wait_counter import own_waits
 from monitel_otlp._compat import APILoggerProvider
@@ -388,12 +388,11 @@ class Pipeline:
         self, series: Iterable[Series], accounts: Mapping[str, Account], left: os.PathLike[str], *, stored: bool
     ) -> None:
         """Store the end of this process for ``monitel run``; print it without that, and if something was lost."""
-        where: dict[str, Any] = {"offline": not self._settings.endpoints, "stored": stored}
         run_time = None if self._run_ledger is None else self._run_ledger.run_time()
-        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, **where)
+        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, stored=stored)
         if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
             if not is_stored or self.dropped:
-                line = exit_summary(accounts, left, **where)
+                line = exit_summary(accounts, left, offline=not self._settings.endpoints, stored=stored)
                 with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
                     print(f"{line}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
             if not is_stored and run_time is not None:
@@ -494,8 +493,7 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: os.PathLike[str], *
     spooled = sum(account.on_disk for account in accounts.values())
     if spooled or stored:
         what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
-        where = " --endpoint http://HOST:4318" if offline else ""
-        parts.append(f"{what} in {spool_dir}, replay with: monitel replay {shlex.quote(str(spool_dir))}{where}")
+        parts.append(f"{what} in {spool_dir}, replay with: {replay_command(str(spool_dir))}")
     return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"
 
 
