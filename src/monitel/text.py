@@ -127,17 +127,26 @@ def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> Iterator[str]:
-    """Yield the lines of rows, the titles first. To fit, the first column is cut, and the last ones are left out."""
+    """Yield the lines of rows, the titles first.
+
+    To fit, a name in the first column that is too long has separate lines, and the last columns are left out.
+    """
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     while len(widths) > 1 and min(widths[0], _LEAST_NAME) + sum(each + len(_GAP) for each in widths[1:]) > width:
         widths.pop()
     widths[0] = max(min(widths[0], width - sum(each + len(_GAP) for each in widths[1:])), 1)
-    for row in rows:
+    for name, *others in rows:
+        is_long = columns_of(name) > widths[0]
+        yield from pieces(name, width) if is_long else ()
+        if is_long and not any(others[: len(widths) - 1]):
+            continue
         cells = (
             each.rjust(columns) if title in right else pad(each, columns)
-            for title, each, columns in zip(rows[0], row, widths, strict=False)
+            for title, each, columns in zip(rows[0], ("" if is_long else name, *others), widths, strict=False)
         )
         yield _GAP.join(cells).rstrip()
+    if missing := [title for title in rows[0][len(widths) :] if title]:
+        yield from wrapped(f"no room for {', '.join(missing)}: use a wider terminal, or --json", width)
 
 
 def labelled(label: str, text: str, width: int, indent: int = _LABEL, *, whole: bool = False) -> Iterator[str]:

@@ -203,7 +203,7 @@ def _window_lines(process: Process, screen: Screen) -> Iterator[str]:
         name = printable(f"{series.name}{_attributes(series.attributes)}")
         mean = each.sum / each.count if each.count else float("nan")
         rows.append((name, f"{each.count:,}", *map(number, (mean, each.last, each.min, each.max))))
-    yield from table(rows, screen.width, titles)
+    yield from table(rows, screen.columns, titles)
     if (more := len(windows) - _LISTED) > 0:
         yield f"and {more:,} more"
 

@@ -21,7 +21,9 @@ from monitel.text import (
     per_second,
     percent,
     printable,
+    replay_command,
     show,
+    table,
     warn,
     wrapped,
 )
@@ -57,6 +59,44 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     assert [] == [*labelled("exception", "", 6, 2)]
     command = "monitel replay '/a folder/of it' --endpoint http://HOST:4318"
     assert ["deliver with:", f"{command};", "then go on"] == wrapped(f"deliver with: {command}; then go on", 16)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, " --endpoint http://HOST:4318"),
+        ({"ENDPOINT": "http://backend:4318/a&b"}, " --endpoint 'http://backend:4318/a&b'"),
+        ({"ENDPOINT": "http://me:secret@backend"}, " --endpoint http://HOST:4318"),
+        ({"ENDPOINT": "http://backend", "LOGS_ENDPOINT": "http://loki"}, ""),
+    ],
+)
+def test_command_that_delivers_names_the_endpoint(variables: dict[str, str], expected: str) -> None:
+    """So it can be pasted into a shell without the variable; a password is not shown."""
+    environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+    assert f"monitel replay '/my runs'{expected}" == replay_command("/my runs", environment)
+
+
+def test_table_shows_long_names_whole_and_names_the_columns_without_room() -> None:
+    """In any width: six series with one beginning must not look the same."""
+    rows = [
+        ("", "one", "two"),
+        ("steps", "8", "9"),
+        ("training.stage.duration{data}", "1 ms", "2 ms"),
+        ("a section it is", "", ""),
+    ]
+    names = [name for name, *_ in rows[1:]]
+    assert names == [line.split("  ")[0].rstrip() for line in list(table(rows, 80, ()))[1:]]
+    assert [
+        "               one   two",
+        "steps          8     9",
+        "training.stage.duration{d",
+        "ata}",
+        "               1 ms  2 ms",
+        "a section it is",
+    ] == [*table(rows, 25, ())]
+    narrow = [*table(rows, 18, ())]
+    assert ["no room for two:", "use a wider", "terminal, or", "--json"] == narrow[-4:]
+    assert max(map(len, narrow)) <= 18
 
 
 class Terminal(StringIO):
