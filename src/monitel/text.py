@@ -146,7 +146,7 @@ def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> 
         )
         yield _GAP.join(cells).rstrip()
     if missing := [title for title in rows[0][len(widths) :] if title]:
-        yield from wrapped(f"no room for {', '.join(missing)}: use a wider terminal, or --json", width)
+        yield from wrapped(f"no room for {', '.join(missing)}: use a wider terminal, or `| cat`", width)
 
 
 def labelled(label: str, text: str, width: int, indent: int = _LABEL, *, whole: bool = False) -> Iterator[str]:

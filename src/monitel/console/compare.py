@@ -90,12 +90,8 @@ def comparison_lines(runs: Sequence[Run], screen: Screen) -> list[str]:
         rows += [len(rows[0]) * [""], [title, *len(runs) * [""]], *section] if section else []
     longest = _LONGEST_CELL if screen.columns < UNLIMITED else UNLIMITED
     shown = [[cut(printable(cell), longest) for cell in row] for row in rows]
-    lines = [*table(shown, screen.columns, ())]
-    remarks = [*_remarks(runs, config, masked)]
-    if not lines[0].endswith(shown[0][-1]):
-        remarks.append("some runs do not fit the terminal: `monitel compare RUN RUN ... | cat` shows all of them")
-    texts = [line for each in remarks for line in wrapped(printable(each), screen.width)]
-    return [*lines, *(["", *texts] if texts else [])]
+    remarks = [line for each in _remarks(runs, config, masked) for line in wrapped(printable(each), screen.width)]
+    return [*table(shown, screen.columns, ()), *(["", *remarks] if remarks else [])]
 
 
 def comparison_as_json(runs: Sequence[Run], now_ns: int) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def _state(run: Run, now_ns: int) -> str:
 
 def _rows(run: RunTime) -> list[tuple[str, str, str, str]]:
     """Return the rows of the activities, each with its share, its time and a bar, and their sum."""
-    rows = [("activity", "share", "time", "")]
+    rows, bar = [("activity", "share", "time", "")], "█" if "utf" in (sys.stdout.encoding or "utf").lower() else "#"
     for part in parts_of(run.activities):
         cells = max(round(part.time_ns * _BAR / run.elapsed_ns), min(part.percent, 1))
-        rows.append((cut(printable(part.name), _LONGEST_NAME), part.share, duration(part.time_ns), cells * "█"))
+        rows.append((cut(printable(part.name), _LONGEST_NAME), part.share, duration(part.time_ns), cells * bar))
     return [*rows, ("total", "100 %", duration(run.elapsed_ns), "")]

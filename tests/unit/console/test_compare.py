@@ -115,7 +115,7 @@ def test_run_that_does_not_fit_the_screen_is_missed() -> None:
     runs = [FIRST, OTHER, changed(FIRST, "run-9")]
     for columns, fits in ((60, False), (120, True)):
         first, *others = comparison_lines(runs, Screen(columns=columns))
-        assert (fits, not fits) == (first.endswith("run-9"), "some runs do not fit the terminal" in " ".join(others))
+        assert (fits, not fits) == (first.endswith("run-9"), "no room for run-9: " in " ".join(others))
 
 
 def test_sixteen_runs_are_in_columns_in_a_file() -> None:

@@ -1,7 +1,9 @@
 """``python -m monitel ledger``: where the time of a run went."""
 
 import re
+import sys
 from contextlib import closing
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,14 @@ def test_table_fits_the_screen(width: int) -> None:
     assert ["1 %", "99 %", "100 %"] == [
         found[1] for line in lines if (found := re.search(r"^\S* +(\d+ %)", line)) and "goodput" not in line
     ]
+
+
+def test_bars_are_readable_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A character that stdout has not would be escaped, as six."""
+    run = Run(RunTime("run-7", {"step": SECOND}, 1, NOW))
+    for encoding, bar in (("utf-8", "█"), ("latin-1", "#")):
+        monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), encoding))
+        assert any(40 * bar in line for line in ledger_lines(run, Screen(), NOW))
 
 
 def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_table_shows_long_names_whole_and_names_the_columns_without_room() -> No
         "a section it is",
     ] == [*table(rows, 25, ())]
     narrow = [*table(rows, 18, ())]
-    assert ["no room for two:", "use a wider", "terminal, or", "--json"] == narrow[-4:]
+    assert ["no room for two:", "use a wider", "terminal, or `|", "cat`"] == narrow[-4:]
     assert max(map(len, narrow)) <= 18
 
 
