@@ -74,7 +74,9 @@ def open_run(root: Path, identity: RunIdentity) -> Folder:
         folder = Folder.open(ledgers.path / name)
         try:
             if not folder.lock():
-                raise InUseError(f"{str(folder.path)!r} is in use by a running process")
+                words = f"{str(folder.path)!r} is in use by a running process"
+                advice = f" with the same run id, {identity.run!r}: two jobs need two ids" if identity.run else ""
+                raise InUseError(words + advice)
             if name not in existing:
                 _prune(ledgers, [each for each in existing if each.startswith(_FOLDERS)])
         except BaseException:

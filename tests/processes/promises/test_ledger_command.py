@@ -258,7 +258,7 @@ def test_living_attempt_keeps_the_ledger(console: Console, tmp_path: Path) -> No
             held(second)
             ended = finish(second, "\n")
         assert 1 == ended.stderr.count("the ledger of the run cannot be stored")
-        assert "in use by a running process" in ended.stderr
+        assert "in use by a running process with the same run id, 'run-7': two jobs need two ids" in ended.stderr
         finish(first, "\n")
     assert (1, False) == (run_of(console, "run-7")["attempts"], "repeated" in run_of(console, "run-7")["activities"])
 

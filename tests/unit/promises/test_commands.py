@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -332,6 +333,18 @@ def test_usage_is_printed(program: Program) -> None:
     usage = program("--help").stdout
     for command in ("run", "doctor", "cat", "replay", "autopsy", "top", "runs", "ledger", "compare"):
         assert re.search(rf"^ +{command}\b", usage, re.MULTILINE), command
+
+
+def test_plug_in_that_cannot_be_loaded_is_named(program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other commands work."""
+    others = [each for each in entry_points(group="monitel.commands") if each.name != "replay"]
+    broken = EntryPoint("replay", "of_an_old_version:add", "monitel.commands")
+    monkeypatch.setattr("monitel.console.main.entry_points", lambda **_: EntryPoints([*others, broken]))
+    printed = program("--help")
+    words = "the command 'replay' of 'of_an_old_version:add' cannot be loaded: ModuleNotFoundError"
+    assert (True, True) == (words in printed.stderr, "doctor" in printed.stdout)
+    assert words in program("replay", runs, status=2).stderr
+    assert EVENTS == parse(program("cat", runs).stdout).names
 
 
 @pytest.mark.parametrize("protocol", SENT)
