@@ -1,4 +1,4 @@
-"""The record of a process in its box and its spool folder, as the views read it. Nothing is changed."""
+"""The record of a process in its box and its spool folder, as it is read without a lock. Nothing is changed."""
 
 from __future__ import annotations
 

@@ -132,8 +132,9 @@ def spool_of(names: Sequence[Any], given: Path | None = None) -> Path | None:
 
 
 class Dead:
-    """The record of an ended process, in its box, its spool folder, or both. Nobody else has it until it is closed.
+    """The record of an ended process, in its box, its spool folder, or both.
 
+    Whoever has it from :func:`claim` is the only one until it is closed; without the locks it may only be read.
     Its journals are readable like those of this process; those without a reader have nothing to send. :meth:`move`
     makes the spool folder in ``spool``.
     """
