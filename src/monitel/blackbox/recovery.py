@@ -2,11 +2,13 @@
 
 The record of a killed process becomes one that can be delivered, once, however often its collectors are killed:
 
-1. Take the lock: the process has ended, and no other collector is here.
+1. Take the lock: the process has ended, and no other collector is here (:func:`claim`).
 2. Append what the snapshot has and the journals have not, such as open windows, and the death: one file for each
-   journal, under a name that nobody reads. Another collector writes these files anew.
-3. Rename ``state`` to ``ended``: this commits the files, and from now on nothing is appended.
-4. Deliver in place, or move to the spool folder; remove.
+   journal, under a name that nobody reads. Another collector writes these files anew (:meth:`Dead.end`, with what
+   ``_last_records`` of ``monitel_otlp.export.collector`` returns).
+3. Rename ``state`` to ``ended``: this commits the files, and from now on nothing is appended (``mark_ended``).
+4. Deliver in place (``Delivery`` of ``monitel_otlp.export.records``), or move to the spool folder (:meth:`Dead.move`);
+   remove.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) ->
 
     The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool``; the
     box of a spool folder is in ``root``. What is senseless gets another name, so that it is reported once.
+
+    Raises an :class:`InUseError` if its process runs or somebody else has it, a ``MissingFolderError`` if there is no
+    such folder any more, another FolderError if it cannot be used, and an OSError if it cannot be read now.
     """
     taken: list[Folder] = []
 

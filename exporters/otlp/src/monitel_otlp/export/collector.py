@@ -38,8 +38,8 @@ _log = logging.getLogger("monitel.otlp")
 
 
 @dataclass
-class Collected:
-    """The outcome of a collection, after what it may touch: see :func:`collect`."""
+class Collector:
+    """What a collection may touch, as at :func:`collect`, and its outcome."""
 
     observed: Deaths
     run: str
@@ -129,17 +129,18 @@ def collect(
     *,
     observed_only: bool = False,
     keep_unread: bool = False,
-) -> Collected:
+) -> Collector:
     """End the records of killed processes of this user on this machine, and move them to their spool folders.
 
     Nothing of running processes and of other users is touched. Where a spool folder cannot be written, the record stays
     in the box, and is delivered from there. Thread-safe. Never raises.
 
     ``spool`` is for processes whose own folder does not exist for this one. ``deaths`` are the ends that the caller has
-    observed; if it is ``monitel run``, it gives its folder as ``run``, and other boxes than ``observed_only`` are left.
+    observed; with ``observed_only`` the records of other processes are left. ``run`` is the folder of a ``monitel run``
+    that calls this: the records of its processes are its own, while those of another one that runs are left to that.
     With ``keep_unread`` the newest boxes that hold nothing to deliver are left to ``monitel autopsy``.
     """
-    found = Collected(deaths or Deaths(), run, observed_only, keep_unread)
+    found = Collector(deaths or Deaths(), run, observed_only, keep_unread)
     if root is None:
         return found
     sweep(root, spool)
